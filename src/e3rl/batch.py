@@ -1,0 +1,252 @@
+"""`RolloutBatch`, the one type that travels through the pipeline.
+
+Letters used for shapes everywhere in e3rl:
+    P  prompts in the batch          N  rollouts in the batch (sum of the group sizes)
+    T  padded tokens of a rollout    V  vocabulary size     B  prompts of an allocation
+
+Groups are ragged by construction: a rollout points to its prompt through `group`; there is no
+(P, n) rectangle anywhere. Every (N, T) tensor is aligned with the token it describes: index t
+speaks about `tokens[:, t]`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sampled completion of one prompt, as an engine returns it."""
+
+    prompt: int  # row of the prompt in the batch, 0 <= prompt < P
+    sample: int  # index of this rollout within its group
+    prompt_tokens: tuple[int, ...]  # the ids that were sampled from
+    tokens: tuple[int, ...]  # sampled ids, the end-of-sequence token included
+    logprobs: tuple[float, ...]  # log p of each sampled token at `temperature`, nats
+    temperature: float
+    truncated: bool  # reached the length limit without ending
+    text: str  # decoded completion, special tokens left out
+    policy_version: int  # optimiser state that sampled it, counted in rollout steps
+
+
+class Plan(Protocol):
+    """How many rollouts each prompt gets, round by round."""
+
+    def next(self, batch: "RolloutBatch") -> Sequence[int] | None:
+        """Rollouts to add per prompt (P,), or None when done; sees all earlier rounds' rewards."""
+
+
+class Scorer(Protocol):
+    """Turns rollouts into rewards while others are still being generated."""
+
+    def submit(self, rollout: Rollout) -> None: ...
+
+    def collect(self) -> Sequence[float]:
+        """Rewards of everything submitted since the last call, in the order of submission."""
+
+
+# Sampling temperature of rollouts, given (prompt rows (m,), sample indices (m,)) -> (m,).
+TemperatureOf = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
+
+
+@dataclass
+class RolloutBatch:
+    """Prompts, and everything that the slots of the pipeline add to them.
+
+    Fields that a later slot writes start as None; `require` names the slot that should have.
+    """
+
+    # -- written by the loader
+    prompt_ids: list[str]  # P stable problem ids, the key of every per-prompt statistic
+    prompts: list[str]  # P rendered prompts
+    answers: list[str]  # P gold answers
+    sources: list[str]  # P families (generated) or sources (problem files)
+    prompt_tokens: list[list[int]]  # P ragged
+    levels: list[int | None] = field(default_factory=list)  # P difficulty levels, where known
+    priors: list[float | None] = field(default_factory=list)  # P difficulty ranks in [0, 1)
+    stream: tuple[int | str, ...] = ()  # what the seeds of this batch derive from
+
+    # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
+    plan: Plan | None = None
+    ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
+    temperature_of: TemperatureOf | None = None
+
+    # -- written by `reward`
+    scorer: Scorer | None = None
+
+    # -- written by `rollout`
+    group: Tensor | None = None  # (N,) int64 in [0, P), the rollout's prompt
+    sample: Tensor | None = None  # (N,) int64, index within the group
+    temperatures: Tensor | None = None  # (N,) float32, as sampled
+    tokens: Tensor | None = None  # (N, T) int64, prompt + completion, right-padded
+    lengths: Tensor | None = None  # (N,) int64, prompt + completion tokens
+    completion_mask: Tensor | None = None  # (N, T) bool, True on sampled tokens
+    sampler_logprobs: Tensor | None = None  # (N, T) float32, 0 off the mask
+    truncated: Tensor | None = None  # (N,) bool
+    policy_version: Tensor | None = None  # (N,) int64
+    completions: list[str] | None = None  # N texts
+    rewards: Tensor | None = None  # (N,) float32
+    rounds: int = 0
+
+    # -- written by `advantage`
+    advantages: Tensor | None = None  # (N,) float32
+
+    # -- written by the module
+    entropy: "EntropyProbe | None" = None
+
+    # -- numbers that slots and the module report about this step, by metric name
+    report: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def n_prompts(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def n_rollouts(self) -> int:
+        return 0 if self.group is None else int(self.group.numel())
+
+    @property
+    def group_sizes(self) -> Tensor:
+        """(P,) int64 rollouts per prompt so far."""
+        if self.group is None:
+            return torch.zeros(self.n_prompts, dtype=torch.int64)
+        return torch.bincount(self.group, minlength=self.n_prompts)
+
+    def require(self, *names: str) -> None:
+        """Raise a `RuntimeError` that names the slot whose field is missing."""
+        for name in names:
+            if getattr(self, name) is None:
+                raise RuntimeError(
+                    f"batch.{name} is missing: the `{WRITERS[name]}` slot must run earlier in "
+                    "the callback stack (conf/callbacks/default.yaml)"
+                )
+
+    def to(self, device: torch.device | str) -> "RolloutBatch":
+        """Move every tensor in place; returns self, so the object's identity is kept."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                setattr(self, item.name, value.to(device))
+        return self
+
+    def extend(self, rollouts: Sequence[Rollout], rewards: Sequence[float], pad: int) -> None:
+        """Append one round of scored rollouts, padding to the longest so far.
+
+        Raises ValueError where a rollout has no token or as many log-probs as tokens is not true.
+        """
+        added = _stack(rollouts, pad)
+        added["rewards"] = torch.tensor(list(rewards), dtype=torch.float32)
+        for name, value in added.items():
+            old = getattr(self, name)
+            setattr(self, name, value if old is None else _concat(old, value, PADS.get(name, pad)))
+        self.completions = [*(self.completions or []), *(r.text for r in rollouts)]
+        self.rounds += 1
+
+    def check(self) -> None:
+        """Verify shapes, dtypes and mask consistency; called once before the update."""
+        self.require("group", "tokens", "rewards", "advantages")
+        for name, (shape, dtype) in self._expected().items():
+            value = getattr(self, name)
+            if value is None or tuple(value.shape) != shape or value.dtype != dtype:
+                got = None if value is None else (tuple(value.shape), value.dtype)
+                raise ValueError(f"batch.{name}: expected {shape} {dtype}, got {got}")
+        assert self.completion_mask is not None and self.sampler_logprobs is not None
+        if bool((self.sampler_logprobs[~self.completion_mask] != 0).any()):
+            raise ValueError("batch.sampler_logprobs must be 0 off the completion mask")
+        if not bool(self.completion_mask.any(dim=1).all()):
+            raise ValueError("batch.completion_mask: a rollout has no sampled token")
+
+    def _expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        assert self.tokens is not None
+        n, t = self.n_rollouts, int(self.tokens.shape[1])
+        return {
+            "group": ((n,), torch.int64),
+            "sample": ((n,), torch.int64),
+            "temperatures": ((n,), torch.float32),
+            "tokens": ((n, t), torch.int64),
+            "lengths": ((n,), torch.int64),
+            "completion_mask": ((n, t), torch.bool),
+            "sampler_logprobs": ((n, t), torch.float32),
+            "truncated": ((n,), torch.bool),
+            "rewards": ((n,), torch.float32),
+            "advantages": ((n,), torch.float32),
+        }
+
+
+@dataclass(frozen=True)
+class EntropyProbe:
+    """Exact entropies of the sampling policy on a uniform sample of this step's rollouts.
+
+    Sums over tokens and a token count, so that ranks and micro-batches add up exactly. All in
+    nats, at the states that the sampler visited.
+    """
+
+    tokens: int
+    entropy_sum: float  # at the sampling temperature
+    entropy_t1_sum: float  # at temperature 1
+    varentropy_sum: float  # Var[log p] at the sampling temperature = dH / d ln tau
+    sampled_t1_sum: float  # importance-weighted sampled estimate at temperature 1
+    factors: tuple[float, ...] = ()  # temperature multipliers of the curve below
+    curve_sums: tuple[float, ...] = ()  # entropy sums at factor * sampling temperature
+
+
+WRITERS = {
+    "plan": "budget",
+    "ranks": "budget",
+    "temperature_of": "temperature",
+    "scorer": "reward",
+    **dict.fromkeys(
+        (
+            *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
+            *("sampler_logprobs", "truncated", "policy_version", "completions", "rewards"),
+        ),
+        "rollout",
+    ),
+    "advantages": "advantage",
+    "entropy": "module",
+}
+PADS = {"completion_mask": 0, "sampler_logprobs": 0}
+
+
+def _stack(rollouts: Sequence[Rollout], pad: int) -> dict[str, Tensor]:
+    """Rollouts as right-padded tensors, by field name."""
+    n = len(rollouts)
+    lengths = [len(r.prompt_tokens) + len(r.tokens) for r in rollouts]
+    width = max(lengths, default=0)
+    tokens = torch.full((n, width), pad, dtype=torch.int64)
+    mask = torch.zeros((n, width), dtype=torch.bool)
+    logprobs = torch.zeros((n, width), dtype=torch.float32)
+    for row, (r, end) in enumerate(zip(rollouts, lengths, strict=True)):
+        if not r.tokens or len(r.logprobs) != len(r.tokens):
+            raise ValueError(
+                f"rollout {r.sample} of prompt row {r.prompt}: {len(r.tokens)} tokens with "
+                f"{len(r.logprobs)} log-probs; an engine must return one per sampled token"
+            )
+        start = len(r.prompt_tokens)
+        tokens[row, :end] = torch.tensor(r.prompt_tokens + r.tokens)
+        mask[row, start:end] = True
+        logprobs[row, start:end] = torch.tensor(r.logprobs)
+    return {
+        "group": torch.tensor([r.prompt for r in rollouts], dtype=torch.int64),
+        "sample": torch.tensor([r.sample for r in rollouts], dtype=torch.int64),
+        "temperatures": torch.tensor([r.temperature for r in rollouts], dtype=torch.float32),
+        "tokens": tokens,
+        "lengths": torch.tensor(lengths, dtype=torch.int64),
+        "completion_mask": mask,
+        "sampler_logprobs": logprobs,
+        "truncated": torch.tensor([r.truncated for r in rollouts], dtype=torch.bool),
+        "policy_version": torch.tensor([r.policy_version for r in rollouts], dtype=torch.int64),
+    }
+
+
+def _concat(old: Tensor, new: Tensor, pad: int) -> Tensor:
+    """Stack rows, padding the narrower side on the right."""
+    if old.ndim == 2:
+        width = max(old.shape[1], new.shape[1])
+        old, new = (
+            torch.nn.functional.pad(x, (0, width - x.shape[1]), value=pad) for x in (old, new)
+        )
+    return torch.cat([old, new.to(old.device)])

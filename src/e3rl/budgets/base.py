@@ -1,0 +1,58 @@
+"""What every rollout budget rule offers: decide, observe, state and metrics."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from e3rl.batch import Plan, RolloutBatch
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A decided step: the plan, and the difficulty ranks it was made from."""
+
+    plan: "Plan"
+    ranks: NDArray[np.float64]  # (B,) in [0, 1), 0 = easiest, NaN = never seen
+
+
+class SingleRound:
+    """The common plan: all counts known beforehand."""
+
+    def __init__(self, counts: Sequence[int] | NDArray[np.int64]) -> None:
+        self.counts = [int(c) for c in counts]
+        self._done = False
+
+    def next(self, batch: "RolloutBatch") -> list[int] | None:
+        if self._done:
+            return None
+        self._done = True
+        return self.counts
+
+
+class Budget(Protocol):
+    """A rule that spends `total` rollouts on the prompts of a step.
+
+    Contract: counts sum to `total`, lie within the rule's bounds, do not depend on the order of
+    the prompts, and are uniform before anything was observed.
+    """
+
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> Allocation:
+        """Plan of a step; `step` counts rollout steps, `epoch` passes over the prompts."""
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Learn from a finished step: one array of raw 0/1 rewards per prompt."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Builtins only (loadable with torch's `weights_only=True`)."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Strict: unknown or missing keys raise ValueError naming them."""
+
+    def metrics(self) -> dict[str, float]:
+        """Names relative to `budget/`."""

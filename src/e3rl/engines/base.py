@@ -1,0 +1,38 @@
+"""The protocol between the rollout callback and whatever samples tokens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from e3rl.batch import Rollout
+
+if TYPE_CHECKING:
+    from e3rl.policy import Policy
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """One rollout to sample. The seed alone decides its noise, whatever else is in the call."""
+
+    prompt: int  # row of the prompt in the batch
+    sample: int  # index within the group
+    prompt_tokens: tuple[int, ...]
+    temperature: float  # 0 = greedy
+    seed: int
+    max_new_tokens: int
+
+
+class RolloutEngine(Protocol):
+    """Lifecycle: `sync` before each use, `generate` any number of times, `close` at the end."""
+
+    def sync(self, policy: "Policy", version: int) -> None:
+        """Make the engine sample from `policy` as it is now; a known version is a no-op.
+
+        Raises FloatingPointError for non-finite weights, before anything is taken over.
+        """
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        """Yield every rollout as soon as it is finished, in any order."""
+
+    def close(self) -> None:
+        """Release everything; safe to call twice."""

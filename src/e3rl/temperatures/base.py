@@ -1,0 +1,61 @@
+"""What every sampling-temperature rule offers: decide, observe, state and metrics."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class EntropyReading:
+    """What one step tells about the entropy of the sampling policy (nats per token).
+
+    `sampled` is the token-weighted estimate over *all* rollouts of all ranks; the exact figures
+    come from a uniform sample of rollouts and are None where none was forwarded.
+    """
+
+    step: int
+    temperature: float  # token-weighted mean sampling temperature of the step
+    sampled: float
+    tokens: int
+    exact: float | None = None
+    varentropy: float | None = None  # dH / d ln tau at fixed states
+    curve: tuple[tuple[float, float], ...] = ()  # (temperature, exact entropy), ascending
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same temperature for every rollout; calls fit `batch.temperature_of`."""
+
+    temperature: float
+
+    def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
+        return [self.temperature] * len(prompts)
+
+
+class TemperatureRule(Protocol):
+    """A rule that picks the temperature(s) of a step and learns from the entropy it got."""
+
+    needs_entropy: bool  # True: a step without a reading is an error
+
+    def bind(self, total_steps: int) -> None:
+        """Tell the length of the run in rollout steps, before the first `decide`; not state."""
+
+    def decide(self, step: int) -> "TemperaturePlan":
+        """Temperatures of rollout step `step` (0-based)."""
+
+    def observe(self, reading: EntropyReading) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Builtins only (loadable with torch's `weights_only=True`)."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Strict: unknown or missing keys raise ValueError naming them."""
+
+    def metrics(self) -> dict[str, float]:
+        """Names relative to `temperature/`."""
+
+
+class TemperaturePlan(Protocol):
+    """Temperatures of single rollouts: (prompt rows (m,), sample indices (m,)) -> (m,)."""
+
+    def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> Sequence[float]: ...
