@@ -1,0 +1,54 @@
+# Every command sets up its own environment in .venv first, and only when something has changed.
+#
+#   ARGS="..."         more arguments for `make train`, such as ARGS="experiment=grpo seed=2"
+#   PYTEST_ARGS="..."  more arguments for pytest, such as PYTEST_ARGS="-k budget -x"
+#   PYTHON, TORCH_INDEX_URL, TORCH_BUILD   see .ci/setup
+
+RUN := .venv/bin/python -m
+
+# Threads of torch that wait for work must give their core away; see src/e3rl/environment.py.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check fast slow lint format hooks clean distclean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## create or update .venv (every other command does it by itself)
+	@bash .ci/setup
+
+train: setup ## the main job: train, validate, and draw the curves
+	$(RUN) e3rl.train $(ARGS)
+
+test: setup ## all tests but the slow ones, short training runs included (up to 8 minutes)
+	$(RUN) pytest -m "not slow" $(PYTEST_ARGS)
+
+check: lint fast ## linters, types and the fast tests: run this before a commit
+
+fast: setup ## the fast tests alone: no slow ones, no training runs (under a minute)
+	$(RUN) pytest -m "not slow" --ignore=tests/training $(PYTEST_ARGS)
+
+slow: setup ## the slow tests: whole runs and studies
+	$(RUN) pytest -m slow $(PYTEST_ARGS)
+
+lint: setup ## ruff and mypy
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+format: setup ## let ruff rewrite the layout and what it can repair
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+hooks: setup ## run the linters at every git commit from now on
+	$(RUN) pre_commit install
+
+clean: ## remove build outputs and caches; runs/ and .venv stay
+	rm -rf build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name .venv -prune -o -name runs -prune -o -name .git -prune -o \
+		\( -name __pycache__ -o -name '*.egg-info' -o -name .ipynb_checkpoints \) \
+		-type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv as well
+	rm -rf .venv
