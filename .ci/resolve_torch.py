@@ -2,13 +2,15 @@
 
     python .ci/resolve_torch.py torch==2.13.0
 
-Asks pip what installing the requirement would bring, from metadata alone, and exits with 1 and the
-choices when that is a CUDA build and the user has made none of them. Standard library only: it runs
-before anything is installed.
+Asks pip which torch it would install, from metadata alone, and exits with 1 and the choices when
+that is a CUDA build and the user has made none of them. Standard library only: it runs before
+anything is installed.
 """
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,28 +26,37 @@ Choose one:
 
 
 def choice_made(environment: Mapping[str, str]) -> bool:
-    """Whether the user has said which build to install; ValueError for an unknown build."""
+    """Whether the user has said which build to install; SystemExit for an unknown build."""
     build = environment.get("TORCH_BUILD", "")
     if build not in ("", "cuda"):
-        raise ValueError(f"TORCH_BUILD={build} is unknown: set TORCH_BUILD=cuda, or leave it out")
+        raise SystemExit(f"TORCH_BUILD={build} is unknown: set TORCH_BUILD=cuda, or leave it out")
     return build == "cuda" or bool(environment.get("TORCH_INDEX_URL"))
 
 
-def cuda_packages(report: dict) -> list[str]:
-    """`name version` of everything in pip's installation report that belongs to a CUDA build."""
-    packages = [item["metadata"] for item in report["install"]]
-    return [
-        f"{package['name']} {package['version']}"
-        for package in packages
-        if package["name"].lower().startswith(CUDA_PREFIXES)
-        or (package["name"].lower() == "torch" and "+cu" in package["version"])
-    ]
+def cuda_parts(report: dict, machine: str) -> list[str]:
+    """What marks the torch in pip's installation report as a CUDA build on this Linux machine.
+
+    Either its own version (2.13.0+cu130) or the libraries that it requires. Requirements of an
+    extra, and those whose marker names another kind of processor, do not count.
+    """
+    found = []
+    for package in (item["metadata"] for item in report["install"]):
+        if "+cu" in package["version"]:
+            found.append(f"{package['name']} {package['version']}")
+        for line in package.get("requires_dist", []):
+            requirement, _, marker = line.partition(";")
+            machines = re.findall(r"platform_machine\s*==\s*[\"'](\w+)[\"']", marker)
+            elsewhere = "extra" in marker or (machines and machine not in machines)
+            if requirement.startswith(CUDA_PREFIXES) and not elsewhere:
+                found.append(re.split(r"[\[<>=!~ ]", requirement)[0])
+    return found
 
 
 def pip_report(requirement: str) -> dict:
     """pip's report of what it would install; SystemExit with pip's exit code when it cannot say."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--dry-run", "--report", "-", requirement]
+    command = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    # Reads the metadata inside a wheel by ranged requests where an index does not serve it alone.
+    command += ["--use-feature=fast-deps", "--no-deps", "--dry-run", "--report", "-", requirement]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if answer.returncode:
         raise SystemExit(answer.returncode)
@@ -53,9 +64,9 @@ def pip_report(requirement: str) -> dict:
 
 
 def main() -> int:
-    if choice_made(os.environ):
+    if platform.system() != "Linux" or choice_made(os.environ):
         return 0
-    found = cuda_packages(pip_report(sys.argv[1]))
+    found = cuda_parts(pip_report(sys.argv[1]), platform.machine())
     if found:
         more = ", ..." if len(found) > 3 else ""
         sys.stderr.write(CHOICES.format(found=", ".join(found[:3]) + more))
