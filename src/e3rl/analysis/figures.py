@@ -1,0 +1,205 @@
+"""Figures of one run or of several arms with seed bands, and the pictures beside a ledger.
+
+Every function takes runs by arm (`runs.by_arm`; one run is `{run.name: [run]}`) and returns a
+`Figure` of its own, without pyplot: nothing is shown, no backend is chosen, no state is left.
+Lines are means over seeds, bands the range from the smallest to the largest seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from e3rl.analysis import budget_panel, training_panels, validation_panels
+from e3rl.analysis.curves import fitting_window
+from e3rl.analysis.evaluations import evaluation, evaluation_names
+from e3rl.analysis.runs import Run, load_run
+from e3rl.analysis.style import MUTED, arm_label, styled
+
+Arms = Mapping[str, Sequence[Run]]
+
+NARROW, WIDE, PANEL_HEIGHT = 6.4, 9.2, 3.7  # inches
+LEGEND_COLUMNS_PER_INCH = 0.95
+
+
+@styled
+def entropy_figure(arms: Arms, window: int | None = None) -> Figure:
+    """Sampled entropy at tau with its target, and the exact entropy at T = 1.
+
+    Several arms have a panel for each, with one scale; a single run has both in one panel.
+    """
+    steps = _window(arms, window)
+    single = _only_run(arms)
+    if single is not None:
+        figure, (ax,) = _panels(1)
+        training_panels.entropy_of_run(ax, single, steps)
+        return figure
+    figure, (left, right) = _panels(2, share_y=True)
+    training_panels.entropy_at_tau(left, arms, steps)
+    training_panels.entropy_at_one(right, arms, steps)
+    right.set_ylabel("")
+    _legend(figure, left, arms)
+    return figure
+
+
+@styled
+def temperature_figure(arms: Arms) -> Figure:
+    """Sampling temperature over rollout steps."""
+    figure, (ax,) = _panels(1)
+    training_panels.temperature(ax, arms)
+    _legend(figure, ax, arms)
+    return figure
+
+
+@styled
+def reward_figure(arms: Arms, window: int | None = None) -> Figure:
+    """Training accuracy as the mean over prompts; `window` steps are averaged."""
+    figure, (ax,) = _panels(1)
+    training_panels.accuracy(ax, arms, _window(arms, window))
+    _legend(figure, ax, arms)
+    return figure
+
+
+@styled
+def all_wrong_figure(arms: Arms, window: int | None = None) -> Figure:
+    """Share of prompts whose rollouts are all wrong; a single run shows all three outcomes."""
+    figure, (ax,) = _panels(1)
+    single = _only_run(arms)
+    if single is not None:
+        training_panels.outcomes_of_run(ax, single, _window(arms, window))
+        return figure
+    training_panels.all_wrong(ax, arms, _window(arms, window))
+    _legend(figure, ax, arms)
+    return figure
+
+
+@styled
+def budget_figure(arms: Arms) -> Figure:
+    """Rollouts per prompt by epoch, a panel per arm, up to three in a row.
+
+    Arms that give every prompt the same number are left out where others do not.
+    """
+    uneven = {arm: runs for arm, runs in arms.items() if budget_panel.is_uneven(runs)}
+    shown = uneven or dict(list(arms.items())[:1])
+    figure, axes = _panels(len(shown), columns=3, share_x=True)
+    for ax, (arm, runs) in zip(axes, shown.items(), strict=True):
+        budget_panel.budgets(ax, runs, f"Rollouts per prompt: {arm_label(arm)}")
+    return figure
+
+
+@styled
+def pass_at_k_figure(arms: Arms) -> Figure:
+    """pass@k against k with 95 % intervals, a panel per temperature name for several arms."""
+    single = _only_run(arms)
+    names = [name for name in evaluation_names(arms) if _has_groups(arms, name)]
+    if single is not None or not names:
+        figure, (ax,) = _panels(1)
+        validation_panels.pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
+        return figure
+    figure, axes = _panels(len(names), columns=3, share_y=True)
+    for ax, name in zip(axes, names, strict=True):
+        validation_panels.pass_at_k_of_arms(ax, arms, name)
+    for ax in axes[1:]:
+        ax.set_ylabel("")
+    _legend(figure, axes[0], arms)
+    return figure
+
+
+@styled
+def pass_at_1_figure(arms: Arms, name: str = "t1") -> Figure:
+    """pass@1 over rollout steps: arms at one temperature name, or all names of a single run."""
+    figure, (ax,) = _panels(1)
+    single = _only_run(arms)
+    if single is not None:
+        validation_panels.pass_at_1_of_run(ax, single)
+        return figure
+    validation_panels.pass_at_1_of_arms(ax, arms, name)
+    _legend(figure, ax, arms)
+    return figure
+
+
+@styled
+def overview_figure(run: Run) -> Figure:
+    """One run at a glance: entropy, temperature, accuracy; outcomes, budget, pass@k."""
+    arms = {run.name: [run]}
+    window = fitting_window([run.train])
+    figure = Figure(figsize=(12.6, 7.0), layout="constrained")
+    top, bottom = figure.subplots(2, 3)
+    training_panels.entropy_of_run(top[0], run, window)
+    training_panels.temperature(top[1], arms)
+    validation_panels.pass_at_1_of_run(top[2], run)
+    training_panels.outcomes_of_run(bottom[0], run, window)
+    budget_panel.budgets(bottom[1], [run])
+    validation_panels.pass_at_k_of_run(bottom[2], run)
+    figure.suptitle(f"{arm_label(run.name)}, seed {run.seed}", x=0.01, ha="left", weight="bold")
+    return figure
+
+
+def save_figures(run_dir: str | Path) -> list[Path]:
+    """Write every figure of a run, and the overview first, as PNG to RUN/figures.
+
+    Returns the paths. A quantity that the run did not record is an empty panel that says so.
+    """
+    run = load_run(run_dir)
+    arms = {run.name: [run]}
+    figures = {
+        "overview": overview_figure(run),
+        "entropy": entropy_figure(arms),
+        "temperature": temperature_figure(arms),
+        "reward": reward_figure(arms),
+        "all_wrong": all_wrong_figure(arms),
+        "budget": budget_figure(arms),
+        "pass_at_k": pass_at_k_figure(arms),
+        "pass_at_1": pass_at_1_figure(arms),
+    }
+    folder = Path(run_dir) / "figures"
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for name, figure in figures.items():
+        path = folder / f"{name}.png"
+        figure.savefig(path, dpi=200)
+        paths.append(path)
+    return paths
+
+
+def _panels(
+    count: int, columns: int = 2, share_x: bool = False, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels in rows of `columns`."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    size = (NARROW if columns == 1 else WIDE, PANEL_HEIGHT * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y)
+    axes = list(grid.flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def _legend(figure: Figure, ax: Axes, arms: Arms) -> None:
+    """The legend of `ax` above the panels, and below them what bands mean."""
+    most = max(len(runs) for runs in arms.values())
+    if most > 1:
+        note = f"lines: mean of up to {most} seeds, bands: smallest to largest seed"
+        figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
+    handles, labels = ax.get_legend_handles_labels()
+    if len(labels) > 1:
+        columns = min(len(labels), int(LEGEND_COLUMNS_PER_INCH * figure.get_figwidth()))
+        figure.legend(handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.4)
+
+
+def _only_run(arms: Arms) -> Run | None:
+    runs = [run for group in arms.values() for run in group]
+    return runs[0] if len(runs) == 1 else None
+
+
+def _window(arms: Arms, wanted: int | None) -> int:
+    return wanted or fitting_window([run.train for runs in arms.values() for run in runs])
+
+
+def _has_groups(arms: Arms, name: str) -> bool:
+    """Whether some arm has several rollouts per problem at this temperature name."""
+    items = [evaluation(runs, name) for runs in arms.values()]
+    return any(item is not None and item.n_samples > 1 for item in items)

@@ -1,0 +1,157 @@
+"""What training did, one panel (an `Axes`) each: entropy, temperature, accuracy, outcomes."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+
+from e3rl.analysis.curves import annealing_start, seed_band, smooth
+from e3rl.analysis.runs import Run
+from e3rl.analysis.style import (
+    INK,
+    MUTED,
+    OUTCOME_COLOURS,
+    arm_colour,
+    arm_label,
+    empty,
+    legend_on_top,
+    percent_axis,
+    step_axis,
+)
+
+Arms = Mapping[str, Sequence[Run]]
+
+SAMPLED, TARGET, EXACT_AT_ONE = "policy/entropy", "policy/entropy_target", "policy/entropy_exact_t1"
+NATS = "entropy, nats per token"
+
+
+def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1) -> bool:
+    """Mean line and seed range of one metric for every arm that has it; False where none has."""
+    drawn = False
+    for arm, runs in arms.items():
+        band = seed_band([run.train for run in runs], column, window)
+        if band is None:
+            continue
+        drawn = True
+        colour = arm_colour(arm, list(arms))
+        if band.n_seeds > 1:
+            ax.fill_between(band.step, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
+        elif window > 1:
+            raw = runs[0].train
+            ax.plot(raw["rollout_step"], raw[column], color=colour, alpha=0.22, linewidth=0.7)
+        ax.plot(band.step, band.mean, color=colour, label=arm_label(arm))
+    step_axis(ax)
+    return drawn
+
+
+def entropy_at_tau(ax: Axes, arms: Arms, window: int) -> None:
+    """Sampled entropy at the sampling temperature, its target, and where annealing starts."""
+    ax.set_title("Entropy at the sampling temperature")
+    if not draw_arms(ax, arms, SAMPLED, window):
+        return empty(ax, f"no {SAMPLED} recorded")
+    _draw_target(ax, arms)
+    _mark_annealing(ax, arms)
+    ax.set_ylabel(NATS + _of_steps(window))
+
+
+def entropy_at_one(ax: Axes, arms: Arms, window: int) -> None:
+    """Exact entropy of the policy itself: what is left when every arm samples at T = 1."""
+    ax.set_title("Entropy of the policy at T = 1")
+    if not draw_arms(ax, arms, EXACT_AT_ONE, window):
+        return empty(ax, f"no {EXACT_AT_ONE} recorded")
+    ax.set_ylabel(NATS + _of_steps(window))
+
+
+def entropy_of_run(ax: Axes, run: Run, window: int) -> None:
+    """One run: sampled entropy at tau, its target, and the exact entropy at T = 1."""
+    ax.set_title("Entropy")
+    arms = {run.name: [run]}
+    if not draw_arms(ax, arms, SAMPLED, window):
+        return empty(ax, f"no {SAMPLED} recorded")
+    ax.lines[-1].set_label("while sampling")
+    if EXACT_AT_ONE in run.train:
+        at_one = run.train[["rollout_step", EXACT_AT_ONE]].dropna()
+        line = smooth(at_one[EXACT_AT_ONE], window)
+        ax.plot(at_one["rollout_step"], line, color=MUTED, linewidth=1.3, label="at T = 1")
+    _draw_target(ax, arms)
+    _mark_annealing(ax, arms)
+    ax.set_ylabel(NATS + _of_steps(window))
+    legend_on_top(ax)
+
+
+def temperature(ax: Axes, arms: Arms) -> None:
+    """Sampling temperature; never smoothed, it is a setting and not a measurement."""
+    ax.set_title("Sampling temperature")
+    if not draw_arms(ax, arms, "temperature/value"):
+        return empty(ax, "no temperature/value recorded")
+    _mark_annealing(ax, arms)
+    ax.set_ylabel("temperature")
+
+
+def accuracy(ax: Axes, arms: Arms, window: int) -> None:
+    """Training accuracy as the mean over prompts, which unequal budgets do not bias."""
+    ax.set_title("Training accuracy at the sampling temperature")
+    if not draw_arms(ax, arms, "rollout/accuracy", window):
+        return empty(ax, "no rollout/accuracy recorded")
+    percent_axis(ax, f"accuracy, mean over prompts{_of_steps(window)}")
+
+
+def all_wrong(ax: Axes, arms: Arms, window: int) -> None:
+    """Share of prompts without a single right rollout: no gradient comes from these."""
+    ax.set_title("Prompts with every rollout wrong")
+    if not draw_arms(ax, arms, "rollout/all_wrong", window):
+        return empty(ax, "no rollout/all_wrong recorded")
+    percent_axis(ax, f"share of prompts{_of_steps(window)}")
+
+
+def outcomes_of_run(ax: Axes, run: Run, window: int) -> None:
+    """One run: shares of all-wrong, mixed and all-right prompts, stacked to 100 %."""
+    ax.set_title("Outcome of a prompt's rollouts")
+    columns = ["rollout/all_wrong", "rollout/mixed", "rollout/all_right"]
+    if not set(columns) <= set(run.train):
+        return empty(ax, "no prompt outcomes recorded")
+    shares = [smooth(run.train[column], window).to_numpy() for column in columns]
+    steps = run.train["rollout_step"].to_numpy()
+    ax.stackplot(steps, *shares, colors=list(OUTCOME_COLOURS.values()), linewidth=0)
+    ax.set_ylim(0, 1)
+    step_axis(ax)
+    ax.margins(x=0)
+    ax.grid(False)
+    base = 0.0
+    for name, share in zip(OUTCOME_COLOURS, shares, strict=True):
+        middle = len(steps) // 2
+        height = base + share[middle] / 2
+        ax.text(steps[middle], height, name, ha="center", va="center", color=INK, fontsize=8.5)
+        base += share[middle]
+    percent_axis(ax, f"share of prompts{_of_steps(window)}")
+
+
+def _draw_target(ax: Axes, arms: Arms) -> None:
+    """Dashed targets over the curves; one legend entry for all."""
+    label: str | None = "target"
+    for runs in arms.values():
+        band = seed_band([run.train for run in runs], TARGET)
+        if band is not None:
+            ax.plot(band.step, band.mean, color=INK, linewidth=1.0, dashes=(4, 2.5), label=label)
+            label = None
+
+
+def _mark_annealing(ax: Axes, arms: Arms) -> None:
+    """A dotted upright line at every step where the annealing of some run starts."""
+    starts = {annealing_start(run.train) for runs in arms.values() for run in runs} - {None}
+    for start in sorted(step for step in starts if step is not None):
+        ax.axvline(start, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        ax.annotate(
+            "annealing starts",
+            (start, 0.42),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            rotation=90,
+            va="center",
+            fontsize=7.5,
+            color=MUTED,
+        )
+
+
+def _of_steps(window: int) -> str:
+    return f" ({window}-step mean)" if window > 1 else ""
