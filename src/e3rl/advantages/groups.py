@@ -1,0 +1,53 @@
+"""Sums over ragged groups, and the two decisions that all estimators share."""
+
+import torch
+from torch import Tensor
+
+# Rewards closer than this are equal: twelve times 0.7 in float32 has a mean that is not 0.7, and
+# dividing by its standard deviation would turn rounding noise into advantages of 0.1.
+EQUAL_REWARDS = 1e-6
+
+
+def group_counts(group: Tensor, n_groups: int) -> Tensor:
+    """Rollouts per group: (N,) int64 -> (n_groups,) int64."""
+    return torch.bincount(group, minlength=n_groups)
+
+
+def group_means(values: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Mean per group, 0 for an empty one: (N,), (N,) -> (n_groups,)."""
+    sums = values.new_zeros(n_groups).index_add(0, group, values)
+    return sums / group_counts(group, n_groups).clamp(min=1)
+
+
+def constant_groups(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """True where a group's max - min <= 1e-6, groups of one and none included: (n_groups,) bool.
+
+    Such a group carries no signal: its advantages are exactly 0 and its rollouts may be skipped.
+    """
+    highest = rewards.new_full((n_groups,), -torch.inf)
+    highest = highest.scatter_reduce(0, group, rewards, "amax")
+    lowest = rewards.new_full((n_groups,), torch.inf).scatter_reduce(0, group, rewards, "amin")
+    return highest - lowest <= EQUAL_REWARDS
+
+
+def centred_rewards(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Reward minus its group's mean, exactly 0 in constant groups: (N,) float64.
+
+    In float64, so that the order of the rollouts does not show in a float32 advantage.
+
+    Raises:
+        ValueError: shapes that differ, rewards that are not finite, rows outside [0, n_groups).
+    """
+    if rewards.ndim != 1 or rewards.shape != group.shape:
+        raise ValueError(
+            f"rewards {tuple(rewards.shape)} and group {tuple(group.shape)} must both be (N,)"
+        )
+    if not bool(torch.isfinite(rewards).all()):
+        raise ValueError("rewards must be finite; a NaN here would reach every weight")
+    if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < n_groups:
+        raise ValueError(
+            f"group rows must lie in [0, {n_groups}), got {int(group.min())} to {int(group.max())}"
+        )
+    exact = rewards.double()
+    centred = exact - group_means(exact, group, n_groups)[group]
+    return centred.masked_fill(constant_groups(exact, group, n_groups)[group], 0.0)

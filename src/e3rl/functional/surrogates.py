@@ -1,0 +1,73 @@
+"""Per-token surrogate losses whose gradient is a policy gradient."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from e3rl.functional.checks import check_vectors
+from e3rl.functional.kl import LOG_RATIO_LIMIT
+
+
+@dataclass(frozen=True)
+class SurrogateInput:
+    """What a surrogate may read of the M sampled tokens of a micro-batch."""
+
+    log_ratios: Tensor  # (M,) ln π_θ(token) - ln π_old(token), differentiable
+    logprobs: Tensor  # (M,) ln π_θ(token), differentiable
+    advantages: Tensor  # (M,) of the token's rollout
+    rollout: Tensor  # (M,) int64, index of the token's rollout within the micro-batch
+
+    def __post_init__(self) -> None:
+        check_vectors(
+            log_ratios=self.log_ratios,
+            logprobs=self.logprobs,
+            advantages=self.advantages,
+            rollout=self.rollout,
+        )
+
+
+class Surrogate(NamedTuple):
+    """Losses to be minimised, and where the bound cut the gradient off."""
+
+    loss: Tensor  # (M,)
+    clipped: Tensor  # (M,) bool
+
+
+def clipped(
+    inputs: SurrogateInput,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = 3.0,
+) -> Surrogate:
+    """PPO's clipped surrogate with separate bounds, and the dual clip for A < 0.
+
+        l = -min(ρA, clip(ρ, 1-ε_low, 1+ε_high)·A),   and for A < 0:  min(l, -c·A)
+
+    PPO: arXiv 1707.06347 eq. 7; separate bounds: DAPO's clip-higher, arXiv 2503.14476; dual clip:
+    arXiv 1912.09729. Written as l = -A·clip(ρ, lower, upper): for A > 0 only 1+ε_high binds, for
+    A < 0 only 1-ε_low and c do. At ρ = 1 nothing binds and the gradient is -A ∇ln π.
+
+    Args:
+        inputs: the micro-batch's tokens; log-ratios are clamped to ±20.
+        clip_low: ε_low in [0, 1].
+        clip_high: ε_high >= 0.
+        dual_clip: c > 1; None = no dual clip.
+
+    Raises:
+        ValueError: bounds out of range.
+    """
+    if not 0 <= clip_low <= 1 or clip_high < 0:
+        raise ValueError(f"clip_low={clip_low} must lie in [0, 1], clip_high={clip_high} in [0, ∞)")
+    if dual_clip is not None and dual_clip <= 1:
+        raise ValueError(f"dual_clip={dual_clip} must be above 1 (published: 3), or null for none")
+    ratio = inputs.log_ratios.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    negative = inputs.advantages < 0
+    lower = torch.where(negative, 1 - clip_low, 0.0).to(ratio.dtype)
+    upper = torch.where(negative, dual_clip or math.inf, 1 + clip_high).to(ratio.dtype)
+    bounded = ratio.clamp(lower, upper)
+    cut = (bounded != ratio) & (inputs.advantages != 0)
+    return Surrogate(loss=-inputs.advantages * bounded, clipped=cut.detach())
