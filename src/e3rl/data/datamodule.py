@@ -1,0 +1,165 @@
+"""`PromptDataModule`: training and validation problems, checked, and their loaders."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
+
+from e3rl.data.bad_rows import OnBadRow
+from e3rl.data.loader import PromptLoader, ValidationLoader
+from e3rl.data.problem import Problem
+from e3rl.data.problems import ProblemSet, question_text
+from e3rl.data.prompt_lengths import Encode, check_prompt_lengths
+
+EXAMPLES = 3  # overlapping problems that an error names
+
+
+class PromptDataModule(LightningDataModule):
+    """Holds both problem sets; made in two stages, since lengths need the policy's tokenizer.
+
+    1. The constructor takes the problems and checks that none is in both sets.
+    2. `bind(encode)` checks prompt lengths; from then on the sizes are final.
+    3. Lightning's `setup` makes the loaders once and keeps them, because the training loader's
+       position must survive a `validate` before the `fit`.
+
+    The trainer needs `use_distributed_sampler=False`: the loaders share prompts among ranks
+    themselves. Sizes of batches count prompts over all ranks.
+
+    Raises ValueError for an empty set, sets that overlap in ids or prompts, and sizes out of
+    range.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Problem],
+        validation: Sequence[Problem],
+        prompts_per_step: int,
+        validation_prompts_per_batch: int = 64,
+        seed: int = 0,
+        max_prompt_tokens: int = 1024,
+        on_bad_row: OnBadRow = "raise",
+    ) -> None:
+        super().__init__()
+        self.train_problems = ProblemSet.of(train, "training problems")
+        self.validation_problems = ProblemSet.of(validation, "validation problems")
+        self.prompts_per_step = prompts_per_step
+        self.validation_prompts_per_batch = validation_prompts_per_batch
+        self.seed = seed
+        self.max_prompt_tokens = max_prompt_tokens
+        self.on_bad_row = on_bad_row
+        self._encode: Encode | None = None
+        self._loaders: tuple[PromptLoader, ValidationLoader] | None = None
+        self._check_sizes()
+        check_disjoint(self.train_problems, self.validation_problems)
+
+    def bind(self, encode: Encode) -> None:
+        """Give the policy's rendering and tokenizing of a problem; checks every prompt's length.
+
+        Raises BadRowsError about the prompts that are too long, or drops them, by `on_bad_row`.
+        """
+        self.train_problems, self.validation_problems = (
+            check_prompt_lengths(problems, encode, self.max_prompt_tokens, self.on_bad_row)
+            for problems in (self.train_problems, self.validation_problems)
+        )
+        self._check_sizes()
+        self._encode = encode
+        self._loaders = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Rollout steps in a pass over the training problems; final once an encoder is bound."""
+        self._bound()
+        return len(self.train_problems) // self.prompts_per_step
+
+    def setup(self, stage: str) -> None:
+        if self._loaders is None:
+            rank = self.trainer.global_rank if self.trainer else 0
+            world_size = self.trainer.world_size if self.trainer else 1
+            self._loaders = self._make_loaders(self._bound(), rank, world_size)
+
+    def train_dataloader(self) -> PromptLoader:
+        return self._made()[0]
+
+    def val_dataloader(self) -> ValidationLoader:
+        return self._made()[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The training loader's position.
+
+        Lightning stores a loader's state by itself, but does not bring it back from a checkpoint
+        that was written at the end of an epoch; a data module's state it always does.
+        """
+        return {"train": self._made()[0].state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from the stored position, if this is to train: a validation has no use for it.
+
+        Raises ValueError for other keys, and where the training problems are not the same.
+        """
+        if self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING:
+            return
+        if state_dict.keys() != {"train"}:
+            raise ValueError(f"data state has keys {sorted(state_dict)}, expected ['train']")
+        self._made()[0].load_state_dict(state_dict["train"])
+
+    def _make_loaders(
+        self, encode: Encode, rank: int, world_size: int
+    ) -> tuple[PromptLoader, ValidationLoader]:
+        return (
+            PromptLoader(
+                self.train_problems, encode, self.prompts_per_step, self.seed, rank, world_size
+            ),
+            ValidationLoader(
+                self.validation_problems,
+                encode,
+                self.validation_prompts_per_batch,
+                rank,
+                world_size,
+            ),
+        )
+
+    def _bound(self) -> Encode:
+        if self._encode is None:
+            raise RuntimeError("the data module has no encoder: call bind(policy.encode) first")
+        return self._encode
+
+    def _made(self) -> tuple[PromptLoader, ValidationLoader]:
+        if self._loaders is None:
+            raise RuntimeError("the data module has no loaders: call setup first")
+        return self._loaders
+
+    def _check_sizes(self) -> None:
+        for problems in (self.train_problems, self.validation_problems):
+            if not problems:
+                raise ValueError(f"{problems.origin}: no problem is left; give at least one")
+        if not 1 <= self.prompts_per_step <= len(self.train_problems):
+            raise ValueError(
+                f"prompts_per_step={self.prompts_per_step} must lie between 1 and the "
+                f"{len(self.train_problems)} training problems"
+            )
+        if self.validation_prompts_per_batch < 1:
+            raise ValueError(
+                f"validation_prompts_per_batch={self.validation_prompts_per_batch}: "
+                "take at least 1 prompt"
+            )
+
+
+def check_disjoint(train: ProblemSet, validation: ProblemSet) -> None:
+    """Raise ValueError, with examples, where a problem id or a question is in both sets."""
+    trained_ids = {problem.id for problem in train}
+    shared_ids = [problem.id for problem in validation if problem.id in trained_ids]
+    if shared_ids:
+        raise ValueError(
+            f"{len(shared_ids)} ids are in {train.origin} and in {validation.origin}, e.g. "
+            f"{', '.join(shared_ids[:EXAMPLES])}: give the problems other ids, or the files "
+            "other names"
+        )
+    trained = {question_text(problem): problem.id for problem in train}
+    shared = [p for p in validation if question_text(p) in trained]
+    if shared:
+        named = (f"{p.id} = {trained[question_text(p)]}" for p in shared[:EXAMPLES])
+        raise ValueError(
+            f"{len(shared)} problems of {validation.origin} are also trained on from "
+            f"{train.origin}, e.g. {', '.join(named)}: remove them from one of the two"
+        )

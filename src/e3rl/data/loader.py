@@ -1,0 +1,197 @@
+"""Loaders that turn problems into batches: training resumes anywhere, validation starts over.
+
+A training run gives out one sequence of global batches 0, 1, 2, ...; pass e over the problems is
+batches e*L to (e+1)*L - 1 of it (L batches a pass), in the order of a permutation of its own. So
+one number, the batches given out so far, is the whole state: at the last batch of a pass it
+already points at the first batch of the next.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from e3rl.batch import RolloutBatch
+from e3rl.data.problem import Problem
+from e3rl.data.prompt_lengths import Encode
+from e3rl.seeds import derive_seed
+
+
+class PromptLoader:
+    """Training batches of `prompts_per_step` prompts over all ranks; sized, resumable.
+
+    Every rank takes each `world_size`-th prompt of the global batch, so the sequence of prompts
+    does not depend on the number of ranks. Prompts that do not fill a batch are left out of a
+    pass, other ones in every pass, with a warning at construction.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        encode: Encode,
+        prompts_per_step: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        _check_sizes("prompts_per_step", prompts_per_step, rank, world_size)
+        if prompts_per_step % world_size:
+            raise ValueError(
+                f"prompts_per_step={prompts_per_step} cannot be shared equally by {world_size} "
+                f"ranks: make it a multiple of {world_size}"
+            )
+        if prompts_per_step > len(problems):
+            raise ValueError(
+                f"prompts_per_step={prompts_per_step} is more than the {len(problems)} training "
+                "problems: lower it or add problems"
+            )
+        self.problems = problems
+        self.encode = encode
+        self.prompts_per_step = prompts_per_step
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.step = 0  # global batches given out so far, over all passes
+        self._pass: tuple[int, list[int]] = (-1, [])  # the current pass and its order
+        left_out = len(problems) % prompts_per_step
+        if left_out:
+            warnings.warn(
+                f"{len(problems)} training problems are no multiple of "
+                f"prompts_per_step={prompts_per_step}: every pass leaves {left_out} of them out, "
+                "other ones each time",
+                stacklevel=2,
+            )
+
+    def __len__(self) -> int:
+        """Batches in a pass."""
+        return len(self.problems) // self.prompts_per_step
+
+    def __iter__(self) -> Iterator[RolloutBatch]:
+        """As many batches as a pass has, from wherever the loader stands.
+
+        Lightning ends a resumed epoch after what was left of it. Ending here instead would cut
+        epochs short wherever `limit_train_batches` makes them shorter than a pass.
+        """
+        for _ in range(len(self)):
+            batch = self.peek()
+            # Counted before the step is taken, since the checkpoint is written within the step.
+            self.step += 1
+            yield batch
+
+    def peek(self) -> RolloutBatch:
+        """The batch that comes next, at the end of a pass that of the next one; uses up nothing.
+
+        Each call makes a new batch, equal to the one that is later given out.
+        """
+        epoch, index = divmod(self.step, len(self))
+        start = index * self.prompts_per_step
+        rows = self._order(epoch)[start : start + self.prompts_per_step]
+        chosen = [self.problems[row] for row in rows[self.rank :: self.world_size]]
+        return collate(chosen, self.encode, ("train", self.step))
+
+    def state_dict(self) -> dict[str, int | str]:
+        """Where the loader stands, and what that number refers to."""
+        return {
+            "step": self.step,
+            "seed": self.seed,
+            "prompts_per_step": self.prompts_per_step,
+            "problems": fingerprint(self.problems),
+        }
+
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
+        """Continue after the batch that the state was taken at.
+
+        Raises ValueError for unknown or missing keys, and where seed, batch size or problems
+        differ, because the remaining prompts would be others.
+        """
+        own = self.state_dict()
+        if state.keys() != own.keys():
+            raise ValueError(f"loader state has keys {sorted(state)}, expected {sorted(own)}")
+        other = [
+            f"{key}: {state[key]!r} in the checkpoint, {own[key]!r} now"
+            for key in own
+            if key != "step" and state[key] != own[key]
+        ]
+        if other:
+            raise ValueError(
+                "the checkpoint was made with other training prompts ("
+                + "; ".join(other)
+                + "): resume with the data settings it was made with, or start a new run"
+            )
+        step = state["step"]
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"loader state has step={step!r}, expected a count of batches")
+        self.step = step
+
+    def _order(self, epoch: int) -> list[int]:
+        if self._pass[0] != epoch:
+            generator = np.random.default_rng(derive_seed(self.seed, "order", epoch))
+            self._pass = (epoch, generator.permutation(len(self.problems)).tolist())
+        return self._pass[1]
+
+
+class ValidationLoader:
+    """All problems in order, `prompts_per_batch` at a time over all ranks; sized, stateless.
+
+    Every rank gets equally many: where a batch does not divide, its first prompts are repeated,
+    so results gathered over ranks must be made unique by prompt id.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        encode: Encode,
+        prompts_per_batch: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        _check_sizes("prompts_per_batch", prompts_per_batch, rank, world_size)
+        self.problems = problems
+        self.encode = encode
+        self.prompts_per_batch = prompts_per_batch
+        self.rank = rank
+        self.world_size = world_size
+
+    def __len__(self) -> int:
+        return -(-len(self.problems) // self.prompts_per_batch)
+
+    def __iter__(self) -> Iterator[RolloutBatch]:
+        for start in range(0, len(self.problems), self.prompts_per_batch):
+            chosen = self.problems[start : start + self.prompts_per_batch]
+            share = -(-len(chosen) // self.world_size)
+            rows = range(self.rank, share * self.world_size, self.world_size)
+            own = [chosen[row % len(chosen)] for row in rows]
+            yield collate(own, self.encode, ("validation",))
+
+
+def collate(
+    problems: Sequence[Problem], encode: Encode, stream: tuple[int | str, ...]
+) -> RolloutBatch:
+    """The loader's part of a batch; `stream` is what the seeds of its rollouts derive from."""
+    encoded = [encode(problem) for problem in problems]
+    return RolloutBatch(
+        prompt_ids=[p.id for p in problems],
+        prompts=[text for text, _ in encoded],
+        answers=[p.answer for p in problems],
+        sources=[p.source for p in problems],
+        prompt_tokens=[list(tokens) for _, tokens in encoded],
+        levels=[p.level for p in problems],
+        priors=[p.prior for p in problems],
+        stream=stream,
+    )
+
+
+def fingerprint(problems: Sequence[Problem]) -> str:
+    """Short digest of ids, prompts, answers and their order."""
+    digest = hashlib.blake2b(digest_size=8)
+    for problem in problems:
+        digest.update(repr((problem.id, problem.prompt, problem.answer)).encode())
+    return digest.hexdigest()
+
+
+def _check_sizes(name: str, size: int, rank: int, world_size: int) -> None:
+    if size < 1:
+        raise ValueError(f"{name}={size}: take at least 1 prompt")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} does not exist among {world_size} ranks")

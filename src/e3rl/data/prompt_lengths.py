@@ -1,0 +1,42 @@
+"""Prompts that do not fit: reported like any other bad row, once there is a tokenizer."""
+
+from collections.abc import Callable
+
+from tqdm import tqdm
+
+from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, settle
+from e3rl.data.problem import Problem
+from e3rl.data.problems import ProblemSet
+
+# A problem -> (the prompt as the model sees it, its token ids).
+Encode = Callable[[Problem], tuple[str, list[int]]]
+
+
+def check_prompt_lengths(
+    problems: ProblemSet, encode: Encode, max_prompt_tokens: int, on_bad_row: OnBadRow = "raise"
+) -> ProblemSet:
+    """The problems whose prompts have 1 to `max_prompt_tokens` tokens.
+
+    Raises BadRowsError about all others, unless these are to be dropped and counted; ValueError
+    for a limit below 1.
+    """
+    if max_prompt_tokens < 1:
+        raise ValueError(f"max_prompt_tokens is {max_prompt_tokens}: allow at least 1 token")
+    bad: list[BadRow] = []
+    bar = tqdm(problems, desc=f"tokenizing {problems.origin}", leave=False, delay=2.0)
+    for row, problem in zip(problems.rows, bar, strict=True):
+        length = len(encode(problem)[1])
+        if not 1 <= length <= max_prompt_tokens:
+            bad.append(BadRow(row, (_fault(problem, length, max_prompt_tokens),)))
+    settle(problems.origin, bad, len(problems), on_bad_row)
+    return problems.without({b.row: b.faults[0].reason for b in bad})
+
+
+def _fault(problem: Problem, length: int, limit: int) -> Fault:
+    if length == 0:
+        return Fault("empty prompt", f"{problem.id!r} has no token", "check the chat template")
+    return Fault(
+        "over-long prompt",
+        f"{problem.id!r} has {length} tokens, {limit} are allowed",
+        "shorten it or raise max_prompt_tokens",
+    )
