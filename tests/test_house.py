@@ -1,0 +1,159 @@
+"""The project's own house: its text, its settings files, its commands and its setup."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).parents[1]
+CONF = sorted((ROOT / "conf").rglob("*.yaml"))
+MAX_BYTES = 4 * 2**20  # as in .pre-commit-config.yaml
+
+# In pieces, so that this file does not hold what it looks for.
+FOLDERS = ("work", "root", "tmp", "home", "Users", "farm", "opt")
+HOSTS = ("py" + "pi.org", "python" + "hosted", "download.pytorch" + ".org", "npm" + "js.org")
+FOREIGN = re.compile(
+    rf"(?<![\w.~$}})\]/-])/(?:{'|'.join(FOLDERS)})/[\w.]" + "|" + "|".join(map(re.escape, HOSTS))
+)
+
+
+def project_files() -> list[Path]:
+    """What git holds or would take."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    return [path for name in names.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def foreign_mentions(text: str) -> list[str]:
+    return [match.group() for match in FOREIGN.finditer(text)]
+
+
+def test_project_text_names_no_machine() -> None:
+    found = []
+    for path in project_files():
+        content = path.read_bytes()
+        text = "" if b"\0" in content else content.decode("utf-8")
+        found += [f"{path.relative_to(ROOT)}: {mention}" for mention in foreign_mentions(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_absolute_paths_of_one_machine_are_found(folder: str) -> None:
+    assert foreign_mentions(f"see '/{folder}/data.json'") == [f"/{folder}/d"]
+    assert foreign_mentions(f"see ../{folder}/data and ${{x}}/{folder}/data") == []
+
+
+def test_no_file_is_larger_than_a_clone_should_carry() -> None:
+    assert [path for path in project_files() if path.stat().st_size > MAX_BYTES] == []
+
+
+@pytest.mark.parametrize("path", CONF, ids=lambda path: str(path.relative_to(ROOT)))
+def test_conf_file_parses(path: Path) -> None:
+    OmegaConf.load(path)
+
+
+def test_notebooks_hold_no_outputs() -> None:
+    for path in (path for path in project_files() if path.suffix == ".ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        assert not [cell for cell in cells if cell.get("outputs")], f"{path.name}: run nbstripout"
+
+
+def test_licence_is_mit_of_the_authors() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert text.startswith("MIT License\n\nCopyright (c) 2026 The e3rl authors\n")
+
+
+def test_changelog_tells_of_this_version_in_the_three_groups() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert version
+    assert f"\n## {version.group(1)}" in text
+    assert set(re.findall(r"^### (\w+)$", text, re.M)) <= {"Added", "Changed", "Fixed"}
+
+
+def test_help_lists_every_command() -> None:
+    declared = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert declared
+    output = subprocess.run(["make"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    commands = [line.split()[1] for line in output.splitlines() if line.startswith("make ")]
+    assert commands == declared.group(1).split()
+    assert {"train", "test", "check", "clean"} <= set(commands)
+
+
+def test_every_command_that_runs_python_sets_up_first() -> None:
+    text = (ROOT / "Makefile").read_text()
+    rules = re.findall(r"^(\w+):([^#\n]*)##.*\n((?:\t.*\n)+)", text, re.M)
+    running = [(name, needs) for name, needs, recipe in rules if "$(RUN)" in recipe]
+    assert "train" in dict(running)
+    assert [name for name, needs in running if "setup" not in needs.split()] == []
+
+
+@pytest.mark.parametrize("script", [".ci/run", ".ci/setup"])
+def test_scripts_are_bash_that_stops_at_the_first_failure(script: str) -> None:
+    subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)
+    assert "\nset -euo pipefail\n" in (ROOT / script).read_text()
+
+
+def test_hooks_fetch_nothing() -> None:
+    config = OmegaConf.load(ROOT / ".pre-commit-config.yaml")
+    assert {repo.repo for repo in config.repos} == {"local"}
+    assert {hook.language for repo in config.repos for hook in repo.hooks} == {"system"}
+
+
+@pytest.mark.parametrize("unit", ["analysis", "budgets", "ledger", "rewards", "statistics"])
+def test_light_units_load_without_torch(unit: str) -> None:
+    source = ROOT / "src" / "e3rl"
+    files = (source / unit).rglob("*.py") if (source / unit).is_dir() else [source / f"{unit}.py"]
+    names = [".".join(path.relative_to(source.parent).with_suffix("").parts) for path in files]
+    program = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def load_resolver() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("resolve_torch", ROOT / ".ci/resolve_torch.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def torch_report(version: str, *requirements: str) -> dict:
+    metadata = {"name": "torch", "version": version, "requires_dist": list(requirements)}
+    return {"install": [{"metadata": metadata}]}
+
+
+def test_setup_takes_a_cpu_build_and_an_installed_torch() -> None:
+    cuda_parts = load_resolver().cuda_parts
+    assert cuda_parts(torch_report("2.13.0+cpu", "filelock", "jinja2"), "x86_64") == []
+    assert cuda_parts({"install": []}, "x86_64") == []
+
+
+def test_setup_finds_a_cuda_build_by_version_or_libraries() -> None:
+    cuda_parts = load_resolver().cuda_parts
+    assert cuda_parts(torch_report("2.13.0+cu130"), "x86_64") == ["torch 2.13.0+cu130"]
+    libraries = [
+        'cuda-toolkit[cublas,nvtx]==13.0.3; platform_system == "Linux"',
+        'nvidia-cudnn-cu13==9.20.0.48; platform_machine == "x86_64"',
+        'nvidia-extra; extra == "more"',
+    ]
+    report = torch_report("2.13.0", "sympy>=1.13", *libraries)
+    assert cuda_parts(report, "x86_64") == ["cuda-toolkit", "nvidia-cudnn-cu13"]
+    assert cuda_parts(report, "aarch64") == ["cuda-toolkit"]
+
+
+def test_setup_lets_the_user_choose_the_build() -> None:
+    choice_made = load_resolver().choice_made
+    assert not choice_made({})
+    assert choice_made({"TORCH_BUILD": "cuda"})
+    assert choice_made({"TORCH_INDEX_URL": "https://wheels.example/cpu"})
+    with pytest.raises(SystemExit, match="TORCH_BUILD=rocm is unknown: set TORCH_BUILD=cuda"):
+        choice_made({"TORCH_BUILD": "rocm"})
