@@ -30,7 +30,7 @@ fast: setup ## the fast tests alone: no slow ones, no training runs (under a min
 	$(RUN) pytest -m "not slow" --ignore=tests/training $(PYTEST_ARGS)
 
 slow: setup ## the slow tests: whole runs and studies
-	$(RUN) pytest -m slow $(PYTEST_ARGS)
+	$(RUN) pytest -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ] # 5: nothing is marked slow
 
 lint: setup ## ruff and mypy
 	$(RUN) ruff check .
