@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from e3rl.functional.surrogates import Surrogate, SurrogateInput, clipped
+
+
+def inputs(log_ratios, advantages):
+    log_ratios = torch.as_tensor(log_ratios)
+    return SurrogateInput(
+        log_ratios=log_ratios,
+        logprobs=log_ratios.detach() - 1,
+        advantages=torch.as_tensor(advantages, dtype=log_ratios.dtype),
+        rollout=torch.zeros(len(log_ratios), dtype=torch.int64),
+    )
+
+
+def of_ratios(ratios, advantages, **bounds) -> Surrogate:
+    return clipped(inputs(torch.tensor(ratios).log(), advantages), **bounds)
+
+
+def test_right_tokens_are_bounded_above_only():
+    result = of_ratios([0.5, 1.0, 1.2, 1.5], [2.0] * 4)
+    torch.testing.assert_close(result.loss, torch.tensor([-1.0, -2.0, -2.4, -2.4]))
+    assert result.clipped.tolist()[0] is False
+    assert result.clipped.tolist()[3] is True
+
+
+def test_wrong_tokens_are_bounded_below_and_by_the_dual_clip():
+    result = of_ratios([0.5, 0.9, 1.0, 2.0, 5.0], [-1.0] * 5)
+    torch.testing.assert_close(result.loss, torch.tensor([0.8, 0.9, 1.0, 2.0, 3.0]))
+    assert result.clipped.tolist() == [True, False, False, False, True]
+
+
+def test_without_the_dual_clip_wrong_tokens_have_no_upper_bound():
+    result = of_ratios([5.0, 50.0], [-1.0, -1.0], dual_clip=None)
+    torch.testing.assert_close(result.loss, torch.tensor([5.0, 50.0]))
+    assert not result.clipped.any()
+
+
+def test_the_upper_bound_moves_alone():
+    result = of_ratios([1.25, 1.5, 0.7], [1.0, 1.0, -1.0], clip_high=0.28)
+    torch.testing.assert_close(result.loss, torch.tensor([-1.25, -1.28, 0.8]))
+
+
+ratio = st.floats(-3, 3)
+advantage = st.floats(-3, 3)
+
+
+@given(ratio, advantage, st.floats(0, 0.9), st.floats(0, 0.9), st.floats(1.01, 10))
+@settings(deadline=None, max_examples=200)
+def test_it_equals_the_published_minimum(log_ratio, a, low, high, c):
+    rho = math.exp(log_ratio)
+    expected = -min(rho * a, min(max(rho, 1 - low), 1 + high) * a)
+    if a < 0:
+        expected = min(expected, -c * a)
+    result = clipped(
+        inputs(torch.tensor([log_ratio], dtype=torch.float64), [a]),
+        clip_low=low,
+        clip_high=high,
+        dual_clip=c,
+    )
+    # The bounds are float32 numbers.
+    assert result.loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_on_policy_the_gradient_is_minus_the_advantage():
+    log_ratios = torch.zeros(3, requires_grad=True)
+    result = clipped(inputs(log_ratios, [1.5, -2.0, 0.0]))
+    result.loss.sum().backward()
+    torch.testing.assert_close(log_ratios.grad, torch.tensor([-1.5, 2.0, 0.0]))
+    assert not result.clipped.any()
+
+
+def test_the_gradient_vanishes_exactly_where_a_token_counts_as_clipped():
+    log_ratios = torch.linspace(-2, 2, 41).repeat(3).requires_grad_()
+    advantages = torch.tensor([1.0, -1.0, 0.0]).repeat_interleave(41)
+    result = clipped(inputs(log_ratios, advantages))
+    result.loss.sum().backward()
+    silent = (log_ratios.grad == 0) & (advantages != 0)
+    assert torch.equal(silent, result.clipped)
+    assert 0 < int(silent.sum()) < 82
+
+
+def test_a_huge_log_ratio_stays_finite():
+    result = clipped(inputs(torch.tensor([500.0, -500.0]), [1.0, -1.0]), dual_clip=None)
+    torch.testing.assert_close(result.loss, torch.tensor([-1.2, 0.8]))
+    unbounded = clipped(inputs(torch.tensor([500.0]), [-1.0]), dual_clip=None)
+    assert unbounded.loss.item() == pytest.approx(math.exp(20), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"clip_low": -0.1}, "clip_low=-0.1"),
+        ({"clip_low": 1.5}, "clip_low=1.5"),
+        ({"clip_high": -1.0}, "clip_high=-1.0"),
+        ({"dual_clip": 1.0}, "dual_clip=1.0"),
+    ],
+)
+def test_bounds_out_of_range_are_refused(bounds, message):
+    with pytest.raises(ValueError, match=message):
+        of_ratios([1.0], [1.0], **bounds)
+
+
+def test_fields_of_different_length_are_refused():
+    with pytest.raises(ValueError, match="advantages"):
+        SurrogateInput(torch.zeros(2), torch.zeros(2), torch.zeros(3), torch.zeros(2))
