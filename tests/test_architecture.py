@@ -17,11 +17,11 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "e3rl"
 
 FLOORS = (
-    {"batch", "seeds", "environment", "ledger", "statistics"},
+    {"batch", "seeds", "environment", "state", "ledger", "statistics"},
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
     | {"update", "probe"},
-    {"module", "callbacks", "analysis", "simulator"},
+    {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
     {"train", "evaluate", "warm_start", "report", "configuration", "preflight"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
@@ -36,9 +36,9 @@ HOMES: Mapping[str, set[str]] = {
     "wandb": set(),
     "hydra": {*ENTRY_POINTS, "configuration"},
     "omegaconf": {*ENTRY_POINTS, "configuration"},
-    "lightning": {*ENTRY_POINTS, "module", "callbacks", "data.datamodule", "checkpoint_io"},
-    "pytorch_lightning": set(),
-    "rich": ENTRY_POINTS,
+    "lightning": {*ENTRY_POINTS, "module", "callbacks", "data.datamodule", "checkpoint_io"}
+    | {"ledger_logger", "wandb_mirror"},
+    "rich": {*ENTRY_POINTS, "analysis.summary"},  # the latter returns its tables as text
 }
 LAZY = {"vllm"}  # so slow to import, and so rarely installed, that only a function may
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 45
