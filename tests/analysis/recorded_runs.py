@@ -98,7 +98,6 @@ def _train(
         "rollout/temperature": now["temperature"],
         "rollout/length": 16 + 6 * step / size.steps + rng.normal(0, 0.2),
         "policy/entropy": now["at_tau"] + rng.normal(0, 0.012),
-        "policy/entropy_target": now["target"],
         "policy/entropy_exact": now["at_tau"] + rng.normal(0, 0.008),
         "policy/entropy_exact_t1": now["at_one"] + rng.normal(0, 0.008),
         "temperature/value": now["temperature"],

@@ -18,6 +18,7 @@ from e3rl.statistics.bootstrap import Interval, cluster_bootstrap_columns, paire
 from e3rl.statistics.pass_at_k import pass_at_k
 
 EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
+MEASURED = ("temperature", "entropy")
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,16 @@ class Evaluation:
         return np.array([_pass_table(table, [k])[k].mean() for table in self.seeds])
 
 
-def difference(a: Evaluation, b: Evaluation, k: int, level: float = 0.95) -> tuple[Interval, int]:
-    """pass@k of `a` minus that of `b`, paired by problem, and the number of problems.
+def difference(
+    a: Evaluation, b: Evaluation, k: int, level: float = 0.95
+) -> tuple[Interval | None, int]:
+    """pass@k of `a` minus that of `b`, paired by problem, and the number of problems they share.
 
-    Raises ValueError where they share no problem.
+    None where they share no problem.
     """
-    pair = a.per_problem([k]).join(b.per_problem([k]), how="inner", lsuffix="_a", rsuffix="_b")
+    pair = pd.concat([a.per_problem([k]), b.per_problem([k])], axis="columns", join="inner")
     if pair.empty:
-        raise ValueError(f"{a.arm}/{a.name} and {b.arm}/{b.name} have no problem in common")
+        return None, 0
     left, right = pair.to_numpy().T
     return paired_difference(left, right, level), len(pair)
 
@@ -84,14 +87,13 @@ def evaluation(
 ) -> Evaluation | None:
     """Validation `name` of the seeds of one arm; None where no seed was evaluated so.
 
-    `when` is a rollout step, or each seed's own first or last validation.
+    `when` is a rollout step, or each seed's own last validation, or its first one if that is
+    another than the last.
     """
     tables, facts = [], []
     for run in runs:
         steps = run.evaluations["rollout_step"]
-        if steps.empty:
-            continue
-        step = {"first": steps.min(), "last": steps.max()}.get(str(when), when)
+        step = _step(steps, when)
         here = run.evaluations[(steps == step) & (run.evaluations["name"] == name)]
         if here.empty:
             continue
@@ -100,11 +102,8 @@ def evaluation(
         facts.append(here.iloc[0])
     if not tables:
         return None
-    temperature, entropy = (float(np.mean([f[key] for f in facts])) for key in FACTS)
+    temperature, entropy = (float(np.mean([f[key] for f in facts])) for key in MEASURED)
     return Evaluation(runs[0].name, name, temperature, entropy, tuple(tables))
-
-
-FACTS = ("temperature", "entropy")
 
 
 def evaluation_names(arms: Mapping[str, Sequence[Run]]) -> list[str]:
@@ -120,6 +119,17 @@ def validation_steps(runs: Sequence[Run]) -> list[int]:
     """Rollout steps at which every seed was validated."""
     steps = [set(run.evaluations["rollout_step"].astype(int)) for run in runs]
     return sorted(set.intersection(*steps)) if steps else []
+
+
+def _step(steps: pd.Series, when: Literal["first", "last"] | int) -> int | None:
+    if isinstance(when, int):
+        return when
+    if steps.empty:
+        return None
+    first, last = int(steps.min()), int(steps.max())
+    if when == "last":
+        return last
+    return first if first < last else None
 
 
 def _pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from e3rl.analysis.style import (
 
 Arms = Mapping[str, Sequence[Run]]
 
-SAMPLED, TARGET, EXACT_AT_ONE = "policy/entropy", "policy/entropy_target", "policy/entropy_exact_t1"
+SAMPLED, TARGET, EXACT_AT_ONE = "policy/entropy", "temperature/target", "policy/entropy_exact_t1"
 NATS = "entropy, nats per token"
 
 
@@ -81,8 +81,8 @@ def entropy_of_run(ax: Axes, run: Run, window: int) -> None:
 def temperature(ax: Axes, arms: Arms) -> None:
     """Sampling temperature; never smoothed, it is a setting and not a measurement."""
     ax.set_title("Sampling temperature")
-    if not draw_arms(ax, arms, "temperature/value"):
-        return empty(ax, "no temperature/value recorded")
+    if not draw_arms(ax, arms, "rollout/temperature"):
+        return empty(ax, "no rollout/temperature recorded")
     _mark_annealing(ax, arms)
     ax.set_ylabel("temperature")
 

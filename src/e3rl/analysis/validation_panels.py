@@ -48,18 +48,16 @@ def pass_at_k_of_run(ax: Axes, run: Run) -> None:
 def pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
     """Last validation of every arm at one temperature name; the untrained policy dashed."""
     ax.set_title(evaluation_title(name))
-    drawn = False
-    for arm, runs in arms.items():
-        last = evaluation(runs, name, "last")
-        if last is None:
-            continue
-        if not drawn:
-            first = evaluation(runs, name, "first")
-            assert first is not None  # where there is a last validation, there is a first
-            _draw_pass_at_k(ax, first, BASELINE, "before training", dashed=True)
-        drawn = True
-        _draw_pass_at_k(ax, last, arm_colour(arm, list(arms)), arm_label(arm))
-    if not drawn:
+    starts = [evaluation(runs, name, "first") for runs in arms.values()]
+    # All arms start from one policy and are validated with one seed.
+    start = next((item for item in starts if item is not None), None)
+    if start is not None:
+        _draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
+    lasts = {arm: evaluation(runs, name, "last") for arm, runs in arms.items()}
+    for arm, last in lasts.items():
+        if last is not None:
+            _draw_pass_at_k(ax, last, arm_colour(arm, list(arms)), arm_label(arm))
+    if not any(lasts.values()):
         empty(ax, NO_VALIDATION)
 
 

@@ -1,0 +1,163 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from e3rl.analysis import figures
+from e3rl.analysis.budget_panel import is_uneven, shown_epochs
+from e3rl.analysis.runs import Run, load_run
+
+DRAWERS: list[Callable[[dict[str, list[Run]]], Figure]] = [
+    figures.entropy_figure,
+    figures.temperature_figure,
+    figures.reward_figure,
+    figures.all_wrong_figure,
+    figures.budget_figure,
+    figures.pass_at_k_figure,
+    figures.pass_at_1_figure,
+]
+
+
+def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
+    """Labelled lines of a panel, as (points, 2)."""
+    found = figure.axes[panel].get_lines()
+    return {str(x.get_label()): x.get_xydata() for x in found if x.get_label()[:1] != "_"}
+
+
+def texts(figure: Figure) -> str:
+    return " ".join(text.get_text() for ax in figure.axes for text in ax.texts)
+
+
+@pytest.mark.parametrize("draw", DRAWERS)
+def test_figures_of_a_study_have_labelled_axes_and_leave_no_settings(
+    draw: Callable[[dict[str, list[Run]]], Figure], arms: dict[str, list[Run]]
+) -> None:
+    before = dict(matplotlib.rcParams)
+    figure = draw(arms)
+    assert dict(matplotlib.rcParams) == before
+    assert all(ax.get_xlabel() for ax in figure.axes)
+    assert all(ax.get_title(loc="left") for ax in figure.axes)
+
+
+def test_entropy_of_a_study_shows_every_arm_its_target_and_the_annealing(
+    arms: dict[str, list[Run]],
+) -> None:
+    figure = figures.entropy_figure(arms, window=1)
+    left, right = lines(figure, 0), lines(figure, 1)
+    assert set(left) == {"GRPO", "GRPO + TS + AN", "E3", "target"}
+    assert set(right) == {"GRPO", "GRPO + TS + AN", "E3"}
+    expected = np.mean([run.train["policy/entropy"] for run in arms["e3"]], axis=0)
+    np.testing.assert_allclose(left["E3"][:, 1], expected)
+    assert "annealing starts" in texts(figure)
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_entropy_of_one_run_shows_all_three_in_one_panel(run: Run) -> None:
+    figure = figures.entropy_figure({run.name: [run]}, window=5)
+    assert len(figure.axes) == 1
+    assert set(lines(figure)) == {"while sampling", "at T = 1", "target"}
+    assert figure.axes[0].get_ylabel() == "entropy, nats per token (5-step mean)"
+
+
+def test_bands_span_the_seeds(arms: dict[str, list[Run]]) -> None:
+    figure = figures.reward_figure({"grpo": arms["grpo"]}, window=1)
+    values = np.array([run.train["rollout/accuracy"] for run in arms["grpo"]])
+    low, high = values.min(axis=0).min(), values.max(axis=0).max()
+    extent = figure.axes[0].collections[0].get_paths()[0].get_extents()
+    assert (extent.ymin, extent.ymax) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_arms_keep_their_colour_whatever_is_beside_them(arms: dict[str, list[Run]]) -> None:
+    def colour(shown: dict[str, list[Run]]) -> str:
+        handles = figures.reward_figure(shown).axes[0].get_lines()
+        return next(str(x.get_color()) for x in handles if x.get_label() == "E3")
+
+    assert colour(arms) == colour({"e3": arms["e3"], "other": arms["grpo"]})
+
+
+def test_unknown_arms_get_distinct_colours(arms: dict[str, list[Run]]) -> None:
+    shown = {f"mine {i}": runs for i, runs in enumerate(arms.values())}
+    handles = figures.temperature_figure(shown).axes[0].get_lines()
+    assert len({x.get_color() for x in handles if x.get_label() in shown}) == 3
+
+
+def test_budget_shows_the_bounds_of_every_epoch(run: Run) -> None:
+    figure = figures.budget_figure({run.name: [run]})
+    text = texts(figure)
+    assert all(bounds in text for bounds in ("8 to 8", "6 to 10", "4 to 12"))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "epoch 1",
+        "epoch 2",
+        "epoch 3",
+    ]
+
+
+def test_budget_leaves_out_arms_with_equal_budgets(arms: dict[str, list[Run]]) -> None:
+    assert [is_uneven(runs) for runs in arms.values()] == [False, False, True]
+    assert len(figures.budget_figure(arms).axes) == 1
+    assert len(figures.budget_figure({"grpo": arms["grpo"]}).axes) == 1
+
+
+def test_many_epochs_are_thinned_to_four(run: Run) -> None:
+    epochs = run.prompts["epoch"].repeat(2).reset_index(drop=True)
+    assert shown_epochs(epochs) == [0, 1, 2]
+    epochs[: len(epochs)] = np.arange(len(epochs)) % 11
+    assert shown_epochs(epochs) == [0, 3, 7, 10]
+
+
+def test_pass_at_k_has_a_panel_per_sampled_temperature(arms: dict[str, list[Run]]) -> None:
+    figure = figures.pass_at_k_figure(arms)
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "at T = 1",
+        "at each arm's training temperature",
+        "at the entropy-matched temperature",
+    ]
+    shown = lines(figure)
+    assert set(shown) == {"before training", "GRPO", "GRPO + TS + AN", "E3"}
+    assert shown["E3"][:, 0].tolist() == [1, 2, 4, 8, 16]
+    assert (np.diff(shown["E3"][:, 1]) > 0).all()
+
+
+def test_pass_at_1_of_one_run_has_every_temperature_name(run: Run) -> None:
+    figure = figures.pass_at_1_figure({run.name: [run]})
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "T = 1",
+        "greedy",
+        "live",
+        "matched",
+    ]
+
+
+def test_saved_figures_are_pictures(run_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    paths = figures.save_figures(folder)
+    assert paths[0] == folder / "figures" / "overview.png"
+    assert len(paths) == 8
+    for path in paths:
+        picture = imread(path)
+        assert picture.shape[1] >= 1200
+        assert picture[..., :3].std() > 0.02
+
+
+def test_run_without_validation_draws_and_says_so(run_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    (folder / "validation.jsonl").unlink()
+    (folder / "prompts.jsonl").unlink()
+    text = texts(figures.overview_figure(load_run(folder)))
+    assert text.count("no validation recorded") == 2
+    assert "no prompts.jsonl recorded" in text
+
+
+def test_run_that_only_validated_draws(run_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    (folder / "metrics.jsonl").write_text("")
+    text = texts(figures.overview_figure(load_run(folder)))
+    assert "no policy/entropy recorded" in text
+    assert "no rollout/temperature recorded" in text

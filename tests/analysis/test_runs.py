@@ -1,0 +1,129 @@
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded_runs import Size, write_run
+
+from e3rl.analysis.runs import Run, by_arm, load_run, load_runs
+from e3rl.ledger import Ledger
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The smallest run folder, written by hand."""
+    (tmp_path / "config.yaml").write_text("name: grpo\nseed: 3\n")
+    with Ledger(tmp_path / "metrics.jsonl") as ledger:
+        ledger.append({"kind": "validation", "rollout_step": 0, "epoch": 0, "val/t1/pass@1": 0.25})
+        ledger.append({"kind": "train", "rollout_step": 0, "epoch": 0, "policy/loss": 0.5})
+        ledger.append({"kind": "train", "rollout_step": 1, "epoch": 0, "policy/loss": None})
+    with Ledger(tmp_path / "validation.jsonl") as ledger:
+        row = {"problem_id": ["a", "b"], "source": ["x", "y"], "n": [4, 4], "correct": [1, 3]}
+        totals = {"entropy_sum": 3.0, "tokens": 12}
+        ledger.append({"rollout_step": 0, "name": "t1", "temperature": 1.0, **row, **totals})
+        nothing = {"entropy_sum": None, "tokens": 12}
+        ledger.append({"rollout_step": 0, "name": "live", "temperature": 1.2, **row, **nothing})
+    with Ledger(tmp_path / "prompts.jsonl") as ledger:
+        row = {"prompt_id": ["p", "q"], "source": ["x", "x"], "n": [6, 10], "correct": [0, 9]}
+        ledger.append({"rollout_step": 0, "epoch": 0, **row, "rank": [None, 0.5]})
+    return tmp_path
+
+
+def test_analysis_loads_neither_torch_nor_lightning() -> None:
+    script = (
+        "import sys, e3rl.analysis.runs, e3rl.analysis.figures, e3rl.analysis.summary\n"
+        "print({'torch', 'lightning', 'transformers', 'matplotlib.pyplot'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_tables_hold_what_the_files_say(folder: Path) -> None:
+    run = load_run(folder)
+    assert (run.name, run.seed, run.path, run.summary) == ("grpo", 3, folder, None)
+    assert run.config == {"name": "grpo", "seed": 3}
+    assert list(run.train.columns) == ["rollout_step", "epoch", "policy/loss"]
+    assert run.train["policy/loss"].isna().tolist() == [False, True]
+    assert run.validation["val/t1/pass@1"].tolist() == [0.25]
+    assert run.evaluations["name"].tolist() == ["t1", "live"]
+    assert run.evaluations["entropy"].tolist()[0] == 0.25  # 3 nats over 12 tokens
+    assert run.evaluations["entropy"].isna().tolist() == [False, True]
+    problems = run.problems[run.problems["name"] == "t1"]
+    columns = ["problem_id", "source", "n", "correct"]
+    assert problems[columns].values.tolist() == [["a", "x", 4, 1], ["b", "y", 4, 3]]
+    assert run.prompts["n"].tolist() == [6, 10]
+    assert run.prompts["rank"].isna().tolist() == [True, False]
+
+
+def test_repeated_validation_of_a_step_counts_once_and_the_last_stands(folder: Path) -> None:
+    row = {"problem_id": ["a"], "source": ["x"], "n": [4], "correct": [2]}
+    totals = {"entropy_sum": 1.0, "tokens": 2}
+    with Ledger(folder / "validation.jsonl") as ledger:
+        ledger.append({"rollout_step": 0, "name": "t1", "temperature": 1.0, **row, **totals})
+    run = load_run(folder)
+    assert run.problems.query("name == 't1'")["correct"].tolist() == [2]
+    assert run.evaluations.query("name == 't1'")["entropy"].tolist() == [0.5]
+
+
+def test_run_without_validation_has_empty_tables(folder: Path) -> None:
+    (folder / "validation.jsonl").unlink()
+    (folder / "prompts.jsonl").unlink()
+    run = load_run(folder)
+    assert run.problems.empty
+    assert run.prompts.empty
+    assert {"name", "n", "correct"} <= set(run.problems.columns)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
+def test_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name} is missing"):
+        load_run(folder)
+
+
+def test_config_without_arm_is_refused(folder: Path) -> None:
+    (folder / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(ValueError, match="top-level keys `name` and `seed`"):
+        load_run(folder)
+
+
+def test_lists_of_unequal_length_are_named(folder: Path) -> None:
+    row = {"prompt_id": ["p"], "source": ["x"], "n": [6, 10], "correct": [0], "rank": [None]}
+    with Ledger(folder / "prompts.jsonl") as ledger:
+        ledger.append({"rollout_step": 7, "epoch": 0, **row})
+    with pytest.raises(ValueError, match=r"prompts\.jsonl, rollout_step 7: list lengths .*'n': 2"):
+        load_run(folder)
+
+
+def test_runs_below_a_root_come_in_the_order_of_the_arms(tmp_path: Path) -> None:
+    size = Size(steps=2, prompts=2, problems=3, samples=2, every=1)
+    for arm, seed in [("zeta", 1), ("e3", 2), ("e3", 1), ("grpo", 1), ("alpha", 1)]:
+        write_run(tmp_path / arm / f"seed={seed}", arm, seed, size)
+    runs = load_runs(tmp_path)
+    assert [(run.name, run.seed) for run in runs] == [
+        ("grpo", 1),
+        ("e3", 1),
+        ("e3", 2),
+        ("alpha", 1),
+        ("zeta", 1),
+    ]
+    arms = by_arm(list(reversed(runs)))
+    assert list(arms) == ["grpo", "e3", "alpha", "zeta"]
+    assert [run.seed for run in arms["e3"]] == [1, 2]
+    picked = load_runs([tmp_path / "e3" / "seed=2", tmp_path / "grpo" / "seed=1"])
+    assert [run.name for run in picked] == ["grpo", "e3"]
+
+
+def test_root_without_runs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no run folder"):
+        load_runs(tmp_path)
+
+
+def test_summary_is_read(run_folder: Path, run: Run, tmp_path: Path) -> None:
+    assert run.summary == json.loads((run_folder / "summary.json").read_text())
+    copy = shutil.copytree(run_folder, tmp_path / "copy")
+    assert load_run(copy).train.equals(run.train)

@@ -1,0 +1,133 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from e3rl.analysis.evaluations import Evaluation
+from e3rl.analysis.runs import Run
+from e3rl.analysis.summary import arm_evaluations, arm_rows, render, to_markdown
+
+
+def item(
+    arm: str, name: str, correct: list[int], n: int = 16, entropy: float = 0.5, ids: str = "p"
+) -> Evaluation:
+    table = pd.DataFrame(
+        {"problem_id": [f"{ids}{i}" for i in range(len(correct))], "n": n, "correct": correct}
+    )
+    return Evaluation(arm, name, 1.0, entropy, (table,))
+
+
+def test_rows_hold_means_intervals_and_the_paired_difference() -> None:
+    control, treated = item("grpo", "t1", [0, 4, 8, 16]), item("e3", "t1", [4, 8, 8, 16])
+    first, second = arm_rows([control, treated], control="grpo", k=4)
+    assert first["pass@1"] == pytest.approx(28 / 64)
+    assert first["pass@1_low"] < first["pass@1"] < first["pass@1_high"]
+    assert first["against"] is None
+    assert first["pass@1_difference"] is None
+    assert second["against"] == "grpo t1"
+    assert second["pass@1_difference"] == pytest.approx(8 / 64)
+    assert (second["problems"], second["paired_problems"], second["seeds"]) == (4, 4, 1)
+    assert second["pass@1_by_seed"] == [pytest.approx(36 / 64)]
+    assert second["pass@4_difference"] > 0
+
+
+def test_pairing_narrows_the_interval() -> None:
+    base = list(range(0, 14)) * 4
+    control, treated = item("grpo", "t1", base), item("e3", "t1", [c + 2 for c in base])
+    row = arm_rows([control, treated], control="grpo")[1]
+    width = row["pass@1_difference_high"] - row["pass@1_difference_low"]
+    assert width == pytest.approx(0)
+    assert row["pass@1_high"] - row["pass@1_low"] > 0.1
+
+
+@pytest.mark.parametrize(("entropy", "against"), [(0.50, "grpo matched"), (0.37, "grpo live")])
+def test_live_is_compared_with_the_control_of_nearest_entropy(entropy: float, against: str) -> None:
+    controls = [
+        item("grpo", name, [4, 8], entropy=h)
+        for name, h in [("t1", 0.36), ("live", 0.36), ("matched", 0.52)]
+    ]
+    rows = arm_rows([*controls, item("e3", "live", [4, 9], entropy=entropy)], control="grpo")
+    assert rows[-1]["against"] == against
+    assert [row["against"] for row in rows[:3]] == [None] * 3
+
+
+def test_greedy_has_no_larger_k() -> None:
+    row = arm_rows([item("e3", "greedy", [0, 1, 1], n=1)])[0]
+    assert row["pass@1"] == pytest.approx(2 / 3)
+    assert row["pass@16"] is None
+    assert row["pass@16_low"] is None
+
+
+def test_other_problems_than_the_controls_have_no_difference() -> None:
+    rows = arm_rows(
+        [item("grpo", "t1", [1, 2]), item("e3", "t1", [1, 2], ids="other")], control="grpo"
+    )
+    assert rows[1]["pass@1_difference"] is None
+    assert rows[1]["paired_problems"] == 0
+
+
+def test_unknown_control_is_refused() -> None:
+    with pytest.raises(ValueError, match="control='base' has no evaluation; there are "):
+        arm_rows([item("e3", "t1", [1])], control="base")
+
+
+def test_text_shows_percent_intervals_and_the_note() -> None:
+    control, treated = item("grpo", "t1", [8] * 4), item("e3", "t1", [12] * 4)
+    text = render(arm_rows([control, treated], control="grpo"))
+    assert "50.0 [50.0, 50.0]" in text
+    assert "+25.0 [+25.0, +25.0]" in text
+    assert "E3" in text
+    assert text.splitlines()[-1].strip() == (
+        "95 % intervals over problems; Δ paired by problem; 4 problems; 1 seed"
+    )
+    assert "…" not in text
+
+
+def test_narrow_text_wraps_and_loses_nothing() -> None:
+    rows = arm_rows([item("grpo", "t1", [8, 3]), item("e3", "t1", [12, 9])], control="grpo")
+    narrow = render(rows, width=96)
+    assert max(len(line) for line in narrow.splitlines()) <= 96
+    words = {word for word in render(rows).split() if "─" not in word}
+    assert words <= set(narrow.split())
+
+
+def test_arms_measured_on_different_problems_keep_their_column() -> None:
+    rows = arm_rows([item("grpo", "t1", [8] * 4), item("e3", "t1", [12] * 6)], control="grpo")
+    header, _, first, second = to_markdown(rows).splitlines()[:4]
+    assert header.endswith("| against | problems | paired |")
+    assert first.endswith("|  | 4 |  |")
+    assert second.endswith("| grpo t1 | 6 | 4 |")
+
+
+def test_markdown_has_one_line_per_row_and_equal_columns() -> None:
+    rows = arm_rows([item("grpo", "t1", [8] * 4), item("mine", "t1", [12] * 4)])
+    lines = to_markdown(rows).splitlines()
+    assert [line.count("|") for line in lines[:4]] == [lines[0].count("|")] * 4
+    assert lines[3].startswith("| mine | t1 | 1.00 | 0.500 | 75.0 [75.0, 75.0] |")
+
+
+def test_entropy_that_was_not_recorded_is_left_out() -> None:
+    unknown = replace(item("grpo", "live", [8] * 4), entropy=float("nan"))
+    rows = arm_rows([unknown, item("e3", "live", [8] * 4)], control="grpo")
+    assert "nan" not in render(rows)
+
+
+def test_nothing_to_show_is_an_error() -> None:
+    with pytest.raises(ValueError, match="validate first"):
+        render([])
+
+
+def test_study_has_a_row_per_arm_and_temperature(arms: dict[str, list[Run]]) -> None:
+    named = {"mine" if arm == "e3" else arm: runs for arm, runs in arms.items()}
+    evaluations = arm_evaluations(named)
+    rows = arm_rows(evaluations, control="grpo")
+    assert [(row["arm"], row["evaluation"]) for row in rows] == [
+        (arm, name)
+        for arm in ("grpo", "ts_an", "mine")
+        for name in ("t1", "greedy", "live", "matched")
+    ]
+    assert all(row["seeds"] == 2 for row in rows)
+    live = next(row for row in rows if row["arm"] == "mine" and row["evaluation"] == "live")
+    assert live["against"] == "grpo matched"
+    assert np.mean(live["pass@1_by_seed"]) == pytest.approx(live["pass@1"])

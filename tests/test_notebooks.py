@@ -1,0 +1,52 @@
+"""Every notebook runs from top to bottom on recorded runs and shows its figures."""
+
+import runpy
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def recorded_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    folder: Path = recorded_runs["write_study"](
+        tmp_path_factory.mktemp("study"), ["grpo", "ts_an", "e3"]
+    )
+    return folder
+
+
+def figures_of(notebook: nbformat.NotebookNode) -> int:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_draws_every_figure_it_asks_for(
+    path: Path, recorded_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("E3RL_RUNS", str(recorded_study))
+    notebook = nbformat.read(path, as_version=4)
+    asked = sum(cell.source.count("figures.") for cell in notebook.cells)
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    assert figures_of(notebook) == asked > 0
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_stored_without_outputs(path: Path) -> None:
+    cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    assert cells
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_has_a_parameters_cell(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    assert len(tagged) == 1
+    assert "E3RL_RUNS" in tagged[0].source
