@@ -9,6 +9,7 @@ Groups are ragged by construction: a rollout points to its prompt through `group
 speaks about `tokens[:, t]`.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
@@ -39,13 +40,21 @@ class Plan(Protocol):
         """Rollouts to add per prompt (P,), or None when done; sees all earlier rounds' rewards."""
 
 
+@dataclass(frozen=True)
+class Score:
+    """What a rollout earned."""
+
+    correct: float  # the verifier's 0 or 1, which accuracies and budgets are made from
+    reward: float  # what advantages are made from; differs from `correct` under shaping
+
+
 class Scorer(Protocol):
-    """Turns rollouts into rewards while others are still being generated."""
+    """Turns rollouts into scores while others are still being generated."""
 
     def submit(self, rollout: Rollout) -> None: ...
 
-    def collect(self) -> Sequence[float]:
-        """Rewards of everything submitted since the last call, in the order of submission."""
+    def collect(self) -> Sequence[Score]:
+        """Scores of everything submitted since the last call, in the order of submission."""
 
 
 # Sampling temperature of rollouts, given (prompt rows (m,), sample indices (m,)) -> (m,).
@@ -88,7 +97,8 @@ class RolloutBatch:
     truncated: Tensor | None = None  # (N,) bool
     policy_version: Tensor | None = None  # (N,) int64
     completions: list[str] | None = None  # N texts
-    rewards: Tensor | None = None  # (N,) float32
+    correct: Tensor | None = None  # (N,) float32, verifier's 0 or 1
+    rewards: Tensor | None = None  # (N,) float32, after shaping
     rounds: int = 0
 
     # -- written by `advantage`
@@ -99,6 +109,7 @@ class RolloutBatch:
 
     # -- numbers that slots and the module report about this step, by metric name
     report: dict[str, float] = field(default_factory=dict)
+    born: float = field(default_factory=time.monotonic)  # seconds, for the length of the step
 
     @property
     def n_prompts(self) -> int:
@@ -132,13 +143,14 @@ class RolloutBatch:
                 setattr(self, item.name, value.to(device))
         return self
 
-    def extend(self, rollouts: Sequence[Rollout], rewards: Sequence[float], pad: int) -> None:
+    def extend(self, rollouts: Sequence[Rollout], scores: Sequence[Score], pad: int) -> None:
         """Append one round of scored rollouts, padding to the longest so far.
 
         Raises ValueError where a rollout has no token or as many log-probs as tokens is not true.
         """
         added = _stack(rollouts, pad)
-        added["rewards"] = torch.tensor(list(rewards), dtype=torch.float32)
+        added["correct"] = torch.tensor([score.correct for score in scores], dtype=torch.float32)
+        added["rewards"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
         for name, value in added.items():
             old = getattr(self, name)
             setattr(self, name, value if old is None else _concat(old, value, PADS.get(name, pad)))
@@ -171,6 +183,7 @@ class RolloutBatch:
             "completion_mask": ((n, t), torch.bool),
             "sampler_logprobs": ((n, t), torch.float32),
             "truncated": ((n,), torch.bool),
+            "correct": ((n,), torch.float32),
             "rewards": ((n,), torch.float32),
             "advantages": ((n,), torch.float32),
         }
@@ -201,7 +214,14 @@ WRITERS = {
     **dict.fromkeys(
         (
             *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
-            *("sampler_logprobs", "truncated", "policy_version", "completions", "rewards"),
+            *(
+                "sampler_logprobs",
+                "truncated",
+                "policy_version",
+                "completions",
+                "correct",
+                "rewards",
+            ),
         ),
         "rollout",
     ),

@@ -124,7 +124,7 @@ def pass_at_1_figure(arms: Arms, name: str = "t1") -> Figure:
 
 @styled
 def overview_figure(run: Run) -> Figure:
-    """One run at a glance: entropy, temperature, accuracy; outcomes, budget, pass@k."""
+    """One run at a glance: entropy, temperature, pass@1; outcomes, budget, pass@k."""
     arms = {run.name: [run]}
     window = fitting_window([run.train])
     figure = Figure(figsize=(12.6, 7.0), layout="constrained")
@@ -199,7 +199,9 @@ def _only_run(arms: Arms) -> Run | None:
 
 
 def _window(arms: Arms, wanted: int | None) -> int:
-    return wanted or fitting_window([run.train for runs in arms.values() for run in runs])
+    if wanted is not None:
+        return wanted
+    return fitting_window([run.train for runs in arms.values() for run in runs])
 
 
 def _has_groups(arms: Arms, name: str) -> bool:

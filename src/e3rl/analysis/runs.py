@@ -36,16 +36,6 @@ class Run:
     prompts: pd.DataFrame  # long: one row per rollout step and prompt
     summary: dict[str, Any] | None
 
-    @property
-    def last_validation(self) -> int:
-        """Rollout step of the last validation.
-
-        Raises ValueError where none was recorded.
-        """
-        if self.problems.empty:
-            raise ValueError(f"{self.path / VALIDATION} holds no validation: run one first")
-        return int(self.problems["rollout_step"].max())
-
 
 def load_run(run_dir: str | Path) -> Run:
     """Read one run folder.

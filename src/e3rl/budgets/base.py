@@ -40,9 +40,7 @@ class Budget(Protocol):
     the prompts, and are uniform before anything was observed.
     """
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> Allocation:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
         """Plan of a step; `step` counts rollout steps, `epoch` passes over the prompts."""
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:

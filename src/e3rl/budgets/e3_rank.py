@@ -1,0 +1,167 @@
+"""E3's rollout budget: more rollouts for prompts that rank as harder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.budgets.base import Allocation, SingleRound
+from e3rl.budgets.history import RewardHistory
+from e3rl.budgets.keys import prompt_keys
+from e3rl.budgets.report import allocation_metrics, spearman
+from e3rl.budgets.strict_reference import published_counts
+from e3rl.state import require_keys
+from e3rl.statistics.apportion import water_fill
+from e3rl.statistics.ranks import mid_ranks
+
+# Weight of a prompt that was not ranked: the middle of the ranks.
+UNSEEN = 0.5
+
+
+class E3Rank:
+    """nᵢ = n_min + λ·kᵢ under the cap n_max, with bounds that widen at every rank update.
+
+        n_min = max(n_low, ⌊G⌋ - e·n_update),   n_max = min(n_high, ⌈G⌉ + e·n_update),
+
+    where G = total/B, e counts rank updates, and kᵢ in [0, 1) is the difficulty rank of prompt i
+    by mean reward among *all* prompts seen (arXiv 2505.18573, algorithm 1 and section 3.1). e = 0
+    is uniform. Ranks are a snapshot taken when e changes, and frozen until it changes again;
+    prompts that it lacks weigh as the middle of the ranks.
+
+    Mode `corrected` has an exact sum and hard bounds (water-filling, largest remainder) and does
+    not depend on the order of the prompts. Mode `strict_reference` splits as the published code
+    does, which overshoots n_max, treats unseen prompts as the easiest and breaks ties by position
+    (`budgets/strict_reference.py`); its ranks are the same mid-ranks as those of `corrected`.
+
+    Args:
+        n_low: smallest lower bound, at least 2.
+        n_high: largest upper bound.
+        n_update: how much both bounds move per update.
+        rank_update: e is the epoch, or ⌊step/m⌋ for a number of rollout steps m.
+        mode: `corrected` or `strict_reference`.
+        decay: of old visits in the mean reward; 1 is the published lifetime mean.
+        seed: what tie-breaks derive from.
+    """
+
+    def __init__(
+        self,
+        n_low: int = 4,
+        n_high: int = 12,
+        n_update: int = 2,
+        rank_update: Literal["epoch"] | int = "epoch",
+        mode: Literal["corrected", "strict_reference"] = "corrected",
+        decay: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        _check(n_low, n_high, n_update, rank_update, mode)
+        self.n_low = n_low
+        self.n_high = n_high
+        self.n_update = n_update
+        self.rank_update = rank_update
+        self.mode = mode
+        self.seed = seed
+        self._history = RewardHistory(decay)
+        self._ranks: dict[str, float] = {}
+        self._update: int | None = None  # e of the snapshot
+        self._rank_drift: float | None = None
+        self._allocation: dict[str, float] = {}
+
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+        """Plan of a step.
+
+        Raises ValueError where the mean group size lies outside [n_low, n_high].
+        """
+        # Compared here rather than in an epoch hook: a resumed run may skip those hooks.
+        update = epoch if self.rank_update == "epoch" else step // int(self.rank_update)
+        if update != self._update:
+            self._refresh(update)
+        n_min, n_max = self.bounds(total, len(prompt_ids), update)
+        ranks = np.array([self._ranks.get(prompt_id, np.nan) for prompt_id in prompt_ids])
+        counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
+        unsolved = counts[self._history.never_solved(prompt_ids)].sum()
+        self._allocation = allocation_metrics(counts, n_min, n_max) | {
+            "unsolved_share": float(unsolved / total),
+        }
+        return Allocation(SingleRound(counts), ranks)
+
+    def bounds(self, total: int, n_prompts: int, update: int) -> tuple[int, int]:
+        """(n_min, n_max) after `update` rank updates; they always hold the total."""
+        low, high = total // n_prompts, -(-total // n_prompts)
+        if low < self.n_low or high > self.n_high:
+            raise ValueError(
+                f"{total} rollouts for {n_prompts} prompts are {total / n_prompts:g} each, outside "
+                f"n_low={self.n_low} and n_high={self.n_high}: change rollouts_per_prompt, or "
+                "move n_low below it and n_high above it"
+            )
+        widening = update * self.n_update
+        return max(self.n_low, low - widening), min(self.n_high, high + widening)
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Add a step's rewards; ranks follow at the next update."""
+        self._history.observe(prompt_ids, rewards)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "history": self._history.state_dict(),
+            "ranks": dict(self._ranks),
+            "update": self._update,
+            "rank_drift": self._rank_drift,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys("E3Rank", state, ("history", "ranks", "update", "rank_drift"))
+        self._history.load_state_dict(state["history"])
+        self._ranks = dict(state["ranks"])
+        self._update = state["update"]
+        self._rank_drift = state["rank_drift"]
+
+    def metrics(self) -> dict[str, float]:
+        """The last allocation (empty before the first), and:
+
+        unsolved_share: share of its rollouts on prompts seen before and never solved until then;
+        rank_drift: Spearman correlation of the last two rank snapshots over the prompts in both,
+            NaN before there are two;
+        seen: prompts seen so far.
+        """
+        if not self._allocation:
+            return {}
+        drift = float("nan") if self._rank_drift is None else self._rank_drift
+        return self._allocation | {"rank_drift": drift, "seen": float(len(self._history))}
+
+    def _refresh(self, update: int) -> None:
+        means = self._history.means()
+        old, new = (
+            self._ranks,
+            dict(zip(means, mid_ranks(list(means.values())).tolist(), strict=True)),
+        )
+        common = [prompt_id for prompt_id in new if prompt_id in old]
+        self._rank_drift = spearman([old[x] for x in common], [new[x] for x in common])
+        self._ranks, self._update = new, update
+
+    def _split(
+        self,
+        ranks: NDArray[np.float64],
+        total: int,
+        n_min: int,
+        n_max: int,
+        keys: NDArray[np.uint64],
+    ) -> NDArray[np.int64]:
+        if self.mode == "strict_reference":
+            return np.array(published_counts(ranks.tolist(), total, n_min, n_max), dtype=np.int64)
+        return water_fill(np.nan_to_num(ranks, nan=UNSEEN), total, n_min, n_max, keys)
+
+
+def _check(
+    n_low: int, n_high: int, n_update: int, rank_update: Literal["epoch"] | int, mode: str
+) -> None:
+    if n_low < 2:
+        raise ValueError(f"n_low={n_low}: use at least 2, a single rollout has no advantage")
+    if n_high < n_low:
+        raise ValueError(f"n_high={n_high} lies below n_low={n_low}; raise it")
+    if n_update < 0:
+        raise ValueError(f"n_update={n_update} must not be negative; 0 keeps the budget uniform")
+    if rank_update != "epoch" and (isinstance(rank_update, str) or rank_update < 1):
+        raise ValueError(f"rank_update={rank_update!r}: use 'epoch' or a number of steps >= 1")
+    if mode not in ("corrected", "strict_reference"):
+        raise ValueError(f"mode={mode!r}: use 'corrected' or 'strict_reference'")

@@ -1,0 +1,45 @@
+"""Figures about an allocation and its ranks, shared by the budget rules (numpy only)."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from e3rl.statistics.ranks import mid_ranks
+
+
+def allocation_metrics(counts: NDArray[np.int64], n_min: int, n_max: int) -> dict[str, float]:
+    """Bounds in force and the spread of the counts (B,) between them.
+
+    `at_min` and `at_max` are shares of prompts at a bound (or beyond it, which only the published
+    allocator's overshoot can be); both are 1 where the bounds coincide.
+    """
+    return {
+        "n_min": float(n_min),
+        "n_max": float(n_max),
+        "std": float(counts.std()),
+        "gini": gini(counts),
+        "at_min": float((counts <= n_min).mean()),
+        "at_max": float((counts >= n_max).mean()),
+    }
+
+
+def gini(counts: ArrayLike) -> float:
+    """Gini coefficient Σᵢ Σⱼ |nᵢ - nⱼ| / (2·B²·n̄): 0 = all equal, towards 1 = one takes all.
+
+    Args:
+        counts: (B,) >= 0, B >= 1, not all 0.
+    """
+    ascending = np.sort(np.asarray(counts, dtype=np.float64))
+    n = ascending.size
+    position = 2 * np.arange(1, n + 1) - n - 1
+    return float((position * ascending).sum() / (n * ascending.sum()))
+
+
+def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
+    """Rank correlation: Pearson's coefficient of the mid-ranks of both (B,) sequences.
+
+    None where it is not defined: fewer than two entries, or one side all equal.
+    """
+    a, b = (mid_ranks(x) for x in (first, second))
+    if a.size < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])

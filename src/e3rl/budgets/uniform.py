@@ -1,0 +1,49 @@
+"""The control rule: every prompt gets the same number of rollouts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.budgets.base import Allocation, SingleRound
+from e3rl.budgets.keys import prompt_keys
+from e3rl.budgets.report import allocation_metrics
+from e3rl.state import require_keys
+from e3rl.statistics.apportion import water_fill
+
+
+class Uniform:
+    """nᵢ = total/B for every prompt; a remainder goes to prompts drawn anew each step.
+
+    It learns nothing, so it has no ranks (all NaN) and no state.
+
+    Args:
+        seed: what the draw of the remainder derives from.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._metrics: dict[str, float] = {}
+
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+        """Plan of a step; counts differ by at most 1."""
+        n = len(prompt_ids)
+        n_min, n_max = total // n, -(-total // n)
+        keys = prompt_keys(self.seed, step, prompt_ids)
+        counts = water_fill(np.ones(n), total, n_min, n_max, keys)
+        self._metrics = allocation_metrics(counts, n_min, n_max)
+        return Allocation(SingleRound(counts), np.full(n, np.nan))
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Rewards change nothing here."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys("Uniform", state, ())
+
+    def metrics(self) -> dict[str, float]:
+        """Bounds and spread of the last allocation; empty before the first."""
+        return dict(self._metrics)

@@ -1,0 +1,121 @@
+"""Slot `checkpoint`: everything a run needs to go on, every few rollout steps."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from e3rl.batch import RolloutBatch
+from e3rl.callbacks.slot import rollout_step
+from e3rl.checkpoint_io import checkpoints
+from e3rl.ledger_logger import ledgers
+
+KEY = "e3rl"
+
+
+class RunCheckpoint(Checkpoint):
+    """Saves on rollout steps (Lightning counts optimiser steps) and keeps the newest few.
+
+    A step that is validated is saved after its validation, so a resumed run neither repeats nor
+    loses one. Beside weights, optimiser, loader and slots a checkpoint holds the ledgers' row
+    counts and the states of all random generators.
+
+    Args:
+        folder: where `step=000064.ckpt` files go.
+        every: rollout steps between checkpoints; the last step is always saved.
+        keep: newest checkpoints that stay.
+    """
+
+    def __init__(self, folder: str, every: int = 16, keep: int = 2) -> None:
+        super().__init__()
+        if every < 1 or keep < 1:
+            raise ValueError(f"checkpoint every={every}, keep={keep}: use at least 1 of both")
+        self.folder = Path(folder)
+        self.every = every
+        self.keep = keep
+        self._generators: dict[str, Any] | None = None
+
+    @property
+    def state_key(self) -> str:
+        return "e3rl/checkpoint"
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        if self._generators is not None:  # set up code may have drawn numbers since loading
+            restore_generators(self._generators)
+            self._generators = None
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: RolloutBatch,
+        batch_idx: int,
+    ) -> None:
+        finished = rollout_step(trainer) + 1
+        if self._due(trainer, finished) and not validation_due(trainer, finished):
+            self._save(trainer, finished)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        finished = rollout_step(trainer) + 1
+        if trainer.state.fn == "fit" and self._due(trainer, finished):
+            self._save(trainer, finished)
+
+    def _due(self, trainer: Trainer, finished: int) -> bool:
+        total = (trainer.max_epochs or 0) * trainer.num_training_batches
+        return finished % self.every == 0 or finished == total
+
+    def _save(self, trainer: Trainer, finished: int) -> None:
+        trainer.save_checkpoint(self.folder / f"step={finished:06d}.ckpt")
+        if trainer.is_global_zero:
+            for path in checkpoints(self.folder)[: -self.keep]:
+                trainer.strategy.remove_checkpoint(path)
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        rows = [ledger.rows() for ledger in ledgers(trainer)]
+        checkpoint[KEY] = {"rows": rows[0] if rows else {}, "generators": generator_states()}
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._generators = checkpoint[KEY]["generators"]
+        for ledger in ledgers(trainer):
+            ledger.rewind(checkpoint[KEY]["rows"])
+
+
+def validation_due(trainer: Trainer, finished: int) -> bool:
+    """Whether Lightning validates after this many rollout steps."""
+    every = trainer.val_check_batch
+    return trainer.enable_validation and every != float("inf") and finished % int(every) == 0
+
+
+def generator_states() -> dict[str, Any]:
+    """Python's, numpy's and torch's generators as tensors and primitives."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # type: ignore[misc]
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_generators(states: dict[str, Any]) -> None:
+    """Put back what `generator_states` returned."""
+    version, internal, gauss_next = states["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+    name, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])

@@ -1,0 +1,159 @@
+"""Slot `metrics`: one row of the ledger per rollout step, from the finished batch."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor
+
+from e3rl.batch import RolloutBatch
+from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.ledger_logger import ledgers, log_row
+from e3rl.reduce import all_gather, all_max, all_sum
+
+COSTS = ("rollouts", "tokens", "seconds")
+
+
+class RolloutMetrics(Slot):
+    """Reads the batch, writes rows; keeps the running cost of the run.
+
+    It stands before the checkpoint, so that a saved step always has its row.
+
+    Args:
+        completions_per_step: rollouts whose text goes to completions.jsonl each step.
+    """
+
+    slot = "metrics"
+    reads = ("advantages", "correct")
+
+    def __init__(self, completions_per_step: int = 4) -> None:
+        if completions_per_step < 0:
+            raise ValueError(f"completions_per_step={completions_per_step}: use 0 or more")
+        self.completions_per_step = completions_per_step
+        self.costs = dict.fromkeys(COSTS, 0.0)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: RolloutBatch,
+        batch_idx: int,
+    ) -> None:
+        step = rollout_step(trainer)
+        row = rollout_metrics(batch)
+        seconds = time.monotonic() - batch.born
+        spent = (row["rollout/n"], row["rollout/tokens"], seconds)
+        for name, cost in zip(COSTS, spent, strict=True):
+            self.costs[name] += cost
+        row |= {f"cost/{name}": cost for name, cost in self.costs.items()}
+        row["time/step_s"] = seconds
+        shards = all_gather(prompt_rows(batch))
+        log_row(trainer, row | batch.report, step)
+        head = {"rollout_step": step, "epoch": trainer.current_epoch}
+        merged = {key: [x for shard in shards for x in shard[key]] for key in shards[0]}
+        for ledger in ledgers(trainer):
+            ledger.log_row("prompts", head | merged)
+            for completion in sample_completions(batch, self.completions_per_step):
+                ledger.log_row("completions", {"rollout_step": step, **completion})
+        shown = {"accuracy": row["rollout/accuracy"], "tau": row["rollout/temperature"]}
+        pl_module.log_dict(shown, prog_bar=True, logger=False, batch_size=batch.n_prompts)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"costs": dict(self.costs)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        self.costs = {name: float(state_dict["costs"][name]) for name in COSTS}
+
+
+def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """Figures of the step over all ranks, under `rollout/` and `budget/`.
+
+    Accuracy is the mean over prompts; the mean over rollouts beside it is pulled towards the
+    prompts that got more of them.
+    """
+    batch.require("correct", "rewards", "group", "completion_mask", "truncated", "temperatures")
+    assert batch.correct is not None and batch.rewards is not None and batch.group is not None
+    assert batch.completion_mask is not None and batch.truncated is not None
+    assert batch.temperatures is not None
+    sizes = batch.group_sizes
+    sampled = sizes > 0  # a plan may leave prompts out
+    right = _per_prompt(batch.correct, batch.group, batch.n_prompts)[sampled]
+    shares = right / sizes[sampled]
+    lengths = batch.completion_mask.sum(dim=1)
+    mixed = (shares > 0) & (shares < 1)
+    sums = {
+        "prompts": float(sampled.sum()),
+        "n": float(batch.n_rollouts),
+        "tokens": float(lengths.sum()),
+        "accuracy": float(shares.sum()),
+        "correct": float(batch.correct.sum()),
+        "reward": float(batch.rewards.sum()),
+        "truncated": float(batch.truncated.sum()),
+        "all_wrong": float((shares == 0).sum()),
+        "all_right": float((shares == 1).sum()),
+        "mixed": float(mixed.sum()),
+        "effective": float(sizes[sampled][mixed].sum()),
+    }
+    s = dict(zip(sums, all_sum(list(sums.values())), strict=True))
+    kinds = ("all_wrong", "all_right", "mixed")
+    row = {
+        "accuracy": s["accuracy"] / s["prompts"],
+        "accuracy_rollouts": s["correct"] / s["n"],
+        "reward": s["reward"] / s["n"],
+        "truncated": s["truncated"] / s["n"],
+        "length": s["tokens"] / s["n"],
+        "length_max": all_max(float(lengths.max())),
+        "n": s["n"],
+        "tokens": s["tokens"],
+        "n_rounds": float(batch.rounds),
+        **{kind: s[kind] / s["prompts"] for kind in kinds},
+        **{f"{kind}_n": s[kind] for kind in kinds},
+    }
+    figures = {f"rollout/{name}": value for name, value in row.items()}
+    return figures | {"budget/spent": s["n"], "budget/effective": s["effective"]}
+
+
+def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
+    """Per-prompt counts of this rank, the columns of a row of prompts.jsonl."""
+    assert batch.correct is not None and batch.group is not None
+    right = _per_prompt(batch.correct, batch.group, batch.n_prompts)
+    unknown = [float("nan")] * batch.n_prompts
+    return {
+        "prompt_id": batch.prompt_ids,
+        "source": batch.sources,
+        "n": batch.group_sizes.tolist(),
+        "correct": [round(x) for x in right.tolist()],
+        "rank": unknown if batch.ranks is None else batch.ranks.tolist(),
+    }
+
+
+def sample_completions(batch: RolloutBatch, count: int) -> list[dict[str, Any]]:
+    """Evenly spaced rollouts of this rank as rows of completions.jsonl."""
+    assert batch.completions is not None and batch.group is not None
+    assert batch.rewards is not None and batch.advantages is not None
+    assert batch.temperatures is not None and batch.completion_mask is not None
+    assert batch.truncated is not None
+    rows = torch.linspace(0, batch.n_rollouts - 1, min(count, batch.n_rollouts)).long().tolist()
+    return [
+        {
+            "prompt_id": batch.prompt_ids[int(batch.group[row])],
+            "prompt": batch.prompts[int(batch.group[row])],
+            "completion": batch.completions[row],
+            "answer": batch.answers[int(batch.group[row])],
+            "reward": float(batch.rewards[row]),
+            "advantage": float(batch.advantages[row]),
+            "temperature": float(batch.temperatures[row]),
+            "tokens": int(batch.completion_mask[row].sum()),
+            "truncated": bool(batch.truncated[row]),
+        }
+        for row in rows
+    ]
+
+
+def _per_prompt(values: Tensor, group: Tensor, n_prompts: int) -> Tensor:
+    """(N,) values summed by prompt -> (P,) float64."""
+    sums = torch.zeros(n_prompts, dtype=torch.float64, device=values.device)
+    return sums.index_add(0, group, values.double())

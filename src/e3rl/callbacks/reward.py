@@ -1,0 +1,111 @@
+"""Slot `reward`: scores completions in worker processes while others are being generated."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lightning import LightningModule, Trainer
+
+from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.callbacks.slot import Slot
+from e3rl.reduce import all_sum
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.verifier import STATUSES
+
+# (rewards (n,), completion tokens (n,), difficulty ranks (n,)) -> rewards (n,)
+Shaping = Callable[[Sequence[float], Sequence[int], Sequence[float]], Sequence[float]]
+
+
+class RewardScorer(Slot):
+    """Puts a scorer on every batch, in training and in validation.
+
+    Args:
+        pool: the verifier's worker processes.
+        shaping: optional change of training rewards by length and difficulty.
+    """
+
+    slot = "reward"
+    writes = ("scorer",)
+
+    def __init__(self, pool: RewardPool, shaping: Shaping | None = None) -> None:
+        self.pool = pool
+        self.shaping = shaping
+        self.reads = ("ranks",) if shaping else ()
+        self._totals: Counter[str] = Counter()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        self.pool.self_test()
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        batch.scorer = PooledScorer(self.pool, batch, self.shaping)
+
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: RolloutBatch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        batch.scorer = PooledScorer(self.pool, batch, None)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: RolloutBatch,
+        batch_idx: int,
+    ) -> None:
+        assert isinstance(batch.scorer, PooledScorer)
+        counts = all_sum([batch.scorer.counts[status] for status in STATUSES])
+        for status, count in zip(STATUSES, counts, strict=True):
+            self._totals[status] += int(count)
+            batch.report[f"reward/{status}"] = count
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self.pool.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self.pool.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"totals": dict(self._totals)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        self._totals = Counter(state_dict["totals"])
+
+
+class PooledScorer:
+    """Scores one batch's rollouts; fits `batch.scorer`."""
+
+    def __init__(self, pool: RewardPool, batch: RolloutBatch, shaping: Shaping | None) -> None:
+        self._pool = pool
+        self._batch = batch
+        self._shaping = shaping
+        self._waiting: list[Rollout] = []
+        self.counts: Counter[str] = Counter()
+
+    def submit(self, rollout: Rollout) -> None:
+        row = rollout.prompt
+        self._pool.submit(rollout.text, self._batch.answers[row], self._batch.prompts[row])
+        self._waiting.append(rollout)
+
+    def collect(self) -> list[Score]:
+        rollouts, self._waiting = self._waiting, []
+        verdicts = self._pool.collect()
+        self.counts.update(verdict.status for verdict in verdicts)
+        correct = [verdict.reward for verdict in verdicts]
+        rewards: Sequence[float] = correct
+        if self._shaping is not None:
+            assert self._batch.ranks is not None
+            ranks = self._batch.ranks.tolist()
+            lengths = [len(rollout.tokens) for rollout in rollouts]
+            rewards = self._shaping(correct, lengths, [ranks[r.prompt] for r in rollouts])
+        return [Score(c, float(r)) for c, r in zip(correct, rewards, strict=True)]

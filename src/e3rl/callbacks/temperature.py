@@ -1,0 +1,109 @@
+"""Slot `temperature`: at which temperature each rollout is sampled."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning import LightningModule, Trainer
+
+from e3rl.batch import RolloutBatch
+from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.reduce import all_sum
+from e3rl.temperatures.base import EntropyReading, TemperatureRule
+
+
+class TemperatureScheduler(Slot):
+    """Feeds one entropy over all ranks to the rule, so that all ranks hold one temperature.
+
+    Args:
+        strategy: the temperature rule (`temperatures/`).
+    """
+
+    slot = "temperature"
+    writes = ("temperature_of",)
+
+    def __init__(self, strategy: TemperatureRule) -> None:
+        self.strategy = strategy
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.max_epochs is None or trainer.max_epochs < 0:
+            raise ValueError(
+                f"trainer.max_epochs={trainer.max_epochs}: a temperature schedule needs the length "
+                "of the run; set a number of epochs"
+            )
+        self.strategy.bind(int(trainer.max_epochs * trainer.num_training_batches))
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        batch.temperature_of = self.strategy.decide(rollout_step(trainer))
+
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: RolloutBatch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Offers the live temperature; `pass_at_k` decides what is made of it."""
+        batch.temperature_of = self.strategy.decide(rollout_step(trainer) + 1)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: RolloutBatch,
+        batch_idx: int,
+    ) -> None:
+        reading = read_entropy(batch, rollout_step(trainer))
+        self.strategy.observe(reading)
+        batch.report |= {f"temperature/{name}": x for name, x in self.strategy.metrics().items()}
+        batch.report |= _entropies(reading, batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.strategy.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        self.strategy.load_state_dict(state_dict)
+
+
+def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:
+    """The step's entropy over every rollout of every rank (algorithm: Σ −log p / Σ tokens)."""
+    batch.require("sampler_logprobs", "completion_mask", "temperatures")
+    assert batch.sampler_logprobs is not None and batch.completion_mask is not None
+    assert batch.temperatures is not None
+    lengths = batch.completion_mask.sum(dim=1)
+    surprisal, tokens, heat = all_sum(
+        [
+            -float(batch.sampler_logprobs.double().sum()),
+            float(lengths.sum()),
+            float((lengths * batch.temperatures.double()).sum()),
+        ]
+    )
+    temperature = heat / tokens
+    probe = batch.entropy
+    if probe is None:
+        return EntropyReading(step, temperature, surprisal / tokens, int(tokens))
+    points = zip(probe.factors, probe.curve_sums, strict=True)
+    return EntropyReading(
+        step=step,
+        temperature=temperature,
+        sampled=surprisal / tokens,
+        tokens=int(tokens),
+        exact=probe.entropy_sum / probe.tokens,
+        varentropy=probe.varentropy_sum / probe.tokens,
+        curve=tuple(sorted((factor * temperature, x / probe.tokens) for factor, x in points)),
+    )
+
+
+def _entropies(reading: EntropyReading, batch: RolloutBatch) -> dict[str, float]:
+    figures = {"policy/entropy": reading.sampled, "rollout/temperature": reading.temperature}
+    if (probe := batch.entropy) is not None:
+        figures |= {
+            "policy/entropy_exact": probe.entropy_sum / probe.tokens,
+            "policy/entropy_exact_t1": probe.entropy_t1_sum / probe.tokens,
+            "policy/entropy_sampled_t1": probe.sampled_t1_sum / probe.tokens,
+            "policy/varentropy": probe.varentropy_sum / probe.tokens,
+        }
+    return figures

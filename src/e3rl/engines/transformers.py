@@ -1,0 +1,162 @@
+"""Rollouts by transformers' own `generate`: the reference engine, on every machine.
+
+It samples from the policy's live weights, so `sync` copies nothing. Sampling itself is ours: each
+rollout owns a stream of uniform numbers derived from its seed and picks tokens by inverse
+cumulative probability. Its tokens therefore do not depend on what else is in the call (up to the
+rounding of padded matrix products), and the log-prob kept is that of the distribution sampled from.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from e3rl.batch import Rollout
+from e3rl.engines.base import RolloutRequest
+from e3rl.policy import Policy
+
+BAR_DELAY_S = 3.0  # only what takes longer gets a progress bar
+
+
+class TransformersEngine:
+    """Batched sampling with per-rollout temperatures and seeds.
+
+    Args:
+        rows_per_call: rollouts that are generated together; bounds the KV cache.
+        progress: show a bar where generation takes more than a few seconds.
+    """
+
+    def __init__(self, rows_per_call: int = 512, progress: bool = True) -> None:
+        if rows_per_call < 1:
+            raise ValueError(f"engine.rows_per_call={rows_per_call}: use at least 1")
+        self.rows_per_call = rows_per_call
+        self.progress = progress
+        self._policy: Policy | None = None
+        self._version = -1
+
+    def sync(self, policy: Policy, version: int) -> None:
+        """Take over the policy's weights as they are.
+
+        Raises FloatingPointError naming the first parameter that is not finite.
+        """
+        if policy is self._policy and version == self._version:
+            return
+        for name, parameter in policy.model.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise FloatingPointError(
+                    f"weights of {name} are not finite at policy version {version}: the last "
+                    "update diverged; lower the learning rate or resume an earlier checkpoint"
+                )
+        self._policy, self._version = policy, version
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        """Sample every request; calls are formed from prompts of similar length.
+
+        Raises RuntimeError before the first `sync`, ValueError for an empty prompt.
+        """
+        policy = self._policy
+        if policy is None:
+            raise RuntimeError("engine.generate was called before engine.sync")
+        for request in requests:
+            if not request.prompt_tokens:
+                raise ValueError(f"prompt row {request.prompt} is empty: nothing to sample from")
+        ordered = sorted(requests, key=lambda r: (len(r.prompt_tokens), r.prompt, r.sample))
+        bar = tqdm(
+            total=len(ordered),
+            desc="rollouts",
+            unit="rollout",
+            leave=False,
+            delay=BAR_DELAY_S,
+            disable=not self.progress,
+        )
+        with bar:
+            for start in range(0, len(ordered), self.rows_per_call):
+                call = ordered[start : start + self.rows_per_call]
+                yield from self._generate(policy, call)
+                bar.update(len(call))
+
+    def _generate(self, policy: Policy, requests: list[RolloutRequest]) -> list[Rollout]:
+        width = max(len(r.prompt_tokens) for r in requests)
+        tokens = torch.full((len(requests), width), policy.pad_id)
+        for row, r in enumerate(requests):  # left-padded: completions start in one column
+            tokens[row, width - len(r.prompt_tokens) :] = torch.tensor(r.prompt_tokens)
+        lengths = torch.tensor([len(r.prompt_tokens) for r in requests])
+        mask = torch.arange(width)[None, :] >= width - lengths[:, None]
+        sampler = InverseCdfSampler(requests, policy.device)
+        settings = GenerationConfig(
+            do_sample=False,  # the sampler leaves exactly one possible token
+            max_new_tokens=max(r.max_new_tokens for r in requests),
+            eos_token_id=policy.stop_ids,
+            pad_token_id=policy.pad_id,
+        )
+        training = policy.model.training
+        policy.model.eval()
+        with torch.no_grad():
+            out = policy.model.generate(
+                tokens.to(policy.device),
+                attention_mask=mask.long().to(policy.device),
+                generation_config=settings,
+                logits_processor=LogitsProcessorList([sampler]),
+            )
+        policy.model.train(training)
+        sampled = out[:, width:].cpu()
+        return _rollouts(requests, sampled, sampler.logprobs(), policy, self._version)
+
+    def close(self) -> None:
+        self._policy = None
+
+
+class InverseCdfSampler(LogitsProcessor):  # type: ignore[misc]
+    """Picks each row's token itself and leaves only that one for `generate` to take."""
+
+    def __init__(self, requests: Sequence[RolloutRequest], device: torch.device) -> None:
+        longest = max(r.max_new_tokens for r in requests)
+        noise = [np.random.Generator(np.random.Philox(r.seed)).random(longest) for r in requests]
+        self._uniform = torch.from_numpy(np.stack(noise)).to(device)  # (n, longest) float64
+        taus = torch.tensor([r.temperature for r in requests], device=device)
+        self._greedy = taus == 0
+        self._divisor = torch.where(self._greedy, 1.0, taus)[:, None]  # greedy is scored at 1
+        self._logprobs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        logprobs = torch.log_softmax(scores.float() / self._divisor, dim=-1)  # (n, V)
+        cumulative = logprobs.double().exp().cumsum(dim=-1)
+        u = self._uniform[:, len(self._logprobs), None] * cumulative[:, -1:]
+        drawn = (cumulative <= u).sum(dim=-1).clamp(max=scores.shape[1] - 1)
+        chosen = torch.where(self._greedy, logprobs.argmax(dim=-1), drawn)[:, None]  # (n, 1)
+        self._logprobs.append(logprobs.gather(1, chosen)[:, 0])
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
+
+    def logprobs(self) -> Tensor:
+        """(n, t) log-probs of the chosen tokens, in the order of generation."""
+        return torch.stack(self._logprobs, dim=1).cpu()
+
+
+def _rollouts(
+    requests: list[RolloutRequest], sampled: Tensor, logprobs: Tensor, policy: Policy, version: int
+) -> list[Rollout]:
+    """Cut each row after its first stop token or at its own limit."""
+    stops = torch.isin(sampled, torch.tensor(policy.stop_ids))  # (n, t)
+    results = []
+    for row, r in enumerate(requests):
+        ends = stops[row, : r.max_new_tokens].nonzero()
+        truncated = len(ends) == 0
+        end = min(r.max_new_tokens, sampled.shape[1]) if truncated else int(ends[0]) + 1
+        ids = sampled[row, :end].tolist()
+        results.append(
+            Rollout(
+                prompt=r.prompt,
+                sample=r.sample,
+                prompt_tokens=r.prompt_tokens,
+                tokens=tuple(ids),
+                logprobs=tuple(logprobs[row, :end].tolist()),
+                temperature=r.temperature,
+                truncated=truncated,
+                text=policy.decode(ids),
+                policy_version=version,
+            )
+        )
+    return results

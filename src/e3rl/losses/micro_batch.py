@@ -1,0 +1,60 @@
+"""`MicroBatch`: the sampled tokens of a few rollouts, flattened, with the logits that score them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from e3rl.batch import RolloutBatch
+from e3rl.functional.logprobs import token_logprobs
+from e3rl.policy import Policy
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """M sampled tokens of n rollouts, row by row; no padding among them."""
+
+    logits: Tensor  # (M, V) at temperature 1
+    tokens: Tensor  # (M,) int64
+    temperatures: Tensor  # (M,) as sampled
+    advantages: Tensor  # (M,)
+    rollout: Tensor  # (M,) int64 in [0, n), the row each token belongs to
+    sampler_logprobs: Tensor  # (M,)
+    positions: Tensor  # (n, t) bool, where the tokens stand in their rows
+
+    def logprobs(self) -> Tensor:
+        """(M,) log-probs of the tokens at their own temperatures, with gradient."""
+        return token_logprobs(self.logits, self.tokens, self.temperatures)
+
+
+def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
+    """Run the policy on some rollouts (n,) of a batch, cut to the longest of them."""
+    batch.require("tokens", "lengths", "completion_mask", "temperatures", "advantages")
+    assert batch.tokens is not None and batch.lengths is not None
+    assert batch.completion_mask is not None and batch.temperatures is not None
+    assert batch.sampler_logprobs is not None and batch.advantages is not None
+    width = int(batch.lengths[rows].max())
+    tokens = batch.tokens[rows, :width]
+    positions = batch.completion_mask[rows, :width]
+    rollout = positions.nonzero()[:, 0]
+    return MicroBatch(
+        logits=policy(tokens, batch.lengths[rows], positions),
+        tokens=tokens[positions],
+        temperatures=batch.temperatures[rows][rollout],
+        advantages=batch.advantages[rows][rollout],
+        rollout=rollout,
+        sampler_logprobs=batch.sampler_logprobs[rows, :width][positions],
+        positions=positions,
+    )
+
+
+@torch.no_grad()
+def all_logprobs(policy: Policy, batch: RolloutBatch, packs: list[Tensor]) -> Tensor:
+    """(N, T) float32 log-probs of every sampled token, 0 elsewhere; `packs` cover all rows."""
+    assert batch.tokens is not None
+    values = torch.zeros_like(batch.tokens, dtype=torch.float32)
+    for rows in packs:
+        micro = forward(policy, batch, rows)
+        places = rows[micro.rollout], micro.positions.nonzero()[:, 1]
+        values[places] = micro.logprobs()
+    return values

@@ -1,0 +1,114 @@
+"""The policy objective: a surrogate, an aggregation, and two optional terms.
+
+loss = Σ_tokens w · l(ρ, A)  −  λ · mean_tokens H(π_τ)  +  β · mean_tokens KL(π ‖ π_ref)
+
+Every weight is made from counts of the whole minibatch on all ranks, so the sum over micro-batches
+does not depend on how they were cut.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollout_weights
+from e3rl.functional.entropy import token_entropy
+from e3rl.functional.kl import k3
+from e3rl.functional.surrogates import Surrogate, SurrogateInput
+from e3rl.losses.micro_batch import MicroBatch
+
+
+@dataclass(frozen=True)
+class LossParts:
+    """A micro-batch's share of the loss, and what its tokens tell about the update."""
+
+    loss: Tensor  # scalar, with gradient
+    logprobs: Tensor  # (M,) detached
+    log_ratios: Tensor  # (M,) detached, against the old policy
+    clipped: Tensor  # (M,) bool
+
+
+class PolicyLoss:
+    """Composable objective of GRPO and its relatives.
+
+    Args:
+        surrogate: `SurrogateInput -> Surrogate`, from `functional/surrogates.py`.
+        aggregation: how token losses become one number (`functional/aggregation.py`).
+        prompt_weight: "sample" weighs a prompt by its rollouts, "prompt" undoes unequal budgets.
+        max_length: L_max of the aggregation "constant" (Dr. GRPO), in tokens.
+        entropy_coef: λ ≥ 0, the entropy bonus (the ER baseline of arXiv 2505.18573, eq. 3).
+        kl_coef: β ≥ 0, weight of the k3 estimate of the divergence from the initial policy.
+    """
+
+    def __init__(
+        self,
+        surrogate: Callable[[SurrogateInput], Surrogate],
+        aggregation: Aggregation = "token_mean",
+        prompt_weight: PromptWeight = "sample",
+        max_length: int | None = None,
+        entropy_coef: float = 0.0,
+        kl_coef: float = 0.0,
+    ) -> None:
+        for name, value in (("entropy_coef", entropy_coef), ("kl_coef", kl_coef)):
+            if value < 0:
+                raise ValueError(f"loss.{name}={value}: use 0 (off) or a positive weight")
+        if aggregation == "constant" and max_length is None:
+            raise ValueError("loss.aggregation=constant needs loss.max_length (tokens)")
+        self.surrogate = surrogate
+        self.aggregation: Aggregation = aggregation
+        self.prompt_weight: PromptWeight = prompt_weight
+        self.max_length = max_length
+        self.entropy_coef = entropy_coef
+        self.kl_coef = kl_coef
+
+    @property
+    def needs_every_rollout(self) -> bool:
+        """Whether rollouts with advantage 0 have a gradient too (so must not be skipped)."""
+        return self.entropy_coef > 0 or self.kl_coef > 0
+
+    def weights(
+        self, lengths: Tensor, group: Tensor, group_sizes: Tensor, totals: Totals
+    ) -> Tensor:
+        """(N,) weight of each token of a rollout; see `rollout_weights`."""
+        return rollout_weights(
+            self.aggregation,
+            lengths,
+            group,
+            group_sizes,
+            totals,
+            prompt_weight=self.prompt_weight,
+            max_length=self.max_length,
+        )
+
+    def __call__(
+        self,
+        micro: MicroBatch,
+        weights: Tensor,
+        totals: Totals,
+        old_logprobs: Tensor | None = None,
+        reference_logprobs: Tensor | None = None,
+    ) -> LossParts:
+        """This micro-batch's summand of the loss over `totals`.
+
+        Args:
+            micro: M tokens with logits.
+            weights: (M,) weight of each token's surrogate.
+            totals: counts of the whole minibatch on all ranks.
+            old_logprobs: (M,) of the policy before the first step; None = this very policy,
+                so that every importance ratio is 1 without a second forward pass.
+            reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
+        """
+        logprobs = micro.logprobs()
+        log_ratios = logprobs - (logprobs.detach() if old_logprobs is None else old_logprobs)
+        surrogate = self.surrogate(
+            SurrogateInput(log_ratios, logprobs, micro.advantages, micro.rollout)
+        )
+        loss = (weights * surrogate.loss).sum()
+        if self.entropy_coef:
+            entropy = token_entropy(micro.logits, micro.temperatures).sum()
+            loss = loss - self.entropy_coef * entropy / totals.tokens
+        if self.kl_coef:
+            if reference_logprobs is None:
+                raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
+            loss = loss + self.kl_coef * k3(logprobs, reference_logprobs).sum() / totals.tokens
+        return LossParts(loss, logprobs.detach(), log_ratios.detach(), surrogate.clipped)

@@ -1,0 +1,198 @@
+"""`GRPOModule`: the policy update, and nothing else.
+
+It receives a finished batch (tokens, temperatures, advantages), takes one clipped step per
+minibatch, and does not know where rollouts come from.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from e3rl.batch import RolloutBatch
+from e3rl.functional.aggregation import Totals
+from e3rl.functional.packing import microbatches
+from e3rl.losses.micro_batch import all_logprobs, forward
+from e3rl.losses.policy_loss import PolicyLoss
+from e3rl.policy import Policy
+from e3rl.probe import Probe
+from e3rl.reduce import all_sum, world_size
+from e3rl.seeds import derive_seed
+from e3rl.update import UpdateSettings, UpdateStatistics
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
+MakeScheduler = Callable[[Optimizer], LRScheduler]
+
+
+class GRPOModule(LightningModule):
+    """Manual optimisation of a policy on rollouts (GRPO, arXiv 2402.03300, and relatives).
+
+    Args:
+        policy: what is trained.
+        loss: the objective.
+        optimizer: parameters -> optimiser.
+        settings: minibatches, micro-batches, clipping, skipping.
+        probe: what is measured without gradient before the update.
+        scheduler: optimiser -> learning-rate schedule, stepped once per optimiser step.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        loss: PolicyLoss,
+        optimizer: MakeOptimizer,
+        settings: UpdateSettings,
+        probe: Probe,
+        scheduler: MakeScheduler | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.policy = policy
+        self.loss = loss
+        self.make_optimizer = optimizer
+        self.make_scheduler = scheduler
+        self.settings = settings
+        self.probe = probe
+        self._skips = settings.skips(loss)
+        # In a list: the reference is neither trained nor saved, it is the policy's own start.
+        self._reference = [policy.frozen_copy()] if loss.kl_coef else []
+        self._statistics = UpdateStatistics()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        if self.make_scheduler is None:
+            return optimizer
+        return [optimizer], [self.make_scheduler(optimizer)]
+
+    def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """Update on a finished batch; reports under `policy/` and `time/update_s`.
+
+        Raises FloatingPointError, before the weights are touched, for a non-finite gradient.
+        """
+        started = time.monotonic()
+        batch.check()
+        self._statistics = UpdateStatistics()
+        if self.probe.rows:
+            budget = self.settings.tokens_per_microbatch
+            batch.entropy = self.probe.measure(self.policy, batch, budget)
+        old = self._old_logprobs(batch)
+        for rows in self._minibatches(batch):
+            self._step(batch, rows, old)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        batch.report |= self._statistics.metrics(float(optimizer.param_groups[0]["lr"]))
+        batch.report["time/update_s"] = time.monotonic() - started
+
+    def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """Callbacks validate; Lightning runs its validation loop only where this exists."""
+
+    def _old_logprobs(self, batch: RolloutBatch) -> Tensor | None:
+        """(N, T) before the first step; None where a single step makes every ratio 1."""
+        if self.settings.old_logprobs == "sampler":
+            return batch.sampler_logprobs
+        if self.settings.steps_per_batch == 1:
+            return None
+        rows = torch.arange(batch.n_rollouts, device=self.device)
+        return all_logprobs(self.policy, batch, self._packs(batch, rows))
+
+    def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Tensor]:
+        assert batch.lengths is not None
+        return microbatches(batch.lengths, rows, self.settings.tokens_per_microbatch)
+
+    def _minibatches(self, batch: RolloutBatch) -> Iterator[Tensor]:
+        """Row tensors: the whole batch, or parts shuffled anew in each inner epoch."""
+        for epoch in range(self.settings.inner_epochs):
+            rows = torch.arange(batch.n_rollouts)
+            if self.settings.minibatches > 1:
+                seed = derive_seed(*batch.stream, "minibatches", epoch)
+                generator = torch.Generator().manual_seed(seed)
+                rows = torch.randperm(batch.n_rollouts, generator=generator)
+            for part in rows.tensor_split(self.settings.minibatches):
+                yield part.to(self.device)
+
+    def _step(self, batch: RolloutBatch, rows: Tensor, old: Tensor | None) -> None:
+        """One optimiser step on a minibatch."""
+        assert batch.advantages is not None
+        active = rows[batch.advantages[rows] != 0] if self._skips else rows
+        renormalise = self.settings.skip_zero_advantage == "renormalise"
+        weights, totals = self._weights(batch, active if renormalise else rows)
+        self._statistics.rollouts += len(rows)
+        self._statistics.skipped += len(rows) - len(active)
+        if self.settings.empty_batch == "skip" and all_sum([len(active)])[0] == 0:
+            return
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        assert not isinstance(optimizer, list)
+        optimizer.zero_grad()
+        self._backward(batch, active, weights, totals, old)
+        optimizer.step()
+        self._statistics.steps += 1
+        if isinstance(scheduler, LRScheduler):
+            scheduler.step()
+
+    def _weights(self, batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Totals]:
+        """(N,) token weights (0 outside `rows`) and the counts they are made from, on all ranks."""
+        assert batch.completion_mask is not None and batch.group is not None
+        lengths = batch.completion_mask[rows].sum(dim=1)
+        group = batch.group[rows]
+        counts = [float(lengths.sum()), len(rows), len(torch.unique(group))]
+        tokens, rollouts, prompts = (max(1, int(n)) for n in all_sum(counts))
+        totals = Totals(tokens=tokens, rollouts=rollouts, prompts=prompts)
+        sizes = torch.bincount(group, minlength=batch.n_prompts)
+        weights = torch.zeros(batch.n_rollouts, device=self.device)
+        weights[rows] = self.loss.weights(lengths, group, sizes, totals)
+        return weights, totals
+
+    def _backward(
+        self, batch: RolloutBatch, rows: Tensor, weights: Tensor, totals: Totals, old: Tensor | None
+    ) -> None:
+        """Accumulate a minibatch's gradient; ranks meet in the last backward only."""
+        packs = self._packs(batch, rows)
+        first = self._statistics.steps == 0
+        for number, pack in enumerate(packs):
+            with nullcontext() if number == len(packs) - 1 else self._no_sync():
+                micro = forward(self.policy, batch, pack)
+                parts = self.loss(
+                    micro,
+                    weights[pack][micro.rollout],
+                    totals,
+                    None if old is None else old[pack, : micro.positions.shape[1]][micro.positions],
+                    self._reference_logprobs(batch, pack),
+                )
+                # DDP averages over ranks, and the weights already divide by global counts.
+                self.manual_backward(parts.loss * world_size())
+            self._statistics.add(parts, micro.sampler_logprobs, first)
+        if not packs:  # no gradient here, but other ranks wait for this one's reduction
+            zero = torch.stack([p.sum() for p in self.policy.parameters() if p.requires_grad])
+            self.manual_backward(zero.sum() * 0.0)
+
+    def _reference_logprobs(self, batch: RolloutBatch, pack: Tensor) -> Tensor | None:
+        if not self._reference:
+            return None
+        with torch.no_grad():
+            return forward(self._reference[0].to(self.device), batch, pack).logprobs()
+
+    def _no_sync(self) -> AbstractContextManager[Any]:
+        strategy = self.trainer.strategy
+        return (
+            strategy.block_backward_sync()
+            if isinstance(strategy, ParallelStrategy)
+            else nullcontext()
+        )
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Clip here: gradients are reduced over ranks and unscaled at every precision."""
+        parameters = [p for p in self.policy.parameters() if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm)
+        self._statistics.grad_norm += float(norm)
+        if not torch.isfinite(norm):
+            raise FloatingPointError(
+                f"gradient norm is {float(norm)} at optimiser step {self.global_step}; the weights "
+                "are still those before it: lower module.optimizer.lr, or resume a checkpoint"
+            )

@@ -1,0 +1,72 @@
+"""What a configuration amounts to: the quantities that follow from it, shown before a run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from e3rl.data.datamodule import PromptDataModule
+from e3rl.policy import Policy
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Derived quantities by label, in the order they are shown."""
+
+    quantities: dict[str, str]
+    total_steps: int
+
+    def render(self, run_dir: Path, resume: Path | None) -> str:
+        """A small table as text."""
+        table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column()
+        for label, value in self.quantities.items():
+            table.add_row(label, value)
+        table.add_row("run folder", str(run_dir))
+        if resume:
+            table.add_row("resumes", str(resume))
+        console = Console(width=120, color_system=None)
+        with console.capture() as captured:
+            console.print(table)
+        return captured.get().rstrip()
+
+
+def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
+    """Work out steps, rollouts and annealing start of a run.
+
+    Raises ValueError where the last step would not be validated.
+    """
+    per_epoch = data.steps_per_epoch
+    limit = cfg.trainer.get("limit_train_batches")
+    if isinstance(limit, int):
+        per_epoch = min(per_epoch, limit)
+    total = per_epoch * cfg.epochs
+    if total % cfg.validate_every:
+        near = [n for n in range(1, total + 1) if total % n == 0]
+        best = min(near, key=lambda n: abs(n - cfg.validate_every))
+        raise ValueError(
+            f"validate_every={cfg.validate_every} does not divide the run's {total} steps, so the "
+            f"last step would not be validated: use for instance validate_every={best}"
+        )
+    rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
+    updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
+    parameters = sum(p.numel() for p in policy.parameters())
+    quantities = {
+        "arm": f"{cfg.name}, seed {cfg.seed}",
+        "policy": f"{parameters / 1e6:.2f} M parameters, vocabulary {policy.vocabulary_size}",
+        "problems": f"{len(data.train_problems)} to train on, "
+        f"{len(data.validation_problems)} to validate on",
+        "a rollout step": f"{cfg.prompts_per_step} prompts x {cfg.rollouts_per_prompt} = "
+        f"{rollouts} rollouts, {updates} optimiser step{'s' if updates > 1 else ''}",
+        "the run": f"{cfg.epochs} epochs x {per_epoch} = {total} steps, {total * rollouts} rollouts",
+        "validation": f"before training and every {cfg.validate_every} steps",
+    }
+    annealing = cfg.temperature.get("annealing")
+    if annealing:
+        start = int((1 - annealing.ratio) * total)
+        quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"
+    return RunPlan(quantities, total)

@@ -1,0 +1,207 @@
+"""The policy: a tokenizer and a causal language model, from the package, a folder or a hub."""
+
+import copy
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from e3rl.data.problem import Problem
+
+EMBEDDED = "embedded"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+Render = Literal["auto", "chat", "plain"]
+
+
+def embedded_folder() -> Path:
+    """Folder of the warm-started tiny policy that ships with the package."""
+    return Path(str(resources.files("e3rl"))) / "assets" / "warm_start"
+
+
+class Policy(nn.Module):
+    """A causal LM with the text side that belongs to it.
+
+    The update and the engines see token ids only; prompts are rendered and encoded once, here.
+
+    Args:
+        path: "embedded" (the tiny warm-started policy), a local folder, or a hub name.
+        dtype: precision of the weights, "float32", "bfloat16" or "float16".
+        attention: attention implementation handed to transformers ("sdpa", "eager", ...).
+        gradient_checkpointing: recompute activations in the backward pass.
+        render: "chat" applies the tokenizer's chat template, "plain" does not, "auto" does
+            where the tokenizer has one.
+        instruction: text appended to every rendered user prompt.
+        trust_remote_code: run code that a hub repository brings along.
+        random_weights: build from the configuration only, with fresh weights.
+
+    Raises:
+        ValueError: for an unknown dtype or render mode, or a tokenizer without an end token.
+        OSError: where `path` is neither a folder with a model nor reachable as a hub name.
+    """
+
+    def __init__(
+        self,
+        path: str = EMBEDDED,
+        dtype: str = "float32",
+        attention: str = "sdpa",
+        gradient_checkpointing: bool = False,
+        render: Render = "auto",
+        instruction: str = "",
+        trust_remote_code: bool = False,
+        random_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        if dtype not in DTYPES:
+            raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
+        if render not in ("auto", "chat", "plain"):
+            raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
+        self.path = str(embedded_folder()) if path == EMBEDDED else path
+        self.tokenizer = _load_tokenizer(self.path, trust_remote_code)
+        self.model = _load_model(
+            self.path, DTYPES[dtype], attention, trust_remote_code, random_weights
+        )
+        if gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.model.config.use_cache = False
+        self.render = self._render_mode(render)
+        self.instruction = instruction
+        self._split_head: bool | None = None
+
+    def _render_mode(self, render: Render) -> Render:
+        has_template = bool(self.tokenizer.chat_template)
+        if render == "chat" and not has_template:
+            raise ValueError(
+                f"policy.render=chat, but the tokenizer of {self.path} has no chat template: "
+                "use render=plain or a tokenizer with a template"
+            )
+        return ("chat" if has_template else "plain") if render == "auto" else render
+
+    @property
+    def pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self.eos_id if pad is None else pad)
+
+    @property
+    def eos_id(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Every token that ends a completion: the tokenizer's and the generation config's."""
+        configured = self.model.generation_config.eos_token_id
+        extra = configured if isinstance(configured, list) else [configured]
+        return sorted({self.eos_id, *(int(token) for token in extra if token is not None)})
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Width of the output layer (not the tokenizer's length), as entropy formulas need it."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def encode(self, problem: Problem) -> tuple[str, list[int]]:
+        """The rendered prompt of a problem and its token ids, ready to sample from."""
+        if self.render == "chat":
+            prompt = problem.prompt
+            messages = (
+                [{"role": "user", "content": prompt}]
+                if isinstance(prompt, str)
+                else [dict(message) for message in prompt]
+            )
+            messages[-1]["content"] += self.instruction
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+            # The template writes every special token itself, the leading one included.
+            return text, list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        text = _plain_text(problem.prompt) + self.instruction
+        return text, list(self.tokenizer(text)["input_ids"])
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of a completion, special tokens left out."""
+        return cast(str, self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def forward(self, tokens: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
+        """Logits that predict chosen tokens.
+
+        Args:
+            tokens: (n, t) int64, right-padded.
+            lengths: (n,) int64 real tokens per row.
+            positions: (n, t) bool, the tokens to predict (never column 0).
+
+        Returns:
+            (M, V) logits in row-major order of `positions`; the head runs on these M places
+            only, so the (n, t, V) tensor never exists.
+        """
+        mask = torch.arange(tokens.shape[1], device=tokens.device)[None, :] < lengths[:, None]
+        decoder, head = self._decoder_and_head()
+        before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
+        if self._head_is_separable(decoder, head):
+            hidden = decoder(
+                input_ids=tokens, attention_mask=mask.long(), use_cache=False
+            ).last_hidden_state
+            return cast(Tensor, head(hidden[before]))
+        logits = self.model(input_ids=tokens, attention_mask=mask.long(), use_cache=False).logits
+        return cast(Tensor, logits[before])
+
+    def _decoder_and_head(self) -> tuple[nn.Module, nn.Module]:
+        return self.model.get_decoder(), self.model.get_output_embeddings()
+
+    def _head_is_separable(self, decoder: nn.Module, head: nn.Module) -> bool:
+        """Whether head(decoder(x)) are the model's logits (some models scale or cap them)."""
+        if self._split_head is None:
+            probe = torch.full((1, 4), self.eos_id, device=self.device)
+            with torch.no_grad():
+                whole = self.model(input_ids=probe, use_cache=False).logits
+                parts = head(decoder(input_ids=probe, use_cache=False).last_hidden_state)
+            self._split_head = bool(torch.equal(whole, parts))
+        return self._split_head
+
+    def frozen_copy(self) -> "Policy":
+        """A copy that shares nothing and is never trained: the reference of a KL term."""
+        return copy.deepcopy(self).requires_grad_(False).eval()
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer so that transformers and vLLM load them (safetensors)."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _plain_text(prompt: str | tuple[dict[str, str], ...]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(message["content"] for message in prompt)
+
+
+def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"the tokenizer of {path} has no end-of-sequence token, so completions cannot end: "
+            "set `eos_token` in its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def _load_model(
+    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool, random_weights: bool
+) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if random_weights:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        return AutoModelForCausalLM.from_config(
+            config,
+            dtype=dtype,
+            attn_implementation=attention,
+            trust_remote_code=trust_remote_code,
+        )
+    return AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, attn_implementation=attention, trust_remote_code=trust_remote_code
+    )

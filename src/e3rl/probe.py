@@ -1,0 +1,84 @@
+"""Exact entropy of the sampling policy on a uniform sample of a step's rollouts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from e3rl.batch import EntropyProbe, RolloutBatch
+from e3rl.functional.entropy import (
+    entropy_curve,
+    sampled_entropy_t1,
+    token_entropy,
+    token_varentropy,
+)
+from e3rl.functional.logprobs import token_logprobs
+from e3rl.functional.packing import microbatches
+from e3rl.losses.micro_batch import MicroBatch, forward
+from e3rl.policy import Policy
+from e3rl.reduce import all_sum
+from e3rl.seeds import derive_seed
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How much to measure, without gradient, before each update.
+
+    Args:
+        rows: rollouts forwarded, a uniform sample of the step's; 0 switches the probe off.
+        factors: multipliers of the sampling temperature at which the entropy is measured too
+            (what the gain rule `solve` needs).
+    """
+
+    rows: int = 64
+    factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            raise ValueError(f"probe.rows={self.rows}: use 0 (off) or a number of rollouts")
+        if any(factor <= 0 for factor in self.factors):
+            raise ValueError(f"probe.factors={self.factors}: temperature multipliers must be > 0")
+
+    def choose(self, batch: RolloutBatch) -> Tensor:
+        """(m,) uniform rows, drawn from the batch's seed stream."""
+        n = batch.n_rollouts
+        if self.rows >= n:
+            return torch.arange(n)
+        generator = torch.Generator().manual_seed(derive_seed(*batch.stream, "probe"))
+        return torch.randperm(n, generator=generator)[: self.rows].sort().values
+
+    @torch.no_grad()
+    def measure(
+        self, policy: Policy, batch: RolloutBatch, tokens_per_microbatch: int
+    ) -> EntropyProbe:
+        """Sums over the sampled tokens of the chosen rollouts, on all ranks.
+
+        The rollouts that an update does not skip would not do: their entropy is another one.
+        """
+        assert batch.lengths is not None
+        rows = self.choose(batch).to(batch.lengths.device)
+        sums = torch.zeros(5 + len(self.factors), dtype=torch.float64)
+        for pack in microbatches(batch.lengths, rows, tokens_per_microbatch):
+            sums += self._sums(forward(policy, batch, pack)).double().cpu()
+        totals = all_sum(sums.tolist())
+        return EntropyProbe(
+            tokens=int(totals[0]),
+            entropy_sum=totals[1],
+            entropy_t1_sum=totals[2],
+            varentropy_sum=totals[3],
+            sampled_t1_sum=totals[4],
+            factors=tuple(self.factors),
+            curve_sums=tuple(totals[5:]),
+        )
+
+    def _sums(self, micro: MicroBatch) -> Tensor:
+        taus, ones = micro.temperatures, torch.ones_like(micro.temperatures)
+        at_one = token_logprobs(micro.logits, micro.tokens, ones)
+        parts = [
+            ones.sum(),
+            token_entropy(micro.logits, taus).sum(),
+            token_entropy(micro.logits, ones).sum(),
+            token_varentropy(micro.logits, taus).sum(),
+            sampled_entropy_t1(micro.logprobs(), at_one).sum(),
+        ]
+        return torch.cat([torch.stack(parts), entropy_curve(micro.logits, taus, self.factors)])

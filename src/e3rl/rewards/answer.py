@@ -1,0 +1,173 @@
+r"""Reading the answer out of a completion, and telling answers from restated questions.
+
+Pure text, no mathematics: what is rejected here never reaches a computer-algebra system.
+
+A reward must be earned by a *final* answer. An algebra system alone cannot see that: it finds
+`\boxed{12+34}` equal to 46, and reads `\boxed{2(23)}` as the mixed number 25. Two rules close this:
+
+* a gold answer that is a single number (`is_number`) is answered by a single number
+  (`ends_in_number`): digits, a decimal, a fraction that is no integer in disguise, a mixed number
+  or scientific notation, with or without a unit, perhaps after `x =`;
+* an expression copied from the prompt (`is_copied`) is no answer.
+
+Neither applies to an answer written exactly like the gold answer (`same_text`), and neither
+restricts other golds: roots, multiples of π, powers, intervals and words are compared as they are.
+"""
+
+import re
+from typing import Literal
+
+AnswerFormat = Literal["integer_box", "math_box"]
+
+INTEGER = re.compile(r"-?\d+", re.ASCII)
+
+_BOX = re.compile(r"\\boxed\s*\{")
+_DELIMITER = re.compile(r"(?<!\\)\$|(?<!\\)\\[()\[\]]")
+_LAYOUT = re.compile(
+    r"\\(?:left|right|displaystyle|quad|qquad|big|Big|bigl|bigr)(?![a-zA-Z])"
+    r"|\\[!,;: ]|(?<!\\)\\[()\[\]]|~|(?<!\\)\$"
+)
+_WORDING = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_SPELLINGS = (
+    (re.compile(r"\\[dtc]frac"), r"\\frac"),
+    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s*(\{[^{}]*\})\s*(\d)"), r"\\frac\1{\2}"),
+    (re.compile(r"\\sqrt\s*(\d)"), r"\\sqrt{\1}"),
+    (re.compile(r"([\^_])\{(\w)\}"), r"\1\2"),
+    (re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|[×·∙]"), "*"),
+    (re.compile(r"\\div(?![a-zA-Z])|÷"), "/"),
+    (re.compile("[−–]"), "-"),
+)
+
+_UNIT = "□"
+_SEPARATOR = re.compile(r"(?<=\d)(?:,\s?\\!|\{,\})(?=\d{3})")
+_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)", re.ASCII)
+_DECORATION = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|[.,;]$")
+_RELATION = re.compile(r"=|\\approx|\\equiv")
+_NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?|\\angle[A-Z]+")
+_WRAPPED = re.compile(r"(?:\\\{|[({\[])([^(){}\[\]]*?)(?:\\\}|[)}\]])")
+_NUMBER = re.compile(
+    rf"""[-+]?(?:
+        \d*\\frac\{{[-+]?(?P<above>\d+)\}}\{{(?P<below>\d+)\}}
+      | (?P<over>\d+)/(?P<under>\d+)
+      | \d(?:\.\d+)?\*10\^\{{?[-+]?\d{{1,3}}\}}?
+      | \d+\.?\d* | \.\d+
+    ){_UNIT}?""",
+    re.VERBOSE | re.ASCII,
+)
+_BARE_UNIT = re.compile(r"(?<=[\d}])[a-zA-Z]+(?:/[a-zA-Z]+)?(?:\^\{?-?\d\}?)?$")
+_OPERATION = re.compile(
+    r".[-+*/^!=]|\\(?:frac|sqrt|binom|sum|prod|int|log|ln|exp|sin|cos|tan|lfloor|lceil|gcd)"
+)
+
+
+def last_box(text: str) -> str | None:
+    r"""Content of the last `\boxed{...}` of the text; None without one or where it never closes.
+
+    Braces balance; an escaped brace, as in `\{1, 2\}`, counts as a letter.
+    """
+    openings = [box.end() for box in _BOX.finditer(text)]
+    if not openings:
+        return None
+    depth, position = 1, openings[-1]
+    while position < len(text):
+        letter = text[position]
+        depth += (letter == "{") - (letter == "}")
+        if depth == 0:
+            return text[openings[-1] : position].strip()
+        position += 2 if letter == "\\" else 1
+    return None
+
+
+def read_answer(completion: str, answer_format: AnswerFormat, max_chars: int) -> str | None:
+    r"""The answer of a completion, or None where it breaks the format of its problem set.
+
+    * `integer_box`: the last `\boxed{}` holds an integer literal -?\d+ and nothing else;
+    * `math_box`: the last `\boxed{}` is closed and not empty.
+
+    Neither accepts more than `max_chars` characters, and a number without a box is no answer.
+    """
+    content = last_box(completion)
+    if content is None or len(content) > max_chars or not compact(content):
+        return None
+    if answer_format == "integer_box" and not INTEGER.fullmatch(content):
+        return None
+    return content
+
+
+def bare_latex(text: str) -> str:
+    r"""One line of LaTeX without `$`, `\(`, `\[` or a box around it, `,\!` in numbers, a last . or %."""
+    box = last_box(text)
+    line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
+    line = re.sub(r"\s+", " ", line).strip()
+    return re.sub(r"\s*(?:\\?%|[.,;])$", "", line)
+
+
+def plain(text: str) -> str:
+    """The same LaTeX in one spelling: no layout commands, no text wrappers, `*` and `/`."""
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    text = _WORDING.sub(r" \1 ", _LAYOUT.sub(" ", text))
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def compact(text: str) -> str:
+    """`plain` without any space."""
+    return plain(text).replace(" ", "")
+
+
+def same_text(answer: str, gold: str) -> bool:
+    """Whether the answer is written like the gold answer, up to layout and spelling."""
+    return compact(bare_latex(answer)) == compact(bare_latex(gold))
+
+
+def is_number(text: str) -> bool:
+    r"""Whether the text is one number, after `name =` and before a `\text{unit}` if need be.
+
+    A fraction whose division comes out even, such as 92/2, is an operation and no number.
+    """
+    *names, value = _sides(text)
+    return all(_NAME.fullmatch(name) for name in names) and _is_literal(value)
+
+
+def ends_in_number(answer: str) -> bool:
+    """Whether the answer, or its last side if it is a relation, is one number; units may be bare.
+
+    Wider than `is_number` on purpose: `m + n = 46` and `46 m` state their number.
+    """
+    return _is_literal(_BARE_UNIT.sub("", _sides(answer)[-1]))
+
+
+def is_copied(answer: str, prompt: str) -> bool:
+    """Whether the answer is an expression that stands in the prompt, up to layout and spelling.
+
+    Numbers and words are never copies: they may be what is asked for.
+    """
+    expression = compact(answer)
+    if is_number(answer) or not _OPERATION.search(expression):
+        return False
+    if expression not in compact(prompt):
+        return False
+    pattern = r"\s*".join(re.escape(letter) for letter in expression)
+    return re.search(rf"(?<![a-zA-Z0-9]){pattern}(?![a-zA-Z0-9])", plain(prompt)) is not None
+
+
+def _sides(text: str) -> list[str]:
+    """The sides of a relation without spaces, digit groups, currency, percent and degree signs."""
+    line = _THOUSANDS.sub(lambda digits: digits[0].replace(",", ""), bare_latex(text))
+    line = compact(_WORDING.sub(_UNIT, line))
+    return [_unwrap(_DECORATION.sub("", side)) for side in _RELATION.split(line)]
+
+
+def _unwrap(side: str) -> str:
+    """Without one pair of brackets around everything."""
+    wrapped = _WRAPPED.fullmatch(side)
+    return wrapped[1] if wrapped else side
+
+
+def _is_literal(side: str) -> bool:
+    number = _NUMBER.fullmatch(side)
+    if number is None:
+        return False
+    above, below = number["above"] or number["over"], number["below"] or number["under"]
+    return above is None or (int(below) > 0 and int(above) % int(below) != 0)

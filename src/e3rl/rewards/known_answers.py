@@ -1,0 +1,52 @@
+"""Completions of known standing: what a reward must get right before a run may start."""
+
+from dataclasses import dataclass
+
+from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.verifier import Status, Verdict
+
+
+@dataclass(frozen=True)
+class KnownAnswer:
+    """A completion (or a bare answer) whose verdict is known."""
+
+    shows: str
+    completion: str
+    gold: str
+    prompt: str
+    status: Status
+
+    def check(self, verdict: Verdict) -> None:
+        """Raise RuntimeError where the verdict differs from the known one."""
+        if verdict != Verdict(float(self.status == "correct"), self.status):
+            raise RuntimeError(
+                f"reward self-test failed ({self.shows}): {self.completion!r} with gold "
+                f"{self.gold!r} must be {self.status}, got {verdict}; rewards cannot be trusted, "
+                "check the installed math-verify version"
+            )
+
+
+KNOWN_COMPLETIONS: dict[AnswerFormat, tuple[KnownAnswer, ...]] = {
+    "integer_box": (
+        KnownAnswer("right", r"so \boxed{46}", "46", "12+34=?", "correct"),
+        KnownAnswer("wrong", r"so \boxed{47}", "46", "12+34=?", "wrong"),
+        KnownAnswer("unboxed", "the answer is 46", "46", "12+34=?", "unparsed"),
+        KnownAnswer("copied", r"\boxed{12+34}", "46", "12+34=?", "unparsed"),
+    ),
+    "math_box": (
+        KnownAnswer(
+            "right", r"so \boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}", "", "correct"
+        ),
+        KnownAnswer("wrong", r"so \boxed{\sqrt{3}}", r"\sqrt{2}", "", "wrong"),
+        KnownAnswer("unboxed", "the answer is 46", "46", "", "unparsed"),
+        KnownAnswer("not evaluated", r"\boxed{12+34}", "46", "Add 12 and 34.", "wrong"),
+        KnownAnswer("copied", r"\boxed{\sqrt{8}-1}", r"2\sqrt{2}-1", r"Find $\sqrt8-1$.", "wrong"),
+    ),
+}
+
+# Bare answers, for the comparison in a worker.
+KNOWN_COMPARISONS = (
+    KnownAnswer("comparison of integers", "46", "46", "", "correct"),
+    KnownAnswer("comparison of integers", "47", "46", "", "wrong"),
+    KnownAnswer("comparison of numbers", "0.5", r"\frac{1}{2}", "", "correct"),
+)

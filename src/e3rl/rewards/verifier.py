@@ -1,0 +1,127 @@
+"""`verify_answer`: what a completion earns, and why. The only file that knows math-verify.
+
+Text rules come first (`judge_by_text`); what they leave open is compared by math-verify's
+`verify(gold, answer)`, in this order, since it is not symmetric (`compare_answers`). Its own time
+limits are switched off: they are alarms (main thread only, whole seconds, and they cancel the
+caller's). `e3rl.rewards.pool` compares in processes that it can kill.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+from e3rl.rewards.answer import (
+    INTEGER,
+    AnswerFormat,
+    bare_latex,
+    ends_in_number,
+    is_copied,
+    is_number,
+    read_answer,
+    same_text,
+)
+
+# math-verify warns once per process that its alarms are off, which is what is wanted here.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+Status = Literal["correct", "wrong", "unparsed", "timeout", "error"]
+
+# Without the search for bare expressions: a number that stands in a text is not its answer.
+EXTRACTION = (LatexExtractionConfig(),)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a completion earns, and why. Everything but `correct` earns 0.
+
+    correct, wrong   judged
+    unparsed         no answer in the required format, or none that math-verify can read
+    timeout          the comparison ran past the deadline
+    error            the comparison ran out of memory or took its process down
+    """
+
+    reward: float
+    status: Status
+
+
+CORRECT = Verdict(1.0, "correct")
+WRONG = Verdict(0.0, "wrong")
+UNPARSED = Verdict(0.0, "unparsed")
+TIMEOUT = Verdict(0.0, "timeout")
+ERROR = Verdict(0.0, "error")
+
+
+def verify_answer(
+    completion: str,
+    gold: str,
+    prompt: str,
+    answer_format: AnswerFormat,
+    max_answer_chars: int = 300,
+) -> Verdict:
+    """Read the answer of a completion and judge it, in this process and without a deadline."""
+    answer = read_answer(completion, answer_format, max_answer_chars)
+    if answer is None:
+        return UNPARSED
+    return judge_by_text(answer, gold, prompt) or compare_answers(gold, answer)
+
+
+def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
+    """The verdict where the text alone decides it, else None.
+
+    Integers are compared as integers and an answer written like the gold is right; both are what
+    `compare_answers` finds too, a thousand times slower. A restated question is wrong, which
+    `compare_answers` would not notice (see `e3rl.rewards.answer`).
+    """
+    if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
+        return CORRECT if int(answer) == int(gold) else WRONG
+    if same_text(answer, gold):
+        return CORRECT
+    if is_number(gold) and not ends_in_number(answer):
+        return WRONG
+    return WRONG if is_copied(answer, prompt) else None
+
+
+def compare_answers(gold: str, answer: str) -> Verdict:
+    """Whether math-verify finds the answer equal to the gold.
+
+    Hostile answers (towers of powers, factorials of factorials) make this hang, run out of memory
+    or crash the process. Running out of memory or stack is a verdict; errors of other kinds that
+    sympy meets on odd input are answers to math-verify, not equal; ours propagate.
+    """
+    try:
+        forms = _parse(answer)
+        equal = verify(_parse(gold), forms, timeout_seconds=None)
+    except (MemoryError, RecursionError):
+        return ERROR
+    if equal:
+        return CORRECT
+    # math-verify hands back the bare text where it could not read an expression.
+    return UNPARSED if all(isinstance(form, str) for form in forms) else WRONG
+
+
+def check_gold(gold: str, answer_format: AnswerFormat, problem_id: str) -> None:
+    """Raise ValueError, naming the problem, where no completion could ever match the gold answer.
+
+    An `integer_box` problem needs an integer literal; a `math_box` one something that math-verify
+    can read, if only as text.
+    """
+    if answer_format == "integer_box":
+        if not INTEGER.fullmatch(gold.strip()):
+            raise ValueError(
+                f"problem {problem_id}: gold answer {gold!r} is not an integer; correct it, or "
+                "set answer_format=math_box for this problem set"
+            )
+    elif not _parse(gold):
+        raise ValueError(
+            f"problem {problem_id}: gold answer {gold!r} cannot be parsed; correct or drop it"
+        )
+
+
+def _parse(text: str) -> list[Any]:
+    """Math-verify's readings of one LaTeX answer, best first; empty where there is none."""
+    forms: list[Any] = parse(
+        f"${bare_latex(text)}$", extraction_config=EXTRACTION, parsing_timeout=None
+    )
+    return forms

@@ -1,0 +1,37 @@
+"""The main job: `python -m e3rl.train [experiment=e3] [seed=1] [ckpt_path=last] ...`.
+
+Composes a run from conf/, validates once before training, trains, and leaves a run folder with
+configuration, ledgers, checkpoints, figures and a summary. The top of this file stays light:
+worker processes import it again.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+import hydra
+from omegaconf import DictConfig
+
+from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+
+if TYPE_CHECKING:
+    from e3rl.running import Outcome
+
+register_resolvers()
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
+def main(cfg: DictConfig) -> float | None:
+    """Run one job; returns the final pass@1 at temperature 1, for sweepers."""
+    from e3rl.running import execute, report
+
+    try:
+        outcome: Outcome = execute(cfg)
+    except (ConfigurationError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    print(report(outcome))
+    return outcome.pass_at_1
+
+
+if __name__ == "__main__":
+    main()

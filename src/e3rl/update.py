@@ -1,0 +1,109 @@
+"""How one batch is updated on, and what is counted meanwhile."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from e3rl.functional.kl import k3
+from e3rl.losses.policy_loss import LossParts, PolicyLoss
+from e3rl.reduce import all_max, all_sum
+
+Skip = Literal["off", "exact", "renormalise"]
+EmptyBatch = Literal["step", "skip"]
+OldLogprobs = Literal["trainer", "sampler"]
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Everything about an update that is not the objective.
+
+    Args:
+        minibatches: optimiser steps per pass over the rollouts.
+        inner_epochs: passes over the rollouts of a batch.
+        tokens_per_microbatch: padded tokens of one forward and backward pass.
+        max_grad_norm: gradient clipping, L2.
+        skip_zero_advantage: "exact" leaves out rollouts with advantage 0 where that cannot
+            change the gradient (and none where the loss has terms on them), "renormalise" also
+            takes them out of every count (another objective), "off" forwards all.
+        empty_batch: when every advantage is 0, "step" still takes the (zero-gradient) optimiser
+            step, as the unskipped update would; "skip" leaves the optimiser alone.
+        old_logprobs: "trainer" or "sampler", who says what the old policy's log-probs are.
+    """
+
+    minibatches: int = 1
+    inner_epochs: int = 1
+    tokens_per_microbatch: int = 8192
+    max_grad_norm: float = 1.0
+    skip_zero_advantage: Skip = "exact"
+    empty_batch: EmptyBatch = "step"
+    old_logprobs: OldLogprobs = "trainer"
+
+    def __post_init__(self) -> None:
+        for name in ("minibatches", "inner_epochs", "tokens_per_microbatch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"settings.{name}={getattr(self, name)}: use at least 1")
+        if self.max_grad_norm <= 0:
+            raise ValueError(f"settings.max_grad_norm={self.max_grad_norm}: use a number > 0")
+        for name, kind in (
+            ("skip_zero_advantage", Skip),
+            ("empty_batch", EmptyBatch),
+            ("old_logprobs", OldLogprobs),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(
+                    f"settings.{name}={getattr(self, name)!r}: choose one of {get_args(kind)}"
+                )
+
+    @property
+    def steps_per_batch(self) -> int:
+        return self.minibatches * self.inner_epochs
+
+    def skips(self, loss: PolicyLoss) -> bool:
+        """Whether rollouts with advantage 0 are left out.
+
+        Raises ValueError for "renormalise" with a loss that has terms on every rollout.
+        """
+        if self.skip_zero_advantage == "renormalise" and loss.needs_every_rollout:
+            raise ValueError(
+                "settings.skip_zero_advantage=renormalise drops rollouts that the entropy bonus or "
+                "the KL term needs: use exact or off, or set both coefficients to 0"
+            )
+        return self.skip_zero_advantage != "off" and not loss.needs_every_rollout
+
+
+class UpdateStatistics:
+    """Sums over the forwarded tokens of one batch; ranks are added up at the end."""
+
+    def __init__(self) -> None:
+        self.tokens = self.loss = self.clipped = self.divergence = self.mismatch = 0.0
+        self.mismatch_max = 0.0
+        self.rollouts = self.skipped = self.steps = self.grad_norm = 0.0
+
+    def add(self, parts: LossParts, sampler_logprobs: Tensor, first: bool) -> None:
+        """Count a micro-batch; `first` = its policy is still the one that sampled."""
+        self.tokens += len(parts.logprobs)
+        self.loss += float(parts.loss.detach())
+        self.clipped += float(parts.clipped.sum())
+        self.divergence += float(k3(parts.log_ratios, parts.log_ratios * 0).sum())
+        if first:
+            gap = parts.logprobs - sampler_logprobs
+            self.mismatch += float(k3(sampler_logprobs, parts.logprobs).sum())
+            self.mismatch_max = max(self.mismatch_max, float(gap.abs().max()))
+
+    def metrics(self, learning_rate: float) -> dict[str, float]:
+        """Means over all ranks, under `policy/`."""
+        names = ("tokens", "loss", "clipped", "divergence", "mismatch", "rollouts", "skipped")
+        total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
+        tokens = max(1.0, total["tokens"])
+        return {
+            "policy/loss": total["loss"] / max(1.0, self.steps),
+            "policy/clip_fraction": total["clipped"] / tokens,
+            "policy/approx_kl": total["divergence"] / tokens,
+            "policy/mismatch_kl": total["mismatch"] / tokens,
+            "policy/mismatch_max": all_max(self.mismatch_max),
+            "policy/skipped": total["skipped"] / max(1.0, total["rollouts"]),
+            "policy/grad_norm": self.grad_norm / max(1.0, self.steps),
+            "policy/optimizer_steps": self.steps,
+            "policy/lr": learning_rate,
+        }
