@@ -216,7 +216,7 @@ numbers = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 
 
 @settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     rows=st.lists(st.dictionaries(st.text(), numbers | st.lists(numbers)), max_size=6),
