@@ -135,6 +135,13 @@ class RolloutBatch:
                     "the callback stack (conf/callbacks/default.yaml)"
                 )
 
+    def tensor(self, name: str) -> Tensor:
+        """The tensor field `name`; raises like `require` where it is missing."""
+        self.require(name)
+        value = getattr(self, name)
+        assert isinstance(value, Tensor)
+        return value
+
     def to(self, device: torch.device | str) -> "RolloutBatch":
         """Move every tensor in place; returns self, so the object's identity is kept."""
         for item in fields(self):
@@ -159,21 +166,20 @@ class RolloutBatch:
 
     def check(self) -> None:
         """Verify shapes, dtypes and mask consistency; called once before the update."""
-        self.require("group", "tokens", "rewards", "advantages")
+        self.require("tokens", "rewards", "advantages")
         for name, (shape, dtype) in self._expected().items():
             value = getattr(self, name)
             if value is None or tuple(value.shape) != shape or value.dtype != dtype:
                 got = None if value is None else (tuple(value.shape), value.dtype)
                 raise ValueError(f"batch.{name}: expected {shape} {dtype}, got {got}")
-        assert self.completion_mask is not None and self.sampler_logprobs is not None
-        if bool((self.sampler_logprobs[~self.completion_mask] != 0).any()):
+        mask = self.tensor("completion_mask")
+        if bool((self.tensor("sampler_logprobs")[~mask] != 0).any()):
             raise ValueError("batch.sampler_logprobs must be 0 off the completion mask")
-        if not bool(self.completion_mask.any(dim=1).all()):
+        if not bool(mask.any(dim=1).all()):
             raise ValueError("batch.completion_mask: a rollout has no sampled token")
 
     def _expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        assert self.tokens is not None
-        n, t = self.n_rollouts, int(self.tokens.shape[1])
+        n, t = self.n_rollouts, int(self.tensor("tokens").shape[1])
         return {
             "group": ((n,), torch.int64),
             "sample": ((n,), torch.int64),

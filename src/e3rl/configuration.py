@@ -8,7 +8,7 @@ import difflib
 import inspect
 import os
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
@@ -78,13 +78,14 @@ def conf_dir() -> Path:
 
 def register_resolvers() -> None:
     """Make the `${e3rl.*}` interpolations of conf/ known; safe to call again."""
-    for name, function in {
+    functions: dict[str, Callable[..., Any]] = {
         "root": lambda *_: str(conf_dir().parent),
         "run_dir": run_dir,
         "run_id": run_id,
         "sweep_name": lambda *_: sweep_name(),
         "subdir": subdir,
-    }.items():
+    }
+    for name, function in functions.items():
         OmegaConf.register_new_resolver(f"e3rl.{name}", function, replace=True)
 
 
@@ -132,14 +133,20 @@ def subdir(overrides: str) -> str:
 
 def check(cfg: DictConfig) -> None:
     """Raise ConfigurationError listing every unknown key, missing key and wrong type."""
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(plain, dict)
+    plain = resolved(cfg)
     mistakes = list(_top_level(plain))
     for group in GROUPS:
         mistakes += _node(plain.get(group), group)
     if mistakes:
         listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
         raise ConfigurationError(f"the configuration has {len(mistakes)} mistakes:\n{listed}")
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, Hydra's own part left out."""
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items() if key != "hydra"}
 
 
 def _top_level(plain: dict[str, Any]) -> Iterator[str]:

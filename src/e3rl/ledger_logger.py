@@ -72,6 +72,7 @@ class LedgerLogger(Logger):
     def finalize(self, status: str) -> None:
         for ledger in self._ledgers.values():
             ledger.close()
+        self._ledgers.clear()  # Lightning finalizes after the baseline too; rows go on after it
 
     def _ledger(self, file: str) -> Ledger:
         if file not in self._ledgers:

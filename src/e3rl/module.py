@@ -103,8 +103,7 @@ class GRPOModule(LightningModule):
         return all_logprobs(self.policy, batch, self._packs(batch, rows))
 
     def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Tensor]:
-        assert batch.lengths is not None
-        return microbatches(batch.lengths, rows, self.settings.tokens_per_microbatch)
+        return microbatches(batch.tensor("lengths"), rows, self.settings.tokens_per_microbatch)
 
     def _minibatches(self, batch: RolloutBatch) -> Iterator[Tensor]:
         """Row tensors: the whole batch, or parts shuffled anew in each inner epoch."""
@@ -119,8 +118,7 @@ class GRPOModule(LightningModule):
 
     def _step(self, batch: RolloutBatch, rows: Tensor, old: Tensor | None) -> None:
         """One optimiser step on a minibatch."""
-        assert batch.advantages is not None
-        active = rows[batch.advantages[rows] != 0] if self._skips else rows
+        active = rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
         renormalise = self.settings.skip_zero_advantage == "renormalise"
         weights, totals = self._weights(batch, active if renormalise else rows)
         self._statistics.rollouts += len(rows)
@@ -137,10 +135,9 @@ class GRPOModule(LightningModule):
             scheduler.step()
 
     def _weights(self, batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Totals]:
-        """(N,) token weights (0 outside `rows`) and the counts they are made from, on all ranks."""
-        assert batch.completion_mask is not None and batch.group is not None
-        lengths = batch.completion_mask[rows].sum(dim=1)
-        group = batch.group[rows]
+        """(N,) token weights, 0 outside `rows`, and the counts of all ranks they are made from."""
+        lengths = batch.tensor("completion_mask")[rows].sum(dim=1)
+        group = batch.tensor("group")[rows]
         counts = [float(lengths.sum()), len(rows), len(torch.unique(group))]
         tokens, rollouts, prompts = (max(1, int(n)) for n in all_sum(counts))
         totals = Totals(tokens=tokens, rollouts=rollouts, prompts=prompts)

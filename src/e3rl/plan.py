@@ -62,7 +62,8 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
         f"{len(data.validation_problems)} to validate on",
         "a rollout step": f"{cfg.prompts_per_step} prompts x {cfg.rollouts_per_prompt} = "
         f"{rollouts} rollouts, {updates} optimiser step{'s' if updates > 1 else ''}",
-        "the run": f"{cfg.epochs} epochs x {per_epoch} = {total} steps, {total * rollouts} rollouts",
+        "the run": f"{cfg.epochs} epochs x {per_epoch} = {total} steps, "
+        f"{total * rollouts} rollouts",
         "validation": f"before training and every {cfg.validate_every} steps",
     }
     annealing = cfg.temperature.get("annealing")

@@ -101,7 +101,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return next(self.parameters()).device
 
     def encode(self, problem: Problem) -> tuple[str, list[int]]:
         """The rendered prompt of a problem and its token ids, ready to sample from."""

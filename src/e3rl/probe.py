@@ -55,10 +55,10 @@ class Probe:
 
         The rollouts that an update does not skip would not do: their entropy is another one.
         """
-        assert batch.lengths is not None
-        rows = self.choose(batch).to(batch.lengths.device)
+        lengths = batch.tensor("lengths")
+        rows = self.choose(batch).to(lengths.device)
         sums = torch.zeros(5 + len(self.factors), dtype=torch.float64)
-        for pack in microbatches(batch.lengths, rows, tokens_per_microbatch):
+        for pack in microbatches(lengths, rows, tokens_per_microbatch):
             sums += self._sums(forward(policy, batch, pack)).double().cpu()
         totals = all_sum(sums.tolist())
         return EntropyProbe(

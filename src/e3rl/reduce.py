@@ -27,7 +27,7 @@ def all_sum(values: Sequence[float]) -> list[float]:
 
 def all_max(value: float) -> float:
     """The largest value on any rank."""
-    return max(all_gather(float(value)))
+    return float(max(all_gather(float(value))))
 
 
 def all_gather(item: Any) -> list[Any]:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from lightning import LightningDataModule, Trainer, seed_everything
+from lightning import Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,7 +26,8 @@ from e3rl.analysis.runs import Run, load_run
 from e3rl.analysis.summary import arm_evaluations, arm_rows, render
 from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.checkpoint_io import AtomicCheckpointIO, newest_sound
-from e3rl.configuration import ConfigurationError, check, run_of
+from e3rl.configuration import ConfigurationError, check, resolved, run_of
+from e3rl.data.datamodule import PromptDataModule
 from e3rl.evaluating import evaluate_policy, measured
 from e3rl.ledger import export, read_rows
 from e3rl.plan import derive_plan
@@ -60,7 +62,7 @@ def execute(cfg: DictConfig) -> Outcome:
     seed_everything(cfg.seed, verbose=False)
     policy: Policy = instantiate(cfg.policy)
     cfg.vocabulary_size = policy.vocabulary_size
-    data: LightningDataModule = instantiate(cfg.data, _convert_="all")
+    data: PromptDataModule = instantiate(cfg.data, _convert_="all")
     data.bind(policy.encode)
     plan = derive_plan(cfg, data, policy)
     if resume:
@@ -151,8 +153,7 @@ def control_evaluations(
 
 def check_same_run(cfg: DictConfig, run_dir: Path) -> None:
     """Raise ConfigurationError where a resumed run is not configured as it was started."""
-    saved = OmegaConf.to_container(OmegaConf.load(run_dir / CONFIG))
-    assert isinstance(saved, dict)
+    saved = yaml.safe_load((run_dir / CONFIG).read_text())
     now = resolved(cfg)
     changed = [
         f"  - {path}: {before!r} at the start, {after!r} now"
@@ -186,13 +187,6 @@ def record(cfg: DictConfig, run_dir: Path) -> None:
         (run_dir / CONFIG).write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(cfg))))
         facts = json.dumps(environment(), indent=1)
         (run_dir / "environment.json").write_text(facts + "\n")
-
-
-def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values."""
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items() if key != "hydra"}
 
 
 def environment() -> dict[str, Any]:
@@ -229,6 +223,8 @@ def quiet() -> None:
         ".*does not have many workers.*",
         ".*`IterableDataset` has `__len__` defined.*",
         ".*exists and is not empty.*",
+        ".*in eval mode at the start of training.*",
+        ".*LeafSpec.*is deprecated.*",
     ):
         warnings.filterwarnings("ignore", pattern)
 

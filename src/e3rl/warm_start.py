@@ -73,7 +73,6 @@ def build_model(vocabulary: int, seed: int) -> torch.nn.Module:
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=256,
-            rope_theta=10000.0,
             tie_word_embeddings=False,
             bos_token_id=None,
             eos_token_id=1,

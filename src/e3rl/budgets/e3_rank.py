@@ -131,10 +131,8 @@ class E3Rank:
 
     def _refresh(self, update: int) -> None:
         means = self._history.means()
-        old, new = (
-            self._ranks,
-            dict(zip(means, mid_ranks(list(means.values())).tolist(), strict=True)),
-        )
+        ranks = mid_ranks(list(means.values())).tolist()
+        old, new = self._ranks, dict(zip(means, ranks, strict=True))
         common = [prompt_id for prompt_id in new if prompt_id in old]
         self._rank_drift = spearman([old[x] for x in common], [new[x] for x in common])
         self._ranks, self._update = new, update
@@ -152,16 +150,14 @@ class E3Rank:
         return water_fill(np.nan_to_num(ranks, nan=UNSEEN), total, n_min, n_max, keys)
 
 
-def _check(
-    n_low: int, n_high: int, n_update: int, rank_update: Literal["epoch"] | int, mode: str
-) -> None:
+def _check(n_low: int, n_high: int, n_update: int, rank_update: object, mode: str) -> None:
     if n_low < 2:
         raise ValueError(f"n_low={n_low}: use at least 2, a single rollout has no advantage")
     if n_high < n_low:
         raise ValueError(f"n_high={n_high} lies below n_low={n_low}; raise it")
     if n_update < 0:
         raise ValueError(f"n_update={n_update} must not be negative; 0 keeps the budget uniform")
-    if rank_update != "epoch" and (isinstance(rank_update, str) or rank_update < 1):
+    if rank_update != "epoch" and not (isinstance(rank_update, int) and rank_update >= 1):
         raise ValueError(f"rank_update={rank_update!r}: use 'epoch' or a number of steps >= 1")
     if mode not in ("corrected", "strict_reference"):
         raise ValueError(f"mode={mode!r}: use 'corrected' or 'strict_reference'")

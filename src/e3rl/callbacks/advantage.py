@@ -24,6 +24,5 @@ class Advantage(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        batch.require("rewards", "group")
-        assert batch.rewards is not None and batch.group is not None
-        batch.advantages = self.estimator(batch.rewards, batch.group, batch.n_prompts)
+        rewards, group = batch.tensor("rewards"), batch.tensor("group")
+        batch.advantages = self.estimator(rewards, group, batch.n_prompts)

@@ -54,9 +54,7 @@ class RolloutBudget(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
-        batch.require("correct", "group")
-        assert batch.correct is not None and batch.group is not None
-        correct, group = batch.correct.double().cpu(), batch.group.cpu()
+        correct, group = batch.tensor("correct").double().cpu(), batch.tensor("group").cpu()
         rewards = [correct[group == row].numpy() for row in range(batch.n_prompts)]
         for ids, arrays in all_gather((batch.prompt_ids, rewards)):
             self.strategy.observe(ids, arrays)
@@ -65,5 +63,5 @@ class RolloutBudget(Slot):
     def state_dict(self) -> dict[str, Any]:
         return self.strategy.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.strategy.load_state_dict(state_dict)

@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -94,15 +94,18 @@ class RunCheckpoint(Checkpoint):
 def validation_due(trainer: Trainer, finished: int) -> bool:
     """Whether Lightning validates after this many rollout steps."""
     every = trainer.val_check_batch
-    return trainer.enable_validation and every != float("inf") and finished % int(every) == 0
+    if every is None or every == float("inf") or not trainer.enable_validation:
+        return False
+    return finished % int(every) == 0
 
 
 def generator_states() -> dict[str, Any]:
     """Python's, numpy's and torch's generators as tensors and primitives."""
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # type: ignore[misc]
+    numpy_state = cast("tuple[Any, ...]", np.random.get_state(legacy=True))
+    keys = torch.from_numpy(np.asarray(numpy_state[1], dtype=np.int64))
     states: dict[str, Any] = {
         "python": random.getstate(),
-        "numpy": (name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss),
+        "numpy": (numpy_state[0], keys, *numpy_state[2:]),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():

@@ -49,9 +49,9 @@ class RolloutMetrics(Slot):
         for name, cost in zip(COSTS, spent, strict=True):
             self.costs[name] += cost
         row |= {f"cost/{name}": cost for name, cost in self.costs.items()}
-        row["time/step_s"] = seconds
+        row |= {"time/step_s": seconds} | batch.report
         shards = all_gather(prompt_rows(batch))
-        log_row(trainer, row | batch.report, step)
+        log_row(trainer, row, step)
         head = {"rollout_step": step, "epoch": trainer.current_epoch}
         merged = {key: [x for shard in shards for x in shard[key]] for key in shards[0]}
         for ledger in ledgers(trainer):
@@ -64,7 +64,7 @@ class RolloutMetrics(Slot):
     def state_dict(self) -> dict[str, Any]:
         return {"costs": dict(self.costs)}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.costs = {name: float(state_dict["costs"][name]) for name in COSTS}
 
 
@@ -74,24 +74,21 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     Accuracy is the mean over prompts; the mean over rollouts beside it is pulled towards the
     prompts that got more of them.
     """
-    batch.require("correct", "rewards", "group", "completion_mask", "truncated", "temperatures")
-    assert batch.correct is not None and batch.rewards is not None and batch.group is not None
-    assert batch.completion_mask is not None and batch.truncated is not None
-    assert batch.temperatures is not None
+    correct = batch.tensor("correct")
     sizes = batch.group_sizes
     sampled = sizes > 0  # a plan may leave prompts out
-    right = _per_prompt(batch.correct, batch.group, batch.n_prompts)[sampled]
+    right = _per_prompt(correct, batch.tensor("group"), batch.n_prompts)[sampled]
     shares = right / sizes[sampled]
-    lengths = batch.completion_mask.sum(dim=1)
+    lengths = batch.tensor("completion_mask").sum(dim=1)
     mixed = (shares > 0) & (shares < 1)
     sums = {
         "prompts": float(sampled.sum()),
         "n": float(batch.n_rollouts),
         "tokens": float(lengths.sum()),
         "accuracy": float(shares.sum()),
-        "correct": float(batch.correct.sum()),
-        "reward": float(batch.rewards.sum()),
-        "truncated": float(batch.truncated.sum()),
+        "correct": float(correct.sum()),
+        "reward": float(batch.tensor("rewards").sum()),
+        "truncated": float(batch.tensor("truncated").sum()),
         "all_wrong": float((shares == 0).sum()),
         "all_right": float((shares == 1).sum()),
         "mixed": float(mixed.sum()),
@@ -118,8 +115,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
 
 def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
     """Per-prompt counts of this rank, the columns of a row of prompts.jsonl."""
-    assert batch.correct is not None and batch.group is not None
-    right = _per_prompt(batch.correct, batch.group, batch.n_prompts)
+    right = _per_prompt(batch.tensor("correct"), batch.tensor("group"), batch.n_prompts)
     unknown = [float("nan")] * batch.n_prompts
     return {
         "prompt_id": batch.prompt_ids,
@@ -132,22 +128,20 @@ def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
 
 def sample_completions(batch: RolloutBatch, count: int) -> list[dict[str, Any]]:
     """Evenly spaced rollouts of this rank as rows of completions.jsonl."""
-    assert batch.completions is not None and batch.group is not None
-    assert batch.rewards is not None and batch.advantages is not None
-    assert batch.temperatures is not None and batch.completion_mask is not None
-    assert batch.truncated is not None
+    batch.require("completions")
+    group = batch.tensor("group").tolist()
     rows = torch.linspace(0, batch.n_rollouts - 1, min(count, batch.n_rollouts)).long().tolist()
     return [
         {
-            "prompt_id": batch.prompt_ids[int(batch.group[row])],
-            "prompt": batch.prompts[int(batch.group[row])],
-            "completion": batch.completions[row],
-            "answer": batch.answers[int(batch.group[row])],
-            "reward": float(batch.rewards[row]),
-            "advantage": float(batch.advantages[row]),
-            "temperature": float(batch.temperatures[row]),
-            "tokens": int(batch.completion_mask[row].sum()),
-            "truncated": bool(batch.truncated[row]),
+            "prompt_id": batch.prompt_ids[group[row]],
+            "prompt": batch.prompts[group[row]],
+            "completion": (batch.completions or [])[row],
+            "answer": batch.answers[group[row]],
+            "reward": float(batch.tensor("rewards")[row]),
+            "advantage": float(batch.tensor("advantages")[row]),
+            "temperature": float(batch.tensor("temperatures")[row]),
+            "tokens": int(batch.tensor("completion_mask")[row].sum()),
+            "truncated": bool(batch.tensor("truncated")[row]),
         }
         for row in rows
     ]

@@ -121,12 +121,9 @@ def _is_last(trainer: Trainer) -> bool:
 
 def count_correct(batch: RolloutBatch, name: str, start: int, n: int, temperature: float) -> Counts:
     """Counts of the rollouts whose sample index lies in [start, start + n)."""
-    batch.require("sample", "correct", "sampler_logprobs", "completion_mask", "truncated")
-    assert batch.sample is not None and batch.correct is not None and batch.group is not None
-    assert batch.sampler_logprobs is not None and batch.completion_mask is not None
-    assert batch.truncated is not None
-    rows = (batch.sample >= start) & (batch.sample < start + n)
-    right = batch.group[rows][batch.correct[rows] > 0.5]
+    sample = batch.tensor("sample")
+    rows = (sample >= start) & (sample < start + n)
+    right = batch.tensor("group")[rows][batch.tensor("correct")[rows] > 0.5]
     return Counts(
         name=name,
         temperature=temperature,
@@ -134,9 +131,9 @@ def count_correct(batch: RolloutBatch, name: str, start: int, n: int, temperatur
         source=batch.sources,
         n=[n] * batch.n_prompts,
         correct=right.bincount(minlength=batch.n_prompts).tolist(),
-        entropy_sum=-float(batch.sampler_logprobs[rows].double().sum()),
-        tokens=int(batch.completion_mask[rows].sum()),
-        truncated=int(batch.truncated[rows].sum()),
+        entropy_sum=-float(batch.tensor("sampler_logprobs")[rows].double().sum()),
+        tokens=int(batch.tensor("completion_mask")[rows].sum()),
+        truncated=int(batch.tensor("truncated")[rows].sum()),
     )
 
 

@@ -9,8 +9,7 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import Rollout, RolloutBatch, Score
 from e3rl.callbacks.slot import Slot
 from e3rl.reduce import all_sum
-from e3rl.rewards.pool import RewardPool
-from e3rl.rewards.verifier import STATUSES
+from e3rl.rewards.pool import STATUSES, RewardPool
 
 # (rewards (n,), completion tokens (n,), difficulty ranks (n,)) -> rewards (n,)
 Shaping = Callable[[Sequence[float], Sequence[int], Sequence[float]], Sequence[float]]
@@ -78,7 +77,7 @@ class RewardScorer(Slot):
     def state_dict(self) -> dict[str, Any]:
         return {"totals": dict(self._totals)}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self._totals = Counter(state_dict["totals"])
 
 
@@ -104,8 +103,7 @@ class PooledScorer:
         correct = [verdict.reward for verdict in verdicts]
         rewards: Sequence[float] = correct
         if self._shaping is not None:
-            assert self._batch.ranks is not None
-            ranks = self._batch.ranks.tolist()
+            ranks = self._batch.tensor("ranks").tolist()
             lengths = [len(rollout.tokens) for rollout in rollouts]
             rewards = self._shaping(correct, lengths, [ranks[r.prompt] for r in rollouts])
         return [Score(c, float(r)) for c, r in zip(correct, rewards, strict=True)]

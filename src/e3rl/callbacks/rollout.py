@@ -133,5 +133,5 @@ class RolloutSampler(Slot):
     def state_dict(self) -> dict[str, Any]:
         return {"version": self.version}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.version = int(state_dict["version"])

@@ -64,21 +64,18 @@ class TemperatureScheduler(Slot):
     def state_dict(self) -> dict[str, Any]:
         return self.strategy.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.strategy.load_state_dict(state_dict)
 
 
 def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:
     """The step's entropy over every rollout of every rank (algorithm: Σ −log p / Σ tokens)."""
-    batch.require("sampler_logprobs", "completion_mask", "temperatures")
-    assert batch.sampler_logprobs is not None and batch.completion_mask is not None
-    assert batch.temperatures is not None
-    lengths = batch.completion_mask.sum(dim=1)
+    lengths = batch.tensor("completion_mask").sum(dim=1)
     surprisal, tokens, heat = all_sum(
         [
-            -float(batch.sampler_logprobs.double().sum()),
+            -float(batch.tensor("sampler_logprobs").double().sum()),
             float(lengths.sum()),
-            float((lengths * batch.temperatures.double()).sum()),
+            float((lengths * batch.tensor("temperatures").double()).sum()),
         ]
     )
     temperature = heat / tokens

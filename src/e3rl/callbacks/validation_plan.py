@@ -105,13 +105,11 @@ class ValidationPlan:
         waiting = [e for e in self._matched if not self._has(e.name)]
         if pilot.evaluation or not waiting:
             return
-        assert batch.sample is not None and batch.sampler_logprobs is not None
-        assert batch.completion_mask is not None
-        rows = batch.sample >= pilot.start
+        rows = batch.tensor("sample") >= pilot.start
         surprisal, tokens = all_sum(
             [
-                -float(batch.sampler_logprobs[rows].double().sum()),
-                float(batch.completion_mask[rows].sum()),
+                -float(batch.tensor("sampler_logprobs")[rows].double().sum()),
+                float(batch.tensor("completion_mask")[rows].sum()),
             ]
         )
         self._matchers[waiting[0].name].observe(pilot.temperature, surprisal / tokens)

@@ -109,7 +109,7 @@ class TransformersEngine:
         self._policy = None
 
 
-class InverseCdfSampler(LogitsProcessor):  # type: ignore[misc]
+class InverseCdfSampler(LogitsProcessor):
     """Picks each row's token itself and leaves only that one for `generate` to take."""
 
     def __init__(self, requests: Sequence[RolloutRequest], device: torch.device) -> None:

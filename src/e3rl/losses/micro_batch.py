@@ -1,4 +1,4 @@
-"""`MicroBatch`: the sampled tokens of a few rollouts, flattened, with the logits that score them."""
+"""`MicroBatch`: the sampled tokens of a few rollouts, flattened, and the logits scoring them."""
 
 from dataclasses import dataclass
 
@@ -29,21 +29,18 @@ class MicroBatch:
 
 def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
     """Run the policy on some rollouts (n,) of a batch, cut to the longest of them."""
-    batch.require("tokens", "lengths", "completion_mask", "temperatures", "advantages")
-    assert batch.tokens is not None and batch.lengths is not None
-    assert batch.completion_mask is not None and batch.temperatures is not None
-    assert batch.sampler_logprobs is not None and batch.advantages is not None
-    width = int(batch.lengths[rows].max())
-    tokens = batch.tokens[rows, :width]
-    positions = batch.completion_mask[rows, :width]
+    lengths = batch.tensor("lengths")[rows]
+    width = int(lengths.max())
+    tokens = batch.tensor("tokens")[rows, :width]
+    positions = batch.tensor("completion_mask")[rows, :width]
     rollout = positions.nonzero()[:, 0]
     return MicroBatch(
-        logits=policy(tokens, batch.lengths[rows], positions),
+        logits=policy(tokens, lengths, positions),
         tokens=tokens[positions],
-        temperatures=batch.temperatures[rows][rollout],
-        advantages=batch.advantages[rows][rollout],
+        temperatures=batch.tensor("temperatures")[rows][rollout],
+        advantages=batch.tensor("advantages")[rows][rollout],
         rollout=rollout,
-        sampler_logprobs=batch.sampler_logprobs[rows, :width][positions],
+        sampler_logprobs=batch.tensor("sampler_logprobs")[rows, :width][positions],
         positions=positions,
     )
 
@@ -51,8 +48,7 @@ def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
 @torch.no_grad()
 def all_logprobs(policy: Policy, batch: RolloutBatch, packs: list[Tensor]) -> Tensor:
     """(N, T) float32 log-probs of every sampled token, 0 elsewhere; `packs` cover all rows."""
-    assert batch.tokens is not None
-    values = torch.zeros_like(batch.tokens, dtype=torch.float32)
+    values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
     for rows in packs:
         micro = forward(policy, batch, rows)
         places = rows[micro.rollout], micro.positions.nonzero()[:, 1]

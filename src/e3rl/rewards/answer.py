@@ -96,7 +96,7 @@ def read_answer(completion: str, answer_format: AnswerFormat, max_chars: int) ->
 
 
 def bare_latex(text: str) -> str:
-    r"""One line of LaTeX without `$`, `\(`, `\[` or a box around it, `,\!` in numbers, a last . or %."""
+    r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` in numbers, a last `.` or `%`."""
     box = last_box(text)
     line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
     line = re.sub(r"\s+", " ", line).strip()

@@ -15,7 +15,8 @@ from e3rl.rewards.verifier import (
     compare_answers,
     judge_by_text,
 )
-from e3rl.rewards.workers import Compare, Job, Workers
+from e3rl.rewards.worker import Compare
+from e3rl.rewards.workers import Job, Workers
 
 CACHE_SIZE = 65_536  # verdicts kept; an entry is two short strings
 STATUSES: tuple[Status, ...] = ("correct", "wrong", "unparsed", "timeout", "error")

@@ -1,0 +1,97 @@
+"""pass@k of a checkpoint or a model: `python -m e3rl.evaluate ckpt_path=... [n=64] ...`.
+
+Writes `validation.jsonl` (per-problem counts) and `summary.json`, and prints the table.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.checkpoint_io import newest_sound
+from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers, run_of
+
+if TYPE_CHECKING:
+    from e3rl.policy import Policy
+
+register_resolvers()
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="evaluate")
+def main(cfg: DictConfig) -> float:
+    """Evaluate; returns pass@1 of the first temperature."""
+    from e3rl.running import quiet
+
+    quiet()
+    try:
+        return evaluate(cfg)
+    except (ConfigurationError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def evaluate(cfg: DictConfig) -> float:
+    """Sample, count, write and print."""
+    from e3rl.analysis.summary import arm_rows, render
+    from e3rl.callbacks.validation_plan import Evaluation
+    from e3rl.evaluating import evaluate_policy, measured
+
+    checkpoint = newest_sound(checkpoint_path(cfg.ckpt_path)) if cfg.ckpt_path else None
+    policy = build_policy(cfg, checkpoint)
+    evaluations = [
+        Evaluation("greedy" if t == 0 else f"t{t:g}", 1 if t == 0 else cfg.n, temperature=t)
+        for t in cfg.temperatures
+    ]
+    evaluations += [Evaluation(f"h{h:g}", cfg.n, entropy=h) for h in cfg.entropies]
+    counts = evaluate_policy(
+        policy,
+        instantiate(cfg.problems, _convert_="all"),
+        evaluations,
+        instantiate(cfg.engine),
+        instantiate(cfg.reward),
+        cfg.max_new_tokens,
+        ks=list(cfg.ks),
+        prompts_per_batch=cfg.prompts_per_batch,
+    )
+    name = checkpoint.stem if checkpoint else Path(policy.path).name
+    rows = arm_rows([measured(name, c) for c in counts], k=min(max(cfg.ks), cfg.n))
+    out = Path(cfg.out)
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"rollout_step": 0, **vars(c)}) for c in counts]
+    (out / "validation.jsonl").write_text("\n".join(lines) + "\n")
+    (out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"\n{render(rows)}\n\nper-problem counts: {out / 'validation.jsonl'}")
+    return float(rows[0]["pass@1"])
+
+
+def checkpoint_path(ckpt_path: str) -> Path:
+    """A checkpoint file, or the checkpoints folder of a run folder."""
+    path = Path(ckpt_path)
+    return path if path.suffix == ".ckpt" else run_of(path) / "checkpoints"
+
+
+def build_policy(cfg: DictConfig, checkpoint: Path | None) -> "Policy":
+    """The configured policy, or the one of the checkpoint's run with the checkpoint's weights."""
+    from e3rl.evaluating import load_weights
+
+    node: Any = cfg.policy
+    if checkpoint is not None:
+        saved = run_of(checkpoint) / "config.yaml"
+        if not saved.is_file():
+            raise FileNotFoundError(
+                f"{saved} is missing: it says which model the checkpoint belongs to; keep "
+                "checkpoints in their run folder"
+            )
+        node = OmegaConf.load(saved).policy
+    policy: Policy = instantiate(node)
+    if checkpoint is not None:
+        load_weights(policy, checkpoint)
+    return policy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""`Worker`: one process that compares answers, and that is killed when it does not answer in time.
+
+A comparison that hangs inside C code cannot be interrupted, only its process can. Workers are
+forked from a clean server process that has math-verify loaded (`forkserver`): they share no
+threads, locks or GPU context with the trainer, and a replacement starts ten times faster than a
+new interpreter. Each has a pipe of its own, so that a killed one leaves no lock behind.
+"""
+
+import ctypes
+import multiprocessing
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from e3rl.rewards.verifier import TIMEOUT, Verdict, compare_answers
+
+Compare = Callable[[str, str], Verdict]  # (gold, answer)
+
+START_S = 120.0  # on a busy machine
+PR_SET_PDEATHSIG = 1  # prctl(2)
+HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError)  # how a dead process looks here
+
+
+class WorkerDied(Exception):
+    """The process of a worker ended during a comparison."""
+
+
+class Worker:
+    """A process that runs `compare(gold, answer)`; use from one thread at a time."""
+
+    def __init__(self, compare: Compare, deadline_s: float, memory_limit_mb: int) -> None:
+        self.function = compare
+        self.deadline_s = deadline_s
+        self.memory_limit_mb = memory_limit_mb
+        self._process: ForkServerProcess | None = None
+        self._pipe: Connection | None = None
+
+    def compare(self, gold: str, answer: str) -> Verdict:
+        """The verdict, `timeout` after `deadline_s` seconds; starts the process if there is none.
+
+        Raises WorkerDied where the process ended, and RuntimeError, with the worker's traceback,
+        where `compare` raised or the process cannot start.
+        """
+        pipe = self._connected()
+        try:
+            pipe.send((gold, answer))
+            if not pipe.poll(self.deadline_s):
+                self.kill()
+                return TIMEOUT
+            result = pipe.recv()
+        except HUNG_UP as error:
+            code = self.kill()
+            raise WorkerDied(f"exit code {code} while comparing {answer!r}") from error
+        if isinstance(result, str):
+            raise RuntimeError(f"comparing {answer!r} with {gold!r} raised in a worker:\n{result}")
+        verdict: Verdict = result
+        return verdict
+
+    def kill(self) -> int | None:
+        """End the process at once, if there is one; returns its exit code."""
+        process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
+        if process is None or pipe is None:
+            return None
+        process.kill()
+        process.join()
+        pipe.close()
+        return process.exitcode
+
+    def interrupt(self) -> None:
+        """End a comparison from another thread: it raises WorkerDied in its own."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _connected(self) -> Connection:
+        """The pipe to a live process: one that died while idle is replaced without a word."""
+        if self._process is not None and not self._process.is_alive():
+            self.kill()
+        if self._pipe is None:
+            self._start()
+        assert self._pipe is not None
+        return self._pipe
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([compare_answers.__module__])
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve,
+            args=(theirs, self.function, self.memory_limit_mb),
+            name="reward-worker",
+            daemon=True,
+        )
+        self._process.start()
+        theirs.close()
+        try:
+            ready = self._pipe.poll(START_S) and self._pipe.recv()
+        except HUNG_UP:
+            ready = False
+        if not ready:
+            raise RuntimeError(
+                f"a reward worker did not start (exit code {self.kill()}); its traceback is on "
+                f"stderr. memory_limit_mb={self.memory_limit_mb} may be too low, or the main "
+                "script lacks `if __name__ == '__main__':`"
+            )
+
+
+def serve(pipe: Connection, compare: Compare, memory_limit_mb: int) -> None:
+    """The life of a worker process: compare until the other end of the pipe is closed."""
+    prepare(memory_limit_mb)
+    pipe.send(True)
+    while True:
+        try:
+            gold, answer = pipe.recv()
+        except HUNG_UP:
+            return
+        try:
+            result: Verdict | str = compare(gold, answer)
+        except Exception:
+            # Not swallowed but carried over: raised again in the trainer.
+            result = traceback.format_exc()
+        pipe.send(result)
+
+
+def prepare(memory_limit_mb: int) -> None:
+    """Bound this process's memory, tie its life to its parent's, warm math-verify up.
+
+    The limit counts from what the process holds now. Its parent is the fork server, which ends
+    with the trainer: a trainer that is killed leaves no worker behind, not even one that hangs.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    pages = Path("/proc/self/statm")
+    used = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 0
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = used + memory_limit_mb * 2**20
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    for gold, answer in ((r"\frac{1}{2}", "0.5"), (r"\sqrt{2}+1", r"1+\sqrt{2}")):
+        compare_answers(gold, answer)

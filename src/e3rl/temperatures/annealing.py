@@ -1,0 +1,49 @@
+"""Annealing of a target over the last part of a run."""
+
+import math
+
+from e3rl.functional.annealing import cosine_factor
+
+
+class CosineAnnealing:
+    """Factor on the target: 1, then half a cosine down to η at the end of the run.
+
+    It starts at step ⌊(1 - ratio)·total⌋ (arXiv 2505.18573 eq. 5).
+
+    Args:
+        eta: final factor η in (0, 1]; the paper found 0.8 and 0.85 unstable.
+        ratio: part of the run that anneals, in (0, 1].
+    """
+
+    def __init__(self, eta: float = 0.9, ratio: float = 0.4) -> None:
+        if not 0 < eta <= 1:
+            raise ValueError(f"eta={eta} must lie in (0, 1]; the published value is 0.9")
+        if not 0 < ratio <= 1:
+            raise ValueError(f"ratio={ratio} must lie in (0, 1]; the published value is 0.4")
+        self.eta = eta
+        self.ratio = ratio
+        self._total: int | None = None
+
+    def bind(self, total_steps: int) -> None:
+        """Set the length of the run in rollout steps. Not state: a resumed run may be longer."""
+        if total_steps < 1:
+            raise ValueError(f"total_steps={total_steps}: annealing needs the length of the run")
+        self._total = total_steps
+
+    @property
+    def start(self) -> int:
+        """First step of the annealing. Raises RuntimeError before `bind`."""
+        # (1 - 0.9)·10 is 0.999... in floating point.
+        return math.floor((1 - self.ratio) * self._bound() + 1e-9)
+
+    def factor(self, step: int) -> float:
+        """Factor at a rollout step (0-based). Raises RuntimeError before `bind`."""
+        return cosine_factor(step, self.start, self._bound(), self.eta)
+
+    def _bound(self) -> int:
+        if self._total is None:
+            raise RuntimeError(
+                "annealing needs the length of the run: call bind(total_steps) before the first "
+                "step"
+            )
+        return self._total

@@ -1,0 +1,43 @@
+"""The control rule: one temperature for the whole run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from e3rl.state import require_keys
+from e3rl.temperatures.base import Constant, EntropyReading
+
+
+class Fixed:
+    """τ for every rollout of every step. Stateless.
+
+    Args:
+        temperature: τ > 0.
+    """
+
+    needs_entropy = False
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        if not temperature > 0:
+            raise ValueError(
+                f"temperature={temperature} must be above 0; without sampling noise all rollouts "
+                "of a prompt are alike and no group has an advantage"
+            )
+        self.temperature = temperature
+
+    def bind(self, total_steps: int) -> None:
+        """The length of the run changes nothing here."""
+
+    def decide(self, step: int) -> Constant:
+        return Constant(self.temperature)
+
+    def observe(self, reading: EntropyReading) -> None:
+        """The entropy changes nothing here."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys("Fixed", state, ())
+
+    def metrics(self) -> dict[str, float]:
+        return {"value": self.temperature}
