@@ -81,7 +81,6 @@ def test_ranks_follow_the_cumulative_mean_over_visits_of_unequal_size() -> None:
 def test_ranks_stay_frozen_until_the_epoch_changes() -> None:
     rule = taught()
     before = rule.decide(IDS, 64, 1, 1).ranks
-    rule.observe(IDS, [rewards(8 - c, 8) for c in SOLVED] * 1)
     rule.observe(IDS, [rewards(8, 8) if c < 4 else rewards(0, 8) for c in SOLVED])
     assert rule.decide(IDS, 64, 2, 1).ranks.tolist() == before.tolist()
     assert rule.decide(IDS, 64, 3, 2).ranks.tolist() != before.tolist()

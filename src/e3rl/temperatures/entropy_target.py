@@ -31,7 +31,9 @@ class EntropyTarget:
         initial: τ of step 0.
         bounds: smallest and largest τ.
         max_log_alpha: largest |ln α| that one step acts on.
-        ema: weight of the past in H_t, in [0, 1); 0 takes each step by itself.
+        ema: weight of the past in H_t, in [0, 1). 0, each step by itself, is right for gains that
+            average by being slow; smoothing answers late to its own corrections, so that a full
+            step (`SolveGain` with μ = 1) rings.
     """
 
     needs_entropy = True

@@ -1,0 +1,45 @@
+import pytest
+
+from e3rl.temperatures.annealing import CosineAnnealing
+
+
+@pytest.mark.parametrize(
+    ("step", "target"),
+    [(0, 0.76), (288, 0.76), (336, 0.74887), (384, 0.722), (432, 0.69513), (480, 0.684)],
+)
+def test_golden_targets_of_the_published_run(step: int, target: float) -> None:
+    annealing = CosineAnnealing()
+    annealing.bind(480)
+    assert annealing.start == 288
+    assert 0.76 * annealing.factor(step) == pytest.approx(target, abs=5e-6)
+
+
+def test_factor_stays_at_eta_after_the_end() -> None:
+    annealing = CosineAnnealing(eta=0.8, ratio=1.0)
+    annealing.bind(10)
+    assert annealing.factor(0) == 1
+    assert annealing.factor(11) == annealing.factor(10) == pytest.approx(0.8)
+
+
+def test_start_is_exact_where_floating_point_falls_short() -> None:
+    annealing = CosineAnnealing(ratio=0.9)
+    annealing.bind(10)
+    assert annealing.start == 1  # (1 - 0.9)·10 = 0.9999999999999998
+
+
+def test_factor_before_bind_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="bind"):
+        CosineAnnealing().factor(0)
+
+
+def test_length_of_the_run_must_be_known() -> None:
+    with pytest.raises(ValueError, match="total_steps=-1"):
+        CosineAnnealing().bind(-1)
+
+
+@pytest.mark.parametrize(
+    ("eta", "ratio", "name"), [(0, 0.4, "eta=0"), (1.1, 0.4, "eta=1.1"), (0.9, 0, "ratio=0")]
+)
+def test_values_out_of_range_are_refused(eta: float, ratio: float, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        CosineAnnealing(eta, ratio)
