@@ -70,7 +70,7 @@ def _curves(arm: str, progress: float) -> dict[str, float | None]:
         "at_one": at_one,
         "target": target if controlled else None,
         "temperature": 1 + 0.45 * (1 - np.exp(-4 * progress)) * (1 - late / 8) if controlled else 1,
-        "annealing": float(annealed and progress >= 0.6),
+        "annealing": target / H0,
         "accuracy": accuracy,
     }
 

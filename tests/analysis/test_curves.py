@@ -61,11 +61,11 @@ def test_mean_lies_in_the_band(seeds: list[list[float]], window: int) -> None:
     assert (band.mean <= band.high + 1e-12).all()
 
 
-def test_annealing_starts_at_the_first_step_that_says_so() -> None:
+def test_annealing_starts_where_the_factor_on_the_target_leaves_one() -> None:
     column = "temperature/annealing"
-    assert annealing_start(train([0, 0, 0.1, 1], column)) == 2
-    assert annealing_start(train([0, 0], column)) is None
-    assert annealing_start(train([1, 1], "other")) is None
+    assert annealing_start(train([1, 1, 0.99, 0.9], column)) == 2
+    assert annealing_start(train([1, 1], column)) is None
+    assert annealing_start(train([0.9, 0.9], "other")) is None
 
 
 @pytest.mark.parametrize(("steps", "window"), [(0, 1), (8, 1), (24, 3), (64, 9), (500, 9)])

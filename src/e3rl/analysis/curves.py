@@ -63,10 +63,13 @@ def seed_band(trains: Sequence[pd.DataFrame], column: str, window: int = 1) -> B
 
 
 def annealing_start(train: pd.DataFrame) -> int | None:
-    """First rollout step whose target entropy was annealed, None where none was."""
+    """First rollout step after which the target entropy falls, None where it never does.
+
+    The ledger has the factor on the target: 1 until annealing starts, below 1 from then on.
+    """
     if "temperature/annealing" not in train:
         return None
-    steps = train.loc[train["temperature/annealing"] > 0, "rollout_step"]
+    steps = train.loc[train["temperature/annealing"] < 1, "rollout_step"]
     return None if steps.empty else int(steps.iloc[0])
 
 
