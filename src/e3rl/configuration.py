@@ -25,8 +25,8 @@ from e3rl.seeds import derive_seed
 
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 GROUPS = (
-    *("data", "policy", "engine", "budget", "temperature", "reward", "advantage", "loss"),
-    *("callbacks", "module", "trainer", "logger", "paths"),
+    *("data", "policy", "engine", "budget", "temperature", "reward", "shaping", "advantage"),
+    *("loss", "callbacks", "module", "trainer", "logger", "paths"),
 )
 MAX_SUBDIR = 200  # file systems end at 255 bytes
 
