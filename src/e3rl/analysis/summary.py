@@ -41,8 +41,8 @@ def arm_rows(
     Args:
         evaluations: from `arm_evaluations`, or made from per-problem counts.
         control: arm whose evaluations the others are compared with, by problem: at the same
-            temperature name, but `live` with whichever of the control's `live` and `matched`
-            has the nearer entropy.
+            temperature name, but `live` with whichever of the control's `live` and `matched...`
+            has the nearest entropy.
         k: the larger k; None where a problem has fewer rollouts.
         level: coverage of all intervals.
 
@@ -89,7 +89,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
 def _against(item: Evaluation, controls: Mapping[str, Evaluation]) -> Evaluation | None:
     if any(control.arm == item.arm for control in controls.values()):
         return None
-    near = [controls[name] for name in ("live", "matched") if name in controls]
+    near = [c for name, c in controls.items() if name == "live" or name.startswith("matched")]
     if item.name != "live" or not near or math.isnan(item.entropy):
         return controls.get(item.name)
     return min(near, key=lambda control: abs(control.entropy - item.entropy))
