@@ -49,4 +49,5 @@ KNOWN_COMPARISONS = (
     KnownAnswer("comparison of integers", "46", "46", "", "correct"),
     KnownAnswer("comparison of integers", "47", "46", "", "wrong"),
     KnownAnswer("comparison of numbers", "0.5", r"\frac{1}{2}", "", "correct"),
+    KnownAnswer("gold first, answer second", r"(2, \infty)", "x > 2", "", "correct"),
 )

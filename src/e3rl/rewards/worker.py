@@ -6,11 +6,9 @@ threads, locks or GPU context with the trainer, and a replacement starts ten tim
 new interpreter. Each has a pipe of its own, so that a killed one leaves no lock behind.
 """
 
-import ctypes
 import multiprocessing
 import resource
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -22,7 +20,7 @@ from e3rl.rewards.verifier import TIMEOUT, Verdict, compare_answers
 Compare = Callable[[str, str], Verdict]  # (gold, answer)
 
 START_S = 120.0  # on a busy machine
-PR_SET_PDEATHSIG = 1  # prctl(2)
+GRACE_S = 5.0  # past the deadline, after which a worker that nobody has killed ends by itself
 HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError)  # how a dead process looks here
 
 
@@ -55,6 +53,8 @@ class Worker:
             result = pipe.recv()
         except HUNG_UP as error:
             code = self.kill()
+            if code == -signal.SIGALRM:
+                return TIMEOUT
             raise WorkerDied(f"exit code {code} while comparing {answer!r}") from error
         if isinstance(result, str):
             raise RuntimeError(f"comparing {answer!r} with {gold!r} raised in a worker:\n{result}")
@@ -92,7 +92,7 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=serve,
-            args=(theirs, self.function, self.memory_limit_mb),
+            args=(theirs, self.function, self.deadline_s, self.memory_limit_mb),
             name="reward-worker",
             daemon=True,
         )
@@ -110,8 +110,12 @@ class Worker:
             )
 
 
-def serve(pipe: Connection, compare: Compare, memory_limit_mb: int) -> None:
-    """The life of a worker process: compare until the other end of the pipe is closed."""
+def serve(pipe: Connection, compare: Compare, deadline_s: float, memory_limit_mb: int) -> None:
+    """The life of a worker process: compare until the other end of the pipe is closed.
+
+    An alarm, whose default action ends the process even inside C code, sees to it that a trainer
+    that is killed leaves no hanging worker behind.
+    """
     prepare(memory_limit_mb)
     pipe.send(True)
     while True:
@@ -119,23 +123,23 @@ def serve(pipe: Connection, compare: Compare, memory_limit_mb: int) -> None:
             gold, answer = pipe.recv()
         except HUNG_UP:
             return
+        signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
         try:
             result: Verdict | str = compare(gold, answer)
         except Exception:
             # Not swallowed but carried over: raised again in the trainer.
             result = traceback.format_exc()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         pipe.send(result)
 
 
 def prepare(memory_limit_mb: int) -> None:
-    """Bound this process's memory, tie its life to its parent's, warm math-verify up.
+    """Leave Ctrl-C to the trainer, bound this process's memory, warm math-verify up.
 
-    The limit counts from what the process holds now. Its parent is the fork server, which ends
-    with the trainer: a trainer that is killed leaves no worker behind, not even one that hangs.
+    The limit counts from what the process holds now.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     pages = Path("/proc/self/statm")
     used = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 0
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,0 +1,174 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from e3rl.rewards.answer import (
+    ends_in_number,
+    is_copied,
+    is_number,
+    last_box,
+    read_answer,
+    same_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("completion", "content"),
+    [
+        (r"so \boxed{42}", "42"),
+        (r"so \boxed{ 42 }.", "42"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed {7}", "7"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{x\right.}", r"\left\{x\right."),
+        (r"\boxed{a \\}", r"a \\"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{}", ""),
+        (r"\boxed{1} and \boxed{2", None),
+        (r"\boxed{\frac{1}{2}", None),
+        (r"\boxed{1\}", None),
+        (r"\boxed 42", None),
+        ("the answer is 42", None),
+        ("", None),
+    ],
+)
+def test_last_box_is_the_last_balanced_one_or_nothing(completion: str, content: str | None) -> None:
+    assert last_box(completion) == content
+
+
+@pytest.mark.parametrize(
+    ("completion", "integer", "math"),
+    [
+        (r"\boxed{42}", "42", "42"),
+        (r"\boxed{ -7 }", "-7", "-7"),
+        (r"\boxed{007}", "007", "007"),
+        (r"\boxed{+7}", None, "+7"),
+        (r"\boxed{4 2}", None, "4 2"),
+        (r"\boxed{12+34}", None, "12+34"),
+        (r"\boxed{42.0}", None, "42.0"),
+        (r"\boxed{x=46}", None, "x=46"),
+        (r"\boxed{\$}", None, r"\$"),
+        (r"\boxed{٤}", None, "٤"),
+        (r"\boxed{ \, }", None, None),
+        (r"\boxed{$ $}", None, None),
+        ("so 3+4=7", None, None),
+        (r"\boxed{} after 10-3=7", None, None),
+        (r"\boxed{" + "1" * 301 + "}", None, None),
+        (r"\boxed{" + "1" * 300 + "}", "1" * 300, "1" * 300),
+    ],
+)
+def test_formats_accept_exactly_their_answers(
+    completion: str, integer: str | None, math: str | None
+) -> None:
+    assert read_answer(completion, "integer_box", 300) == integer
+    assert read_answer(completion, "math_box", 300) == math
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\dfrac{1}{2}", r"\frac12"),
+        (r"\frac 1 2", r"$\tfrac{1}{2}$"),
+        (r"\left( 1, 2 \right)", "(1,2)"),
+        (r"\text{Evelyn}", "Evelyn"),
+        (r"80 \%", "80"),
+        (r"10,\!010", "10010"),
+        (r"2\sqrt3", r"2 \sqrt{3}"),
+        ("x^{2}", "x^2"),
+        (r"\[ 5183 \]", "5183."),
+        (r"\frac{99}{70}", r"x=\boxed{\frac{99}{70}}"),
+        (r"7 \times 5", r"7 \cdot 5"),
+    ],
+)
+def test_layout_and_spelling_do_not_tell_answers_apart(answer: str, gold: str) -> None:
+    assert same_text(answer, gold)
+    assert same_text(gold, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("12", "1 3"), ("x^2", "x_2"), (r"\frac{1}{23}", r"\frac{12}{3}")]
+)
+def test_different_answers_are_told_apart(answer: str, gold: str) -> None:
+    assert not same_text(answer, gold)
+
+
+NUMBERS = [
+    *("46", "-46", "046", "46.0", ".5", "46.", "1,234", "12,345,678", r"1{,}234", r"10,\!010"),
+    *(r"\frac{2}{3}", r"-\frac{2}{3}", r"\frac{-2}{3}", r"\dfrac23", "2/3", r"6\frac{1}{2}"),
+    *(r"2.5 \times 10^{5}", r"3 \cdot 10^5", r"50\%", r"\$15", r"90^\circ", "x=5", r"\[ 5 \]"),
+    *(r"40 \text{ feet}", r"273 \mathrm{~km}", r"\{46\}", "(46)", r"\angle CAB=60^{\circ}"),
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_single_numbers_are_recognised(text: str) -> None:
+    assert is_number(text)
+    assert ends_in_number(text)
+
+
+@pytest.mark.parametrize("text", ["46 m", "46 cm^2", "46 km/h", "m+n=46", "1+45=46", "f(3)=46"])
+def test_answers_may_carry_a_bare_unit_or_a_relation(text: str) -> None:
+    assert ends_in_number(text)
+    assert not is_number(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("12+34", "7*5+6*4", r"7 \cdot 5", "3^2", "2^{10}", "46!", r"\sqrt{2116}", "2(23)"),
+        *("(3)(4)", r"\frac{92}{2}", r"\frac{46}{1}", "92/2", r"\frac{1}{0}", r"\binom{46}{1}"),
+        *("46=12+34", r"\frac{12+34}{1}", "1,2", "1, 100, 101", r"12 \times 10^2", "--5", "46-"),
+        *(r"3\pi", r"1+\sqrt{2}", "(1,2)", "x", "Evelyn", "", r"2 \text{ or } 3", r"9^{9^{9^9}}"),
+    ],
+)
+def test_operations_and_other_answers_are_no_numbers(text: str) -> None:
+    assert not is_number(text)
+    assert not ends_in_number(text)
+
+
+@pytest.mark.parametrize(
+    ("answer", "prompt"),
+    [
+        ("12+34", "Compute 12+34."),
+        ("12 + 34", "Compute $12+34$."),
+        (r"7 \cdot 5", r"Compute $7\times 5$."),
+        (r"\sqrt8-1", r"Simplify \(\sqrt{8} - 1\)."),
+        ("x^2-4=0", "Solve x^2 - 4 = 0."),
+        (r"\dfrac{\sqrt{12}}{2}", r"What is $\frac{\sqrt{12}}{2}$ in lowest terms?"),
+    ],
+)
+def test_expressions_of_the_prompt_are_copies(answer: str, prompt: str) -> None:
+    assert is_copied(answer, prompt)
+
+
+@pytest.mark.parametrize(
+    ("answer", "prompt"),
+    [
+        ("46", "Is it 46 or 47?"),
+        (r"\frac{1}{2}", r"Find $n$ with $n=\frac{1}{2}$."),
+        ("x=5", "Is x=5 a root?"),
+        (r"\text{Evelyn}", "Evelyn and Dan race. Who wins?"),
+        ("x", "Find x."),
+        (r"(1, 2)", "The point (1, 2)."),
+        ("2+34", "Compute 12+34."),
+        ("12+3", "Compute 12+34."),
+        (r"1+\sqrt{2}", r"Compute $2\sqrt{2}+1$."),
+    ],
+)
+def test_numbers_words_and_parts_of_longer_numbers_are_no_copies(answer: str, prompt: str) -> None:
+    assert not is_copied(answer, prompt)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.recursive(st.text("ab1 $,"), lambda inner: inner.map(lambda text: f"{{{text}}}")))
+def test_a_balanced_box_gives_back_what_it_holds(content: str) -> None:
+    assert last_box("so \\boxed{" + content + "} end") == content.strip()
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text("{}\\$%^_.,/*+-=()[]!~12ab frcqtx", max_size=40), st.text(max_size=20))
+def test_no_text_makes_the_rules_raise(answer: str, prompt: str) -> None:
+    assert same_text(answer, answer)
+    assert ends_in_number(answer) or not is_number(answer)
+    assert not (is_number(answer) and is_copied(answer, prompt))

@@ -1,0 +1,246 @@
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import reward_compares
+
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.verifier import CORRECT, ERROR, TIMEOUT, UNPARSED, WRONG, Verdict
+
+GOLD = r"\sqrt{2}"  # no number, so that answers reach the workers
+RIGHT = rf"\boxed{{good {GOLD}}}"
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[RewardPool]:
+    """One pool for the tests that only look at verdicts."""
+    with RewardPool("math_box", deadline_s=0.5, compare=reward_compares.scripted) as pool:
+        yield pool
+
+
+def judge(pool: RewardPool, *answers: str) -> list[Verdict]:
+    for answer in answers:
+        pool.submit(rf"\boxed{{{answer}}}", GOLD, "")
+    return pool.collect()
+
+
+def worker_pids() -> list[int]:
+    children = multiprocessing.active_children()
+    return [c.pid for c in children if c.name == "reward-worker" and c.pid is not None]
+
+
+def test_verdicts_come_in_the_order_of_submission(scripted: RewardPool) -> None:
+    answers = [f"{i} {GOLD if i % 3 else 'x'}" for i in range(40)]
+    expected = [CORRECT if i % 3 else WRONG for i in range(40)]
+    assert judge(scripted, *answers) == expected
+    assert scripted.collect() == []
+
+
+def test_submission_returns_the_position_in_the_next_collection(scripted: RewardPool) -> None:
+    assert [scripted.submit(RIGHT, GOLD, "") for _ in range(3)] == [0, 1, 2]
+    assert scripted.collect() == [CORRECT] * 3
+    assert scripted.submit("no box", GOLD, "") == 0
+    assert scripted.collect(progress=True) == [UNPARSED]
+
+
+def test_a_hanging_answer_costs_itself_only(scripted: RewardPool) -> None:
+    verdicts = judge(scripted, "hang", f"a {GOLD}", "deaf hang", f"b {GOLD}", "x")
+    assert verdicts == [TIMEOUT, CORRECT, TIMEOUT, CORRECT, WRONG]
+
+
+@pytest.mark.parametrize("how", ["killed", "segfault"])
+def test_an_answer_that_kills_its_worker_twice_is_an_error(scripted: RewardPool, how: str) -> None:
+    assert judge(scripted, how, f"c {GOLD}", "y") == [ERROR, CORRECT, WRONG]
+
+
+def test_a_worker_that_dies_once_is_forgiven(tmp_path: Path) -> None:
+    gold = str(tmp_path / "mark")
+    with RewardPool("math_box", workers=1, compare=reward_compares.dies_once) as pool:
+        pool.submit(r"\boxed{x}", gold, "")
+        assert pool.collect() == [CORRECT]
+
+
+def test_workers_killed_while_idle_are_replaced(scripted: RewardPool) -> None:
+    judge(scripted, "z1")
+    for pid in worker_pids():
+        os.kill(pid, signal.SIGKILL)
+    assert judge(scripted, *(f"{i} q" for i in range(300))) == [WRONG] * 300
+
+
+def test_a_bug_in_a_worker_is_raised_with_its_traceback(scripted: RewardPool) -> None:
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: a bug of ours"):
+        judge(scripted, "bug", "v")
+    assert judge(scripted, f"d {GOLD}") == [CORRECT]
+
+
+def test_submitting_and_collecting_work_off_the_main_thread(scripted: RewardPool) -> None:
+    done: list[Verdict] = []
+
+    def work() -> None:
+        for i in range(30):
+            scripted.submit(rf"\boxed{{thread {i} {GOLD}}}", GOLD, "")
+        done.extend(scripted.collect())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [CORRECT] * 30
+
+
+def test_concurrent_submitters_lose_nothing(scripted: RewardPool) -> None:
+    def submit(name: int) -> None:
+        for i in range(50):
+            scripted.submit(rf"\boxed{{{name}-{i % 7} {GOLD}}}", GOLD, "")
+
+    threads = [threading.Thread(target=submit, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert scripted.collect() == [CORRECT] * 200
+
+
+def test_the_same_answer_is_compared_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with RewardPool("math_box", compare=reward_compares.counted) as pool:
+        for _ in range(2):
+            for answer in ("x", "y", "x"):
+                pool.submit(rf"\boxed{{{answer}}}", str(log), "any prompt")
+            assert pool.collect() == [WRONG] * 3
+    assert sorted(log.read_text().split()) == ["x", "y"]
+
+
+def test_integers_and_wrong_formats_never_start_a_process() -> None:
+    before = set(worker_pids())
+    with RewardPool("integer_box") as pool:
+        for answer in ("7", "8", "3+4", "007"):
+            pool.submit(rf"\boxed{{{answer}}}", "7", "3+4=?")
+        assert pool.collect() == [CORRECT, WRONG, UNPARSED, CORRECT]
+        assert set(worker_pids()) == before
+        assert pool.counters == {"correct": 2, "wrong": 1, "unparsed": 1, "timeout": 0, "error": 0}
+
+
+@pytest.mark.parametrize("answer_format", ["integer_box", "math_box"])
+def test_self_test_passes_and_leaves_no_trace(answer_format: str) -> None:
+    with RewardPool(answer_format, workers=1) as pool:  # type: ignore[arg-type]
+        pool.submit("no box", "1", "")
+        pool.self_test()
+        assert sum(pool.counters.values()) == 0
+        assert pool.collect() == [UNPARSED]
+
+
+def test_self_test_names_what_a_broken_verifier_gets_wrong() -> None:
+    with (
+        RewardPool("integer_box", workers=1, compare=reward_compares.always_right) as pool,
+        pytest.raises(RuntimeError, match=r"comparison of integers.*'47'.*'46'.*must be wrong"),
+    ):
+        pool.self_test()
+
+
+def test_self_test_notices_swapped_arguments() -> None:
+    with (
+        RewardPool("math_box", workers=1, compare=reward_compares.gold_last) as pool,
+        pytest.raises(RuntimeError, match="gold first"),
+    ):
+        pool.self_test()
+
+
+def test_close_is_idempotent_and_quick_even_while_an_answer_hangs() -> None:
+    others = set(worker_pids())
+    pool = RewardPool("math_box", deadline_s=500, compare=reward_compares.scripted)
+    judge(pool, "x", "y")
+    pool.submit(r"\boxed{hang}", GOLD, "")
+    pool.submit(r"\boxed{hang too}", GOLD, "")
+    pool.submit(r"\boxed{hang as well}", GOLD, "")
+    ours = set(worker_pids()) - others
+    pool.close()
+    pool.close()
+    assert ours
+    assert not ours & set(worker_pids())
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(r"\boxed{x}", GOLD, "")
+
+
+def test_memory_of_a_comparison_is_bounded() -> None:
+    with RewardPool(
+        "math_box", workers=1, memory_limit_mb=128, compare=reward_compares.memory_hog
+    ) as pool:
+        assert judge(pool, "take 16", "take 512") == [CORRECT, WRONG]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"answer_format": "boxed"}, r"'boxed'.*integer_box.*math_box"),
+        ({"workers": 0}, "workers=0"),
+        ({"deadline_s": 0.0}, "deadline_s=0"),
+        ({"deadline_s": float("nan")}, "deadline_s=nan"),
+        ({"memory_limit_mb": 1}, "memory_limit_mb=1"),
+        ({"max_answer_chars": 0}, "max_answer_chars=0"),
+    ],
+)
+def test_bad_settings_are_named(arguments: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        RewardPool(**arguments)  # type: ignore[arg-type]
+
+
+HOSTILE = [
+    r"9^{9^{9^9}}\pi",
+    r"10**10**10\pi",
+    r"2^{10^9}\pi",
+    r"((9!)!)!\pi",
+    r"(x+y+z+w)^{200}",
+    r"\sum_{n=1}^{10^9} n",
+    "(" * 145 + "x" + ")" * 145,
+    "9" * 10**6,
+]
+
+
+@pytest.mark.slow
+def test_hostile_answers_earn_nothing_and_leave_their_neighbours_alone() -> None:
+    neighbours = [rf"{i}+\sqrt{{2}}" for i in range(60)]
+    with RewardPool("math_box", deadline_s=1.0, memory_limit_mb=512) as pool:
+        pool.self_test()
+        for i, answer in enumerate(neighbours):
+            pool.submit(rf"\boxed{{{answer}}}", rf"\sqrt{{2}}+{i + i % 2}", "")
+            if i < len(HOSTILE):
+                pool.submit(rf"\boxed{{{HOSTILE[i]}}}", r"\sqrt{5}", "")
+        verdicts = pool.collect()
+        hostile = verdicts[1 : 2 * len(HOSTILE) : 2]
+        others = verdicts[0 : 2 * len(HOSTILE) : 2] + verdicts[2 * len(HOSTILE) :]
+        assert all(v.reward == 0 for v in hostile)
+        assert hostile[-1] == UNPARSED
+        assert {"timeout"} <= {v.status for v in hostile}
+        assert others == [WRONG if i % 2 else CORRECT for i in range(60)]
+        assert sum(pool.counters.values()) == len(verdicts)
+
+
+@pytest.mark.slow
+def test_a_killed_trainer_leaves_no_hanging_worker(tmp_path: Path) -> None:
+    """The worker's own alarm ends it, deadline and grace after the answer came."""
+    pids = tmp_path / "pids"
+    child = multiprocessing.get_context("spawn").Process(
+        target=trainer_that_is_killed, args=(str(pids),)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    left = [int(pid) for pid in pids.read_text().split()]
+    assert left
+    patience = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in left) and time.monotonic() < patience:
+        time.sleep(0.2)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in left)
+
+
+def trainer_that_is_killed(pids: str) -> None:
+    pool = RewardPool("math_box", deadline_s=3.0, compare=reward_compares.scripted)
+    judge(pool, "x", "y")
+    pool.submit(r"\boxed{hang}", GOLD, "")
+    Path(pids).write_text(" ".join(map(str, worker_pids())))
+    os.kill(os.getpid(), signal.SIGKILL)

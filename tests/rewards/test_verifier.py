@@ -1,0 +1,234 @@
+import json
+import logging
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from e3rl.rewards import verifier
+from e3rl.rewards.answer import same_text
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.verifier import (
+    CORRECT,
+    ERROR,
+    UNPARSED,
+    WRONG,
+    Verdict,
+    check_gold,
+    compare_answers,
+    judge_by_text,
+    verify_answer,
+)
+
+# Differently written golds of equal value, up to a unit or the name of an unknown.
+EQUAL_BY_VALUE = {("$k=1$", "1"), ("10.0", "10"), ("2.0", "2")}
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "status"),
+    [
+        ("46", "46", "correct"),
+        ("46.0", "46", "correct"),
+        ("46", "46.0", "correct"),
+        ("x=46", "46", "correct"),
+        ("5", "x=5", "correct"),
+        ("1{,}234", "1234", "correct"),
+        (r"\frac{1}{2}", "0.5", "correct"),
+        (r"\frac{2}{4}", r"\frac{1}{2}", "correct"),
+        (r"\frac{1}{29322216}", r"\dfrac{1}{29,\!322,\!216}", "correct"),
+        ("80", r"80 \%", "correct"),
+        (r"90^\circ", "90", "correct"),
+        (r"40 \text{ ft}", r"40\text{ feet}", "correct"),
+        (r"\sqrt{2}+1", r"1+\sqrt{2}", "correct"),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", "correct"),
+        (r"2^{10}\pi", r"1024\pi", "correct"),
+        (r"2^{2014}", r"4^{1007}", "correct"),
+        ("{2, 1}", "1,2", "correct"),
+        (r"\left[0, 1\right)", "[0,1)", "correct"),
+        ("47", "46", "wrong"),
+        (r"\sqrt{3}", r"\sqrt{2}", "wrong"),
+        ("1, 3", "1,2", "wrong"),
+        (r"\begin{oops}", r"\sqrt{2}", "unparsed"),
+        # an operation is no answer where a number is asked for
+        ("12+34", "46", "wrong"),
+        ("7*5+6*4", "59", "wrong"),
+        ("45+1", "46", "wrong"),
+        ("3^2", "9", "wrong"),
+        ("2(23)", "25", "wrong"),
+        ("(3)(4)", "7", "wrong"),
+        (r"\frac{92}{2}", "46", "wrong"),
+        (r"\sqrt{2116}", "46", "wrong"),
+        ("46=12+34", "46", "wrong"),
+        (r"\frac{1}{3}+\frac{1}{3}", r"\frac{2}{3}", "wrong"),
+        ("12+34=46", "46", "correct"),
+    ],
+)
+def test_boxed_mathematics_is_judged(answer: str, gold: str, status: str) -> None:
+    verdict = verify_answer(rf"so \boxed{{{answer}}}", gold, "Find it.", "math_box")
+    assert verdict == Verdict(float(status == "correct"), status)
+
+
+def test_an_algebra_system_alone_would_reward_the_restated_question() -> None:
+    """Why the text rules exist; if math-verify ever changes its mind they can be reconsidered."""
+    for answer, gold in (("12+34", "46"), ("7*5+6*4", "59"), ("2(23)", "25"), ("(3)(4)", "7")):
+        assert compare_answers(gold, answer) == CORRECT
+        assert judge_by_text(answer, gold, "") == WRONG
+
+
+def test_copied_expression_is_wrong_even_though_it_is_equal() -> None:
+    prompt = r"Simplify $\frac{\sqrt{8}}{2}$."
+    assert verify_answer(r"\boxed{\sqrt{2}}", r"\sqrt{2}", prompt, "math_box") == CORRECT
+    assert verify_answer(r"\boxed{\frac{\sqrt8}{2}}", r"\sqrt{2}", prompt, "math_box") == WRONG
+
+
+def test_expression_of_the_prompt_is_right_where_it_is_the_gold_answer() -> None:
+    prompt = r"Is it $2\sqrt{6}$ or $\sqrt{6}+1$?"
+    assert verify_answer(r"\boxed{2\sqrt6}", r"2\sqrt{6}", prompt, "math_box") == CORRECT
+
+
+@pytest.mark.parametrize(
+    "completion",
+    ["so 12+34=46", "46", r"\boxed{}", r"\boxed{46", r"\boxed{46} \boxed{", "$46$", r"\boxed{ }"],
+)
+def test_a_number_without_a_closed_box_never_earns(completion: str) -> None:
+    for answer_format in ("integer_box", "math_box"):
+        assert verify_answer(completion, "46", "12+34=?", answer_format) == UNPARSED
+
+
+def test_a_number_inside_an_unreadable_box_never_earns() -> None:
+    assert compare_answers("46", r"\begin{oops} 46").reward == 0
+    assert verify_answer(r"\boxed{I guess it is 46}", "46", "", "math_box").reward == 0
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.from_regex(r"-?[0-9]{1,12}", fullmatch=True),
+    st.integers(-1, 1),
+    st.sampled_from(["", "0", "000"]),
+)
+def test_integer_path_agrees_with_math_verify(gold: str, shift: int, zeros: str) -> None:
+    number = int(gold) + shift
+    answer = f"{'-' if number < 0 else ''}{zeros}{abs(number)}"
+    fast = judge_by_text(answer, gold, "")
+    assert fast == compare_answers(gold, answer)
+    assert fast == (CORRECT if shift == 0 else WRONG)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [("-0", "0"), ("0", "-0"), ("00", "-000"), ("-7", "7"), ("9" * 300, "9" * 299 + "8")],
+)
+def test_integer_path_agrees_with_math_verify_at_the_edges(answer: str, gold: str) -> None:
+    assert judge_by_text(answer, gold, "") == compare_answers(gold, answer)
+
+
+def test_gold_is_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def spy(gold: list[object], answer: list[object], timeout_seconds: None) -> bool:
+        seen.append((str(gold[0]), str(answer[0])))
+        return False
+
+    monkeypatch.setattr(verifier, "verify", spy)
+    compare_answers("3", r"\sqrt{5}")
+    assert seen == [("3", "sqrt(5)")]
+
+
+@pytest.mark.parametrize("outside", [MemoryError, RecursionError])
+def test_exhausted_memory_or_stack_is_an_error_verdict(
+    monkeypatch: pytest.MonkeyPatch, outside: type[Exception]
+) -> None:
+    def fails(*_: object, **__: object) -> bool:
+        raise outside
+
+    monkeypatch.setattr(verifier, "verify", fails)
+    assert compare_answers("3", "x") == ERROR
+
+
+def test_bugs_propagate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> bool:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(verifier, "verify", fails)
+    with pytest.raises(TypeError, match="a bug"):
+        compare_answers("3", "x")
+
+
+def test_verdicts_are_frozen_and_picklable() -> None:
+    assert pickle.loads(pickle.dumps(CORRECT)) == CORRECT
+    with pytest.raises(AttributeError):
+        CORRECT.reward = 0.0  # type: ignore[misc]
+
+
+def test_unusable_gold_is_named_with_its_problem() -> None:
+    check_gold(" 12 ", "integer_box", "mine:3")
+    check_gold("If it rains", "math_box", "mine:4")
+    with pytest.raises(ValueError, match=r"mine:5.*'1/2'.*math_box"):
+        check_gold("1/2", "integer_box", "mine:5")
+    with pytest.raises(ValueError, match="mine:6"):
+        check_gold(" ", "math_box", "mine:6")
+
+
+def test_nothing_is_logged_about_switched_off_alarms(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        compare_answers(r"\sqrt{2}", "1")
+    assert not caplog.records
+
+
+def test_workers_need_neither_torch_nor_lightning() -> None:
+    code = (
+        "import sys, e3rl.rewards.pool, e3rl.rewards.shaping\n"
+        "assert not {'torch', 'lightning', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def real_problems() -> list[tuple[str, str, str]]:
+    """(id, prompt, gold) of the published sample of the E3 data."""
+    if not DATA.is_dir():
+        pytest.skip(f"the E3 data sample is not at {DATA}")
+    problems = []
+    for name in ("e3_train_sample", "e3_valid"):
+        rows = pq.read_table(DATA / f"{name}.parquet").to_pylist()
+        problems += [
+            (f"{name}:{i}", row["prompt"][0]["content"], row["reward_model"]["ground_truth"])
+            for i, row in enumerate(rows)
+        ]
+    with (DATA / "e3_test_sample.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    return problems + [(f"test:{i}", row["prompt"], row["answer"]) for i, row in enumerate(rows)]
+
+
+def test_every_real_gold_scores_on_its_own_problem() -> None:
+    for name, prompt, gold in real_problems():
+        completion = f"Thus the answer is \\boxed{{{gold}}}."
+        assert verify_answer(completion, gold, prompt, "math_box") == CORRECT, (name, gold)
+
+
+@pytest.mark.slow
+def test_every_real_gold_can_be_parsed_and_equals_itself_for_math_verify() -> None:
+    for name, _, gold in real_problems():
+        check_gold(gold, "math_box", name)
+        assert compare_answers(gold, gold) == CORRECT, (name, gold)
+
+
+@pytest.mark.slow
+def test_real_golds_score_on_another_problem_only_where_the_values_are_equal() -> None:
+    problems = real_problems()
+    draw = random.Random(0)
+    pairs = [(p, draw.choice(problems)[2]) for p in problems for _ in range(3)]
+    pairs = [(p, other) for p, other in pairs if not same_text(other, p[2])]
+    with RewardPool("math_box", deadline_s=5.0) as pool:
+        for (_, prompt, gold), other in pairs:
+            pool.submit(f"\\boxed{{{other}}}", gold, prompt)
+        verdicts = pool.collect()
+    equal = {(p[2], other) for (p, other), v in zip(pairs, verdicts, strict=True) if v == CORRECT}
+    assert equal == EQUAL_BY_VALUE
+    assert sum(v.status == "timeout" for v in verdicts) <= 2
