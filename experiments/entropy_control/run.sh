@@ -10,7 +10,7 @@ export OMP_NUM_THREADS=1
 
 lane() { # one seed, arm after arm
   for arm in grpo ts ts_an e3 grpo_er budget; do
-    run="$folder/$arm/seed=$1"
+    run="$folder/$arm/seed-$1"
     if [ -f "$run/summary.json" ]; then
       echo "$run is finished"
       continue

@@ -127,8 +127,9 @@ def sweep_name() -> str:
 
 
 def subdir(overrides: str) -> str:
-    """Overrides as one folder name."""
-    return (overrides.replace("/", ".") or "default")[:MAX_SUBDIR]
+    """Overrides as one folder name that needs no quotes as a value on the command line."""
+    name = overrides.replace("/", ".").replace("=", "-").replace(",", "_")
+    return name[:MAX_SUBDIR] or "default"
 
 
 def check(cfg: DictConfig) -> None:

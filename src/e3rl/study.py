@@ -66,11 +66,11 @@ def main() -> None:
 
 
 def record(arms: Mapping[str, Sequence[Run]], out: Path) -> None:
-    """Light copies of all runs, `<arm>/seed=<seed>`; budgets only where they differ."""
+    """Light copies of all runs, `<arm>/seed-<seed>`; budgets only where they differ."""
     for arm, runs in arms.items():
         for run in runs:
             uneven = run.prompts["n"].nunique() > 1
-            copy_run(run, out / arm / f"seed={run.seed}", LEDGERS if uneven else LEDGERS[:2])
+            copy_run(run, out / arm / f"seed-{run.seed}", LEDGERS if uneven else LEDGERS[:2])
 
 
 def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
