@@ -153,8 +153,11 @@ class RolloutBatch:
     def extend(self, rollouts: Sequence[Rollout], scores: Sequence[Score], pad: int) -> None:
         """Append one round of scored rollouts, padding to the longest so far.
 
-        Raises ValueError where a rollout has no token or as many log-probs as tokens is not true.
+        Raises ValueError where a rollout has no token or as many log-probs as tokens is not true,
+        and where there is not one score per rollout.
         """
+        if len(scores) != len(rollouts):
+            raise ValueError(f"{len(rollouts)} rollouts came with {len(scores)} scores")
         added = _stack(rollouts, pad)
         added["correct"] = torch.tensor([score.correct for score in scores], dtype=torch.float32)
         added["rewards"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
@@ -172,11 +175,23 @@ class RolloutBatch:
             if value is None or tuple(value.shape) != shape or value.dtype != dtype:
                 got = None if value is None else (tuple(value.shape), value.dtype)
                 raise ValueError(f"batch.{name}: expected {shape} {dtype}, got {got}")
-        mask = self.tensor("completion_mask")
+        for name in ("sampler_logprobs", "rewards", "advantages"):
+            if not bool(torch.isfinite(self.tensor(name)).all()):
+                raise ValueError(f"batch.{name} must be finite")
+        self._check_mask(self.tensor("completion_mask"))
+
+    def _check_mask(self, mask: Tensor) -> None:
         if bool((self.tensor("sampler_logprobs")[~mask] != 0).any()):
             raise ValueError("batch.sampler_logprobs must be 0 off the completion mask")
         if not bool(mask.any(dim=1).all()):
             raise ValueError("batch.completion_mask: a rollout has no sampled token")
+        column = torch.arange(mask.shape[1], device=mask.device)
+        allowed = (column > 0) & (column < self.tensor("lengths")[:, None])
+        if bool((mask & ~allowed).any()):
+            raise ValueError(
+                "batch.completion_mask: sampled tokens must follow a prompt and lie within "
+                "batch.lengths"
+            )
 
     def _expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         n, t = self.n_rollouts, int(self.tensor("tokens").shape[1])
@@ -189,6 +204,7 @@ class RolloutBatch:
             "completion_mask": ((n, t), torch.bool),
             "sampler_logprobs": ((n, t), torch.float32),
             "truncated": ((n,), torch.bool),
+            "policy_version": ((n,), torch.int64),
             "correct": ((n,), torch.float32),
             "rewards": ((n,), torch.float32),
             "advantages": ((n,), torch.float32),

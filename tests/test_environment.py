@@ -1,0 +1,22 @@
+import os
+import subprocess
+import sys
+
+from e3rl.environment import DEFAULTS, prepare
+
+
+def test_prepare_fills_in_what_is_not_set_and_leaves_the_users_choice(monkeypatch):
+    for name in DEFAULTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    prepare()
+    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {"WANDB_MODE": "online"}
+
+
+def test_importing_the_package_prepares_the_process_before_torch_is_loaded():
+    code = "import sys, os, e3rl; print('torch' in sys.modules, os.environ['OMP_WAIT_POLICY'])"
+    clean = {k: v for k, v in os.environ.items() if k not in DEFAULTS}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean
+    )
+    assert run.stdout.split() == ["False", "PASSIVE"]
