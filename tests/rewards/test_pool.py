@@ -163,7 +163,7 @@ def test_close_is_idempotent_and_quick_even_while_an_answer_hangs() -> None:
     assert ours
     assert not ours & set(worker_pids())
     with pytest.raises(RuntimeError, match="closed"):
-        pool.submit(r"\boxed{x}", GOLD, "")
+        pool.submit(r"\boxed{new}", GOLD, "")
 
 
 def test_memory_of_a_comparison_is_bounded() -> None:
