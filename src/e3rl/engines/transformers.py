@@ -7,6 +7,7 @@ rounding of padded matrix products), and the log-prob kept is that of the distri
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -91,22 +92,39 @@ class TransformersEngine:
             max_new_tokens=max(r.max_new_tokens for r in requests),
             eos_token_id=policy.stop_ids,
             pad_token_id=policy.pad_id,
+            use_cache=True,
         )
-        training = policy.model.training
-        policy.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), _unaltered(policy):
             out = policy.model.generate(
                 tokens.to(policy.device),
                 attention_mask=mask.long().to(policy.device),
                 generation_config=settings,
                 logits_processor=LogitsProcessorList([sampler]),
             )
-        policy.model.train(training)
         sampled = out[:, width:].cpu()
         return _rollouts(requests, sampled, sampler.logprobs(), policy, self._version)
 
     def close(self) -> None:
         self._policy = None
+
+
+@contextmanager
+def _unaltered(policy: Policy) -> Iterator[None]:
+    """Eval mode, and none of the model's own generation defaults, which `generate` would mix in.
+
+    A repetition penalty (Qwen2.5 ships one) or a top-k would sample from another distribution than
+    the one that is trained.
+    """
+    model = policy.model
+    modes = [(module, module.training) for module in model.modules()]
+    defaults, model.generation_config = model.generation_config, GenerationConfig()
+    model.eval()
+    try:
+        yield
+    finally:
+        model.generation_config = defaults
+        for module, training in modes:
+            module.training = training
 
 
 class InverseCdfSampler(LogitsProcessor):
