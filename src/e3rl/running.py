@@ -32,6 +32,7 @@ from e3rl.evaluating import evaluate_policy, measured
 from e3rl.ledger import export, read_rows
 from e3rl.plan import derive_plan
 from e3rl.policy import Policy
+from e3rl.rewards.golds import check_golds
 from e3rl.wandb_mirror import WandbMirror
 
 CONFIG = "config.yaml"
@@ -64,6 +65,10 @@ def execute(cfg: DictConfig) -> Outcome:
     cfg.vocabulary_size = policy.vocabulary_size
     data: PromptDataModule = instantiate(cfg.data, _convert_="all")
     data.bind(policy.encode)
+    check_golds(
+        [(p.id, p.answer) for p in [*data.train_problems, *data.validation_problems]],
+        cfg.reward.answer_format,
+    )
     plan = derive_plan(cfg, data, policy)
     if resume:
         check_same_run(cfg, run_dir)

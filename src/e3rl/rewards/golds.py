@@ -1,0 +1,26 @@
+"""Checking every gold answer before a run: one that nothing can match teaches nothing."""
+
+from collections.abc import Iterable
+
+from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.verifier import check_gold
+
+SHOWN = 20  # faults that the message lists
+
+
+def check_golds(answers: Iterable[tuple[str, str]], answer_format: AnswerFormat) -> None:
+    """Raise one ValueError naming the problems whose gold answer no completion could match.
+
+    `answers` are (problem id, gold answer) pairs; equal answers are parsed once.
+    """
+    first = {answer: problem_id for problem_id, answer in reversed(list(answers))}
+    faults = []
+    for answer, problem_id in first.items():
+        try:
+            check_gold(answer, answer_format, problem_id)
+        except ValueError as fault:
+            faults.append(str(fault))
+    if faults:
+        listed = "\n".join(f"  - {fault}" for fault in sorted(faults)[:SHOWN])
+        more = f"\n  ... and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise ValueError(f"{len(faults)} gold answers cannot be matched:\n{listed}{more}")
