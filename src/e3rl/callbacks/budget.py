@@ -43,7 +43,12 @@ class RolloutBudget(Slot):
         batch.ranks = torch.from_numpy(allocation.ranks[own].copy())
         batch.plan = allocation.plan
         if len(shards) > 1:
-            assert isinstance(allocation.plan, SingleRound)
+            if not isinstance(allocation.plan, SingleRound):
+                raise ValueError(
+                    f"{type(allocation.plan).__name__} decides round by round over all prompts, "
+                    f"which {len(shards)} ranks cannot share: use trainer.devices=1 or a budget "
+                    "with all counts known beforehand"
+                )
             batch.plan = SingleRound(allocation.plan.counts[own])
 
     def on_train_batch_end(

@@ -24,13 +24,13 @@ class RewardScorer(Slot):
     """
 
     slot = "reward"
-    writes = ("scorer",)
+    writes = validation_writes = ("scorer",)
 
     def __init__(self, pool: RewardPool, shaping: Shaping | None = None) -> None:
         self.pool = pool
         self.shaping = shaping
         self.reads = ("ranks",) if shaping else ()
-        self._totals: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()  # training verdicts of the run so far, by status
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -39,7 +39,7 @@ class RewardScorer(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        batch.scorer = PooledScorer(self.pool, batch, self.shaping)
+        batch.scorer = PooledScorer(self.pool, batch, self.shaping, _shows_progress(trainer))
 
     def on_validation_batch_start(
         self,
@@ -49,7 +49,7 @@ class RewardScorer(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        batch.scorer = PooledScorer(self.pool, batch, None)
+        batch.scorer = PooledScorer(self.pool, batch, None, _shows_progress(trainer))
 
     def on_train_batch_end(
         self,
@@ -62,7 +62,7 @@ class RewardScorer(Slot):
         assert isinstance(batch.scorer, PooledScorer)
         counts = all_sum([batch.scorer.counts[status] for status in STATUSES])
         for status, count in zip(STATUSES, counts, strict=True):
-            self._totals[status] += int(count)
+            self.totals[status] += int(count)
             batch.report[f"reward/{status}"] = count
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -75,17 +75,24 @@ class RewardScorer(Slot):
         self.pool.close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"totals": dict(self._totals)}
+        return {"totals": dict(self.totals)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._totals = Counter(state_dict["totals"])
+        self.totals = Counter(state_dict["totals"])
+
+
+def _shows_progress(trainer: Trainer) -> bool:
+    return trainer.is_global_zero and trainer.progress_bar_callback is not None
 
 
 class PooledScorer:
     """Scores one batch's rollouts; fits `batch.scorer`."""
 
-    def __init__(self, pool: RewardPool, batch: RolloutBatch, shaping: Shaping | None) -> None:
+    def __init__(
+        self, pool: RewardPool, batch: RolloutBatch, shaping: Shaping | None, progress: bool
+    ) -> None:
         self._pool = pool
+        self._progress = progress
         self._batch = batch
         self._shaping = shaping
         self._waiting: list[Rollout] = []
@@ -98,7 +105,7 @@ class PooledScorer:
 
     def collect(self) -> list[Score]:
         rollouts, self._waiting = self._waiting, []
-        verdicts = self._pool.collect()
+        verdicts = self._pool.collect(self._progress)
         self.counts.update(verdict.status for verdict in verdicts)
         correct = [verdict.reward for verdict in verdicts]
         rewards: Sequence[float] = correct

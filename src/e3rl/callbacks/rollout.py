@@ -26,8 +26,8 @@ class RolloutSampler(Slot):
     """
 
     slot = "rollout"
-    reads = ("plan", "temperature_of", "scorer")
-    writes = (
+    reads = validation_reads = ("plan", "temperature_of", "scorer")
+    writes = validation_writes = (
         *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
         *("sampler_logprobs", "truncated", "policy_version", "completions", "correct", "rewards"),
     )
@@ -113,10 +113,12 @@ class RolloutSampler(Slot):
         scores = batch.scorer.collect()
         waited = time.monotonic() - waiting
         # Engines finish in any order; the batch has one order only.
-        order = sorted(range(len(arrived)), key=lambda i: (arrived[i].prompt, arrived[i].sample))
-        if len(order) != len(requests):
+        places = [(rollout.prompt, rollout.sample) for rollout in arrived]
+        order = sorted(range(len(arrived)), key=places.__getitem__)
+        if [places[i] for i in order] != [(r.prompt, r.sample) for r in requests]:
             raise RuntimeError(
-                f"the engine returned {len(order)} rollouts for {len(requests)} requests"
+                f"the engine returned {len(order)} rollouts for {len(requests)} requests, "
+                f"{len(set(places))} of them different: it must return each of them once"
             )
         batch.extend([arrived[i] for i in order], [scores[i] for i in order], pad)
         return waited

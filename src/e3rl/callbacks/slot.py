@@ -1,13 +1,14 @@
 """`Slot`: the skeleton that every callback of the stack shares.
 
-A slot says which fields of the batch it reads and writes. Slots meet on the batch alone; at start
-each one checks that what it reads has a producer earlier in the list, so that a wrong order or a
-missing callback is an error that names both.
+A slot says which fields of the batch it reads and writes, in training and in validation. Slots
+meet on the batch alone; at start each one checks that what it reads has its producers earlier in
+the list, so that a wrong order or a missing callback is an error that names both.
 """
 
 from typing import ClassVar
 
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import WRITERS
 
@@ -18,37 +19,55 @@ class Slot(Callback):
     slot: ClassVar[str]
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    validation_reads: tuple[str, ...] = ()
+    validation_writes: tuple[str, ...] = ()
 
     @property
     def state_key(self) -> str:
         return f"e3rl/{self.slot}"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        check_order(self, [c for c in trainer.callbacks if isinstance(c, Slot)])  # type: ignore[attr-defined]
+        stack = [c for c in trainer.callbacks if isinstance(c, Slot)]  # type: ignore[attr-defined]
+        # The baseline is validated before training: what training lacks must show before it.
+        if stage == TrainerFn.FITTING or any(trains_only(other) for other in stack):
+            check_order(self, stack)
+        if stage != TrainerFn.FITTING or trainer.enable_validation:
+            check_order(self, stack, validation=True)
 
 
-def check_order(slot: Slot, stack: list[Slot]) -> None:
-    """Raise ValueError where a field that `slot` reads is not written by an earlier slot."""
-    earlier = stack[: next(i for i, other in enumerate(stack) if other is slot)]
-    for field in slot.reads:
-        if any(field in other.writes for other in earlier):
+def trains_only(slot: Slot) -> bool:
+    """Whether a slot has no part in validation, so that its stack is one for training."""
+    validates = slot.validation_reads or slot.validation_writes
+    return bool(slot.reads or slot.writes) and not validates
+
+
+def check_order(slot: Slot, stack: list[Slot], validation: bool = False) -> None:
+    """Raise ValueError where a field that `slot` reads is not written by earlier slots alone."""
+    position = next(i for i, other in enumerate(stack) if other is slot)
+    for field in slot.validation_reads if validation else slot.reads:
+        writers = [i for i, other in enumerate(stack) if field in _written(other, validation)]
+        late = [i for i in writers if i > position]
+        if not late and any(i < position for i in writers):
             continue
-        late = [other.slot for other in stack if field in other.writes and other is not slot]
-        producer = late[0] if late else WRITERS[field]
-        place = "stands after it" if late else "is not in the stack"
+        if late:
+            producer, place = stack[late[0]].slot, "stands after it"
+        else:
+            producer = "pass_at_k" if validation and field == "plan" else WRITERS[field]
+            place = "is not in the stack"
         raise ValueError(
             f"callback `{slot.slot}` reads batch.{field}, but its producer `{producer}` {place}: "
             "put them in the order of conf/callbacks/default.yaml"
         )
 
 
+def _written(slot: Slot, validation: bool) -> tuple[str, ...]:
+    return slot.validation_writes if validation else slot.writes
+
+
 def rollout_step(trainer: Trainer) -> int:
-    """0-based index of the current training batch over the whole run (also right after resume).
+    """0-based index of the current training batch over the whole run (also right after resume);
+    -1 before the first.
 
     `trainer.global_step` counts optimiser steps, which are more or fewer than batches.
     """
     return int(trainer.fit_loop.total_batch_idx)
-
-
-def is_rank_zero(trainer: Trainer) -> bool:
-    return bool(trainer.is_global_zero)

@@ -19,7 +19,7 @@ class TemperatureScheduler(Slot):
     """
 
     slot = "temperature"
-    writes = ("temperature_of",)
+    writes = validation_writes = ("temperature_of",)
 
     def __init__(self, strategy: TemperatureRule) -> None:
         self.strategy = strategy
