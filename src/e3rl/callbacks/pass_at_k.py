@@ -1,17 +1,20 @@
 """Slot `pass_at_k`: what is sampled in validation, and the unbiased pass@k of it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from numpy.typing import NDArray
+from torch import Tensor
 
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.slot import Slot
-from e3rl.callbacks.validation_plan import Evaluation, ValidationPlan
+from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.callbacks.validation_plan import Evaluation, Segment, ValidationPlan
 from e3rl.ledger_logger import ledgers, log_row
 from e3rl.reduce import all_gather
 from e3rl.statistics.bootstrap import cluster_bootstrap
@@ -19,8 +22,23 @@ from e3rl.statistics.pass_at_k import pass_at_k
 
 
 @dataclass(frozen=True)
+class Tally:
+    """One problem's rollouts in one evaluation."""
+
+    name: str
+    temperature: float
+    problem_id: str
+    source: str
+    n: int
+    correct: int
+    entropy_sum: float  # nats
+    tokens: int
+    truncated: int
+
+
+@dataclass(frozen=True)
 class Counts:
-    """One evaluation of some problems: what pass@k and its intervals are made from."""
+    """One evaluation of all problems: what pass@k and its intervals are made from."""
 
     name: str
     temperature: float
@@ -43,8 +61,8 @@ class PassAtK(Slot):
     """
 
     slot = "pass_at_k"
-    reads = ("temperature_of",)
-    writes = ("plan", "temperature_of")
+    validation_reads = ("temperature_of",)
+    validation_writes = ("plan", "temperature_of")
 
     def __init__(
         self,
@@ -55,14 +73,14 @@ class PassAtK(Slot):
         names = [evaluation.name for evaluation in evaluations]
         if len(set(names)) != len(names) or not names:
             raise ValueError(f"evaluations are named {names}: give one or more, each its own name")
-        if min(ks) < 1:
-            raise ValueError(f"ks={list(ks)}: every k must be at least 1")
+        if not ks or min(ks) < 1:
+            raise ValueError(f"ks={list(ks)}: give one or more, each at least 1")
         self.evaluations = list(evaluations)
         self.ks = sorted(ks)
         self.seed = seed
         self.results: list[Counts] = []  # of the last validation
         self._plan = ValidationPlan([])
-        self._collected: list[Counts] = []
+        self._collected: list[Tally] = []
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._plan = ValidationPlan(
@@ -92,17 +110,18 @@ class PassAtK(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._collected += [
-            count_correct(batch, segment.evaluation, segment.start, segment.n, segment.temperature)
-            for segment in self._plan.segments
-            if segment.evaluation
-        ]
+        for segment in self._plan.segments:
+            if segment.evaluation:
+                self._collected += tally(batch, segment)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        parts = [part for rank_parts in all_gather(self._collected) for part in rank_parts]
-        names = dict.fromkeys(part.name for part in parts)
-        self.results = [merge([p for p in parts if p.name == name]) for name in names]
-        step = int(trainer.fit_loop.total_batch_idx) + 1
+        tallies = [each for shard in all_gather(self._collected) for each in shard]
+        names = dict.fromkeys(each.name for each in tallies)
+        self.results = [merge([t for t in tallies if t.name == name]) for name in names]
+        # A sanity check sees some problems only; all evaluations may wait for the last validation.
+        if trainer.sanity_checking or not self.results:
+            return
+        step = rollout_step(trainer) + 1
         row: dict[str, float] = {}
         for counts in self.results:
             row |= metrics(counts, self.ks)
@@ -116,44 +135,63 @@ def _is_last(trainer: Trainer) -> bool:
     if trainer.state.fn != TrainerFn.FITTING:
         return False
     total = (trainer.max_epochs or 0) * trainer.num_training_batches
-    return bool(trainer.fit_loop.total_batch_idx + 1 >= total)
+    return rollout_step(trainer) + 1 >= total
 
 
-def count_correct(batch: RolloutBatch, name: str, start: int, n: int, temperature: float) -> Counts:
-    """Counts of the rollouts whose sample index lies in [start, start + n)."""
+def tally(batch: RolloutBatch, segment: Segment) -> list[Tally]:
+    """What the rollouts of a segment came to, prompt by prompt."""
     sample = batch.tensor("sample")
-    rows = (sample >= start) & (sample < start + n)
-    right = batch.tensor("group")[rows][batch.tensor("correct")[rows] > 0.5]
-    return Counts(
-        name=name,
-        temperature=temperature,
-        problem_id=batch.prompt_ids,
-        source=batch.sources,
-        n=[n] * batch.n_prompts,
-        correct=right.bincount(minlength=batch.n_prompts).tolist(),
-        entropy_sum=-float(batch.tensor("sampler_logprobs")[rows].double().sum()),
-        tokens=int(batch.tensor("completion_mask")[rows].sum()),
-        truncated=int(batch.tensor("truncated")[rows].sum()),
+    rows = (sample >= segment.start) & (sample < segment.start + segment.n)
+    group = batch.tensor("group")[rows]
+
+    def by_prompt(values: Tensor) -> list[float]:
+        sums = torch.zeros(batch.n_prompts, dtype=torch.float64, device=group.device)
+        return sums.index_add(0, group, values[rows].double()).tolist()
+
+    surprisal = -batch.tensor("sampler_logprobs").double().sum(dim=1)
+    if segment.temperature == 0:  # engines score a greedy choice at temperature 1
+        surprisal = torch.zeros_like(surprisal)
+    figures = zip(
+        batch.prompt_ids,
+        batch.sources,
+        by_prompt(batch.tensor("correct")),
+        by_prompt(surprisal),
+        by_prompt(batch.tensor("completion_mask").sum(dim=1)),
+        by_prompt(batch.tensor("truncated")),
+        strict=True,
     )
+    return [
+        Tally(
+            name=segment.evaluation,
+            temperature=segment.temperature,
+            problem_id=problem_id,
+            source=source,
+            n=segment.n,
+            correct=round(correct),
+            entropy_sum=entropy,
+            tokens=round(tokens),
+            truncated=round(truncated),
+        )
+        for problem_id, source, correct, entropy, tokens, truncated in figures
+    ]
 
 
-def merge(parts: Sequence[Counts]) -> Counts:
+def merge(tallies: Sequence[Tally]) -> Counts:
     """One evaluation over all batches and ranks; a problem that ranks share counts once."""
-    seen: dict[str, tuple[str, int, int]] = {}
-    for part in parts:
-        rows = zip(part.problem_id, part.source, part.n, part.correct, strict=True)
-        for problem_id, source, n, correct in rows:
-            seen.setdefault(problem_id, (source, n, correct))
+    seen: dict[str, Tally] = {}
+    for each in tallies:
+        seen.setdefault(each.problem_id, each)
+    problems = list(seen.values())
     return Counts(
-        name=parts[0].name,
-        temperature=parts[0].temperature,
+        name=problems[0].name,
+        temperature=problems[0].temperature,
         problem_id=list(seen),
-        source=[source for source, _, _ in seen.values()],
-        n=[n for _, n, _ in seen.values()],
-        correct=[correct for _, _, correct in seen.values()],
-        entropy_sum=sum(part.entropy_sum for part in parts),
-        tokens=sum(part.tokens for part in parts),
-        truncated=sum(part.truncated for part in parts),
+        source=[p.source for p in problems],
+        n=[p.n for p in problems],
+        correct=[p.correct for p in problems],
+        entropy_sum=math.fsum(p.entropy_sum for p in problems),
+        tokens=sum(p.tokens for p in problems),
+        truncated=sum(p.truncated for p in problems),
     )
 
 

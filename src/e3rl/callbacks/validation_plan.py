@@ -17,11 +17,13 @@ class Evaluation:
     Args:
         name: part of the metric names, `val/<name>/pass@k`.
         n: rollouts per problem (pass@k wants n >= 4 k to be quiet).
-        temperature: 0 = greedy; None = the live training temperature, or the matched one.
+        temperature: 0 = greedy; None = the live training temperature (of a group's first rollout,
+            where a rule gives each its own), or the matched one.
         entropy: sample at the temperature that gives this entropy (nats per token).
         last_only: leave it to the last validation of a run.
 
-    Raises ValueError for a negative temperature, n < 1, or both a temperature and an entropy.
+    Raises ValueError for a name that metrics cannot carry, n < 1, a negative temperature, more than
+    one greedy rollout, an entropy that is not positive, or both a temperature and an entropy.
     """
 
     name: str
@@ -31,8 +33,18 @@ class Evaluation:
     last_only: bool = False
 
     def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise ValueError(f"evaluation name {self.name!r}: use a word without slashes")
         if self.n < 1:
             raise ValueError(f"evaluation {self.name}: n={self.n}, use at least 1")
+        if self.temperature == 0 and self.n > 1:
+            raise ValueError(
+                f"evaluation {self.name}: n={self.n} greedy rollouts are all alike, use n=1"
+            )
+        if self.entropy is not None and not self.entropy > 0:
+            raise ValueError(
+                f"evaluation {self.name}: entropy={self.entropy}, use more than 0 nats per token"
+            )
         if self.temperature is not None and self.temperature < 0:
             raise ValueError(
                 f"evaluation {self.name}: temperature={self.temperature}, use 0 (greedy) or more"
