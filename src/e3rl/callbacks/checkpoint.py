@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import rollout_step
-from e3rl.checkpoint_io import checkpoints
+from e3rl.checkpoint_io import checkpoints, checksum_file, step_of
 from e3rl.ledger_logger import ledgers
 
 KEY = "e3rl"
@@ -21,11 +22,12 @@ class RunCheckpoint(Checkpoint):
     """Saves on rollout steps (Lightning counts optimiser steps) and keeps the newest few.
 
     A step that is validated is saved after its validation, so a resumed run neither repeats nor
-    loses one. Beside weights, optimiser, loader and slots a checkpoint holds the ledgers' row
+    loses one. Going on from an earlier checkpoint sets the later ones aside (`.superseded`), as it
+    does their rows. Beside weights, optimiser, loader and slots a checkpoint holds the ledgers' row
     counts and the states of all random generators.
 
     Args:
-        folder: where `step=000064.ckpt` files go.
+        folder: where `step-000064.ckpt` files go.
         every: rollout steps between checkpoints; the last step is always saved.
         keep: newest checkpoints that stay.
     """
@@ -43,9 +45,7 @@ class RunCheckpoint(Checkpoint):
     def state_key(self) -> str:
         return "e3rl/checkpoint"
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._generators is not None:  # set up code may have drawn numbers since loading
             restore_generators(self._generators)
             self._generators = None
@@ -64,7 +64,8 @@ class RunCheckpoint(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         finished = rollout_step(trainer) + 1
-        if trainer.state.fn == "fit" and self._due(trainer, finished):
+        training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if training and self._due(trainer, finished):
             self._save(trainer, finished)
 
     def _due(self, trainer: Trainer, finished: int) -> bool:
@@ -72,7 +73,7 @@ class RunCheckpoint(Checkpoint):
         return finished % self.every == 0 or finished == total
 
     def _save(self, trainer: Trainer, finished: int) -> None:
-        trainer.save_checkpoint(self.folder / f"step={finished:06d}.ckpt")
+        trainer.save_checkpoint(self.folder / f"step-{finished:06d}.ckpt")
         if trainer.is_global_zero:
             for path in checkpoints(self.folder)[: -self.keep]:
                 trainer.strategy.remove_checkpoint(path)
@@ -81,12 +82,18 @@ class RunCheckpoint(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         rows = [ledger.rows() for ledger in ledgers(trainer)]
-        checkpoint[KEY] = {"rows": rows[0] if rows else {}, "generators": generator_states()}
+        checkpoint[KEY] = {
+            "finished": rollout_step(trainer) + 1,
+            "rows": rows[0] if rows else {},
+            "generators": generator_states(),
+        }
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._generators = checkpoint[KEY]["generators"]
+        if trainer.is_global_zero:  # before the rows: a later checkpoint counts more of them
+            set_aside(self.folder, checkpoint[KEY]["finished"])
         for ledger in ledgers(trainer):
             ledger.rewind(checkpoint[KEY]["rows"])
 
@@ -96,7 +103,23 @@ def validation_due(trainer: Trainer, finished: int) -> bool:
     every = trainer.val_check_batch
     if every is None or every == float("inf") or not trainer.enable_validation:
         return False
-    return finished % int(every) == 0
+    epochs = trainer.check_val_every_n_epoch
+    if epochs is None:
+        return finished % int(every) == 0
+    in_epoch = trainer.fit_loop.batch_idx + 1
+    return (trainer.current_epoch + 1) % epochs == 0 and in_epoch % int(every) == 0
+
+
+def set_aside(folder: Path, finished: int) -> None:
+    """Rename the checkpoints of later rollout steps than `finished`, sound or damaged.
+
+    Left in place they would outlive the newer ones that `keep` counts, and `ckpt_path=last` would
+    take up a course that the ledgers have left.
+    """
+    for path in checkpoints(folder):
+        if step_of(path) > finished:
+            path.replace(path.with_name(f"{path.name}.superseded"))
+            checksum_file(path).unlink(missing_ok=True)
 
 
 def generator_states() -> dict[str, Any]:
