@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from e3rl.ledger import Ledger
+from e3rl.reduce import rank
 
 FILES = ("metrics", "prompts", "validation", "completions")
 
@@ -59,7 +60,9 @@ class LedgerLogger(Logger):
         self._ledger(file).append(row)
 
     def rows(self) -> dict[str, int]:
-        """Complete rows of every ledger, for the checkpoint."""
+        """Complete rows of every ledger, for the checkpoint; empty on other ranks than zero."""
+        if rank() != 0:  # opening a ledger repairs it, so only one process may
+            return {}
         return {file: self._ledger(file).rows for file in FILES}
 
     @rank_zero_only

@@ -7,6 +7,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 AXIS = "rollout_step"
+COMPLETIONS = "completions"
 COMPLETION_COLUMNS = ("rollout_step", "prompt", "completion", "answer", "reward", "temperature")
 
 
@@ -23,8 +24,8 @@ class WandbMirror(WandbLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        if AXIS not in metrics:  # what Lightning logs by itself repeats our rows
-            return
+        if AXIS not in metrics and COMPLETIONS not in metrics:
+            return  # what Lightning logs by itself repeats our rows
         run = self.experiment
         if not self._axis_defined:
             run.define_metric(AXIS)
@@ -36,4 +37,12 @@ class WandbMirror(WandbLogger):
     def log_completions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A table of sampled completions."""
         data = [[row[column] for column in COMPLETION_COLUMNS] for row in rows]
-        self.log_table("completions", columns=list(COMPLETION_COLUMNS), data=data)
+        self.log_table(COMPLETIONS, columns=list(COMPLETION_COLUMNS), data=data)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """After a crash the run is closed, or the next one of a sweep would write into it."""
+        super().finalize(status)
+        if status == "failed" and self._experiment is not None:
+            self._experiment.finish(exit_code=1)
+            self._experiment = None
