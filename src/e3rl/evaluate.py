@@ -12,7 +12,7 @@ import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.checkpoint_io import newest_sound
+from e3rl.checkpoint_io import PATTERN, DamagedCheckpointError, newest_sound
 from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers, run_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(cfg: DictConfig) -> float:
     quiet()
     try:
         return evaluate(cfg)
-    except (ConfigurationError, FileNotFoundError) as error:
+    except (ConfigurationError, FileNotFoundError, DamagedCheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
@@ -61,7 +61,9 @@ def evaluate(cfg: DictConfig) -> float:
     rows = arm_rows([measured(name, c) for c in counts], k=min(max(cfg.ks), cfg.n))
     out = Path(cfg.out)
     out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"rollout_step": 0, **vars(c)}) for c in counts]
+    found = PATTERN.search(checkpoint.name) if checkpoint else None
+    step = int(found[1]) if found else 0
+    lines = [json.dumps({"rollout_step": step, **vars(c)}) for c in counts]
     (out / "validation.jsonl").write_text("\n".join(lines) + "\n")
     (out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
     print(f"\n{render(rows)}\n\nper-problem counts: {out / 'validation.jsonl'}")
