@@ -12,6 +12,7 @@ from e3rl.data.problem import Problem
 
 EMBEDDED = "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 Render = Literal["auto", "chat", "plain"]
 
 
@@ -24,6 +25,7 @@ class Policy(nn.Module):
     """A causal LM with the text side that belongs to it.
 
     The update and the engines see token ids only; prompts are rendered and encoded once, here.
+    Dropout is off: importance ratios and probes need the very function that sampled.
 
     Args:
         path: "embedded" (the tiny warm-started policy), a local folder, or a hub name.
@@ -62,9 +64,10 @@ class Policy(nn.Module):
         self.model = _load_model(
             self.path, DTYPES[dtype], attention, trust_remote_code, random_weights
         )
+        # transformers recomputes activations in train mode only, and is silent about it in eval.
+        self.model.train(gradient_checkpointing)
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
-            self.model.config.use_cache = False
         self.render = self._render_mode(render)
         self.instruction = instruction
         self._split_head: bool | None = None
@@ -178,9 +181,15 @@ def _plain_text(prompt: str | tuple[dict[str, str], ...]) -> str:
 
 
 def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    # For some families AutoTokenizer puts the family's own tokenizer in the place of any other,
+    # so that a Qwen2 with, say, single characters as tokens would be split by Qwen2's rules.
+    saved = get_tokenizer_config(path, trust_remote_code=trust_remote_code)
+    generic = saved.get("tokenizer_class") in GENERIC_TOKENIZERS and "auto_map" not in saved
+    loader = PreTrainedTokenizerFast if generic else AutoTokenizer
+    tokenizer = loader.from_pretrained(path, trust_remote_code=trust_remote_code)
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"the tokenizer of {path} has no end-of-sequence token, so completions cannot end: "
@@ -194,14 +203,15 @@ def _load_model(
 ) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    for name, value in vars(config.get_text_config()).items():
+        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+            setattr(config.get_text_config(), name, 0.0)
+    options = {
+        "dtype": dtype,
+        "attn_implementation": attention,
+        "trust_remote_code": trust_remote_code,
+    }
     if random_weights:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        return AutoModelForCausalLM.from_config(
-            config,
-            dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=trust_remote_code,
-        )
-    return AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, attn_implementation=attention, trust_remote_code=trust_remote_code
-    )
+        return AutoModelForCausalLM.from_config(config, **options)
+    return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
