@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from e3rl.checkpoint_io import checkpoints
+from e3rl.checkpoint_files import checkpoints
 from e3rl.seeds import derive_seed
 
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}

@@ -12,7 +12,7 @@ import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.checkpoint_io import PATTERN, DamagedCheckpointError, newest_sound
+from e3rl.checkpoint_files import PATTERN, DamagedCheckpointError, newest_sound
 from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers, run_of
 
 if TYPE_CHECKING:

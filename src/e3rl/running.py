@@ -25,7 +25,8 @@ from e3rl.analysis.figures import save_figures
 from e3rl.analysis.runs import Run, load_run
 from e3rl.analysis.summary import arm_evaluations, arm_rows, render
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.checkpoint_io import AtomicCheckpointIO, newest_sound
+from e3rl.checkpoint_files import newest_sound
+from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.configuration import ConfigurationError, check, resolved, run_of
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.evaluating import evaluate_policy, measured

@@ -100,7 +100,7 @@ def shortened(value: Any) -> Any:
 
 def record_control(run: Run, out: Path) -> None:
     """The control's run and its final policy (safetensors), for tables of later runs."""
-    from e3rl.checkpoint_io import newest_sound
+    from e3rl.checkpoint_files import newest_sound
     from e3rl.evaluating import load_weights
     from e3rl.policy import Policy
 
@@ -144,7 +144,7 @@ def evaluate_at(run: Run, entropies: Mapping[str, float]) -> dict[str, Evaluatio
     from hydra.utils import instantiate
 
     from e3rl.callbacks.validation_plan import Evaluation as Wanted
-    from e3rl.checkpoint_io import newest_sound
+    from e3rl.checkpoint_files import newest_sound
     from e3rl.evaluating import evaluate_policy, load_weights, measured
     from e3rl.policy import Policy
 

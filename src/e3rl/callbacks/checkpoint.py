@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import rollout_step
-from e3rl.checkpoint_io import checkpoints, checksum_file, step_of
+from e3rl.checkpoint_files import checkpoints, checksum_file, step_of
 from e3rl.ledger_logger import ledgers
 
 KEY = "e3rl"
