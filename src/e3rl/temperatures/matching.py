@@ -7,6 +7,8 @@ control is the other arm sampled at equal entropy.
 import math
 
 FIRST_ELASTICITY = 0.7  # guess of d ln H / d ln tau before two points are known
+ELASTICITIES = (0.35, 3.0)  # what a measured one is kept within
+APART = 0.1  # in ln tau; the slope between nearer points is sampling noise
 
 
 class EntropyMatcher:
@@ -58,7 +60,22 @@ class EntropyMatcher:
         below = max((p for p in self._points if p[1] <= 0), key=lambda p: p[1], default=None)
         above = min((p for p in self._points if p[1] > 0), key=lambda p: p[1], default=None)
         if below and above and below[0] < above[0]:
-            share = -below[1] / (above[1] - below[1])
-            return below[0] + share * (above[0] - below[0])
-        x, error = self._points[-1]
-        return x - error / FIRST_ELASTICITY
+            return self._between(below, above)
+        best, *others = sorted(self._points, key=lambda point: abs(point[1]))
+        slope = FIRST_ELASTICITY
+        if far := [p for p in others if abs(p[0] - best[0]) >= APART]:
+            measured = (far[0][1] - best[1]) / (far[0][0] - best[0])
+            slope = min(max(measured, ELASTICITIES[0]), ELASTICITIES[1])
+        return best[0] - best[1] / slope
+
+    def _between(self, below: tuple[float, float], above: tuple[float, float]) -> float:
+        """False position; the end that has stood still counts half for each time it did (the
+        Illinois rule), since on a curved entropy all guesses would fall on one side."""
+        sides = [error > 0 for _, error in self._points]
+        repeats = next((i for i, side in enumerate(reversed(sides)) if side != sides[-1]), 1)
+        lower, upper = below[1], above[1]
+        if sides[-1]:
+            lower /= 2 ** (repeats - 1)
+        else:
+            upper /= 2 ** (repeats - 1)
+        return below[0] - lower / (upper - lower) * (above[0] - below[0])
