@@ -1,0 +1,135 @@
+"""The reward slot: counters, shaping of training rewards alone, and the pool's life."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slots
+
+from e3rl.batch import Rollout
+from e3rl.budgets.e3_rank import E3Rank
+from e3rl.callbacks.budget import RolloutBudget
+from e3rl.callbacks.reward import RewardScorer
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.engines.base import RolloutRequest
+from e3rl.rewards.pool import STATUSES
+from e3rl.rewards.shaping import LengthShaping
+
+
+def by_sample(request: RolloutRequest) -> tuple[str, list[float]]:
+    """Samples 0 and 1 right, 2 wrong, 3 hangs; the longer the later."""
+    return ("right", "right", "wrong", "hung")[request.sample], [-1.0] * (1 + request.sample)
+
+
+def scripted(shaping: Any = None, **changed: Any) -> dict[str, Any]:
+    return slots(
+        reward=RewardScorer(ScriptedPool(), shaping),  # type: ignore[arg-type]
+        rollout=RolloutSampler(ScriptedEngine(by_sample), 9, SEED),
+        **changed,
+    )
+
+
+def test_counters_tell_how_the_step_s_answers_came_out() -> None:
+    fit = Fit(scripted(), validate_every=1).validate().fit()
+    for batch in fit.watcher.trained:
+        counts = {status: batch.report[f"reward/{status}"] for status in STATUSES}
+        assert counts == {"correct": 4, "wrong": 2, "unparsed": 0, "timeout": 2, "error": 0}
+
+
+def test_totals_count_training_and_go_on_after_a_round_trip() -> None:
+    stack = scripted()
+    Fit(stack, validate_every=1).validate().fit()
+    state = stack["reward"].state_dict()
+    assert state == {"totals": {"correct": 12, "wrong": 6, "unparsed": 0, "timeout": 6, "error": 0}}
+    resumed = scripted()
+    resumed["reward"].load_state_dict(state)
+    Fit(resumed).fit()
+    assert resumed["reward"].state_dict()["totals"]["timeout"] == 12
+
+
+def test_shaping_takes_lengths_and_ranks_and_leaves_correct_alone() -> None:
+    seen: list[tuple[list[float], list[int], list[float]]] = []
+
+    def shaping(
+        rewards: Sequence[float], lengths: Sequence[int], ranks: Sequence[float]
+    ) -> list[float]:
+        seen.append((list(rewards), list(lengths), list(ranks)))
+        return [r * (1 - length / 10) for r, length in zip(rewards, lengths, strict=True)]
+
+    budget = RolloutBudget(E3Rank(n_low=4, n_high=4, n_update=0), 4)
+    fit = Fit(scripted(shaping, budget=budget), n_prompts=2, epochs=2).fit()
+    last = fit.watcher.trained[-1]
+    assert last.tensor("correct").tolist() == [1, 1, 0, 0] * 2
+    assert last.tensor("rewards").tolist() == pytest.approx([0.9, 0.8, 0, 0] * 2)
+    rewards, lengths, ranks = seen[-1]
+    assert (rewards, lengths) == ([1, 1, 0, 0] * 2, [1, 2, 3, 4] * 2)
+    expected = last.tensor("ranks")[last.tensor("group")]
+    assert ranks == expected.tolist()
+    assert all(0 <= rank < 1 for rank in ranks)
+
+
+def test_the_published_shaping_fits() -> None:
+    budget = RolloutBudget(E3Rank(n_low=4, n_high=4, n_update=0), 4)
+    shaping = LengthShaping(mu=0.5, rank_threshold=1.0)
+    fit = Fit(scripted(shaping, budget=budget), n_prompts=2, epochs=2).fit()
+    first, last = fit.watcher.trained
+    assert first.tensor("rewards").tolist() == [1, 1, 0, 0] * 2  # no prompt is ranked yet
+    # 1 - b with b = 0.5/(1 + 0.5) and 1/(1 + 1)
+    assert last.tensor("rewards").tolist() == pytest.approx([2 / 3, 0.5, 0, 0] * 2)
+
+
+def test_validation_is_never_shaped() -> None:
+    budget = RolloutBudget(E3Rank(n_low=4, n_high=4, n_update=0), 4)
+    shaped = scripted(lambda rewards, *_: [0.25] * len(rewards), budget=budget)
+    fit = Fit(shaped, validate_every=3).validate().fit()
+    assert all(b.tensor("rewards").unique().tolist() == [0.25] for b in fit.watcher.trained)
+    for batch in fit.watcher.validated:
+        assert batch.tensor("rewards").tolist() == batch.tensor("correct").tolist()
+
+
+def test_scores_keep_the_order_of_submission() -> None:
+    def backwards(requests: list[RolloutRequest]) -> list[RolloutRequest]:
+        return requests[::-1]
+
+    stack = scripted()
+    stack["rollout"].engine.arrange = backwards
+    (batch, *_) = Fit(stack).fit().watcher.trained
+    assert batch.completions == ["right", "right", "wrong", "hung"] * 2
+    assert batch.tensor("correct").tolist() == [1, 1, 0, 0] * 2
+
+
+def test_the_pool_judges_against_the_prompt_s_own_answer() -> None:
+    asked: list[tuple[str, str, str]] = []
+
+    class Listening(ScriptedPool):
+        def submit(self, completion: str, gold: str, prompt: str) -> int:
+            asked.append((completion, gold, prompt))
+            return super().submit(completion, gold, prompt)
+
+    slot = RewardScorer(Listening())  # type: ignore[arg-type]
+    batch = scored_batch([[(1.0, [-1.0])], [(0.0, [-1.0])]])
+    batch.answers = ["4", "5"]
+    trainer: Any = type("T", (), {"is_global_zero": True, "progress_bar_callback": None})
+    slot.on_validation_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
+    assert batch.scorer is not None
+    batch.scorer.submit(Rollout(1, 0, (1, 2), (7,), (-1.0,), 1.0, False, "right", 0))
+    assert asked == [("right", "5", "question 1")]
+
+
+def test_the_self_test_runs_before_anything_is_sampled() -> None:
+    class Broken(ScriptedPool):
+        def self_test(self) -> None:
+            raise RuntimeError("reward self-test failed")
+
+    fit = Fit(slots(reward=RewardScorer(Broken())))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="self-test"):
+        fit.validate()
+    assert fit.engine.requests == []
+    assert fit.pool.closed == 1
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_slow_scoring_shows_a_bar_where_the_trainer_shows_bars(shown: bool) -> None:
+    fit = Fit(scripted(), validate_every=3, options={"enable_progress_bar": shown})
+    fit.validate().fit()
+    assert set(fit.pool.progress) == {shown}

@@ -1,0 +1,223 @@
+"""The budget slot: totals, epochs, raw correctness, state, and plans of several rounds."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slots
+
+from e3rl.batch import RolloutBatch
+from e3rl.budgets.base import Allocation, SingleRound
+from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.uniform import Uniform
+from e3rl.callbacks import budget as budget_file
+from e3rl.callbacks.budget import RolloutBudget
+from e3rl.callbacks.reward import RewardScorer
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.engines.base import RolloutRequest
+from e3rl.seeds import derive_seed
+
+
+class Recorded(Uniform):
+    """The uniform rule, with all it was asked and told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[int, int, int]] = []  # total, step, epoch
+        self.told: list[tuple[str, list[float]]] = []
+
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+        self.asked.append((total, step, epoch))
+        return super().decide(prompt_ids, total, step, epoch)
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        self.told += [(x, r.tolist()) for x, r in zip(prompt_ids, rewards, strict=True)]
+
+
+class UntilSolved:
+    """Two rollouts each; then three more for every prompt without a right one."""
+
+    def __init__(self) -> None:
+        self.looks: list[list[float]] = []
+
+    def next(self, batch: RolloutBatch) -> list[int] | None:
+        if len(self.looks) == 2:
+            return None
+        if batch.n_rollouts == 0:
+            self.looks.append([])
+            return [2] * batch.n_prompts
+        sums = torch.zeros(batch.n_prompts)
+        right = sums.index_add(0, batch.tensor("group"), batch.tensor("correct")).tolist()
+        self.looks.append(right)
+        return [0 if solved else 3 for solved in right]
+
+
+class Sequential(Recorded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.plans: list[UntilSolved] = []
+
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+        self.plans.append(UntilSolved())
+        return Allocation(self.plans[-1], np.full(len(prompt_ids), np.nan))
+
+
+def even_prompts_solve(request: RolloutRequest) -> tuple[str, list[float]]:
+    return ("right" if request.prompt == 0 else "wrong"), [-1.0, -2.0]
+
+
+def test_every_step_spends_its_total_within_bounds_that_widen() -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=1)
+    fit = Fit(slots(budget=RolloutBudget(rule, 4)), n_prompts=12, per_step=4, epochs=3).fit()
+    sizes = [batch.group_sizes for batch in fit.watcher.trained]
+    assert [int(size.sum()) for size in sizes] == [16] * 9
+    for epoch, (low, high) in enumerate([(4, 4), (3, 5), (2, 6)]):
+        for size in sizes[3 * epoch : 3 * epoch + 3]:
+            assert low <= int(size.min()) <= int(size.max()) <= high
+    assert len({tuple(size.tolist()) for size in sizes}) > 1
+
+
+def test_the_rule_is_told_step_epoch_and_total() -> None:
+    rule = Recorded()
+    Fit(slots(budget=RolloutBudget(rule, 5)), n_prompts=4, epochs=3, minibatches=2).fit()
+    assert rule.asked == [(10, 0, 0), (10, 1, 0), (10, 2, 1), (10, 3, 1), (10, 4, 2), (10, 5, 2)]
+
+
+def test_the_rule_learns_raw_correctness_not_shaped_rewards() -> None:
+    rule = Recorded()
+    halved = RewardScorer(ScriptedPool(), lambda rewards, *_: [x / 2 for x in rewards])  # type: ignore[arg-type]
+    fit = Fit(slots(budget=RolloutBudget(rule, 4), reward=halved)).fit()
+    batches = fit.watcher.trained
+    assert rule.told == [
+        (prompt_id, batch.tensor("correct")[batch.tensor("group") == row].tolist())
+        for batch in batches
+        for row, prompt_id in enumerate(batch.prompt_ids)
+    ]
+    told = {x for _, rewards in rule.told for x in rewards}
+    earned = {float(x) for batch in batches for x in batch.tensor("rewards")}
+    assert (told, earned) == ({0.0, 1.0}, {0.0, 0.5})
+
+
+def test_ranks_and_metrics_of_the_rule_reach_the_batch() -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=1)
+    fit = Fit(slots(budget=RolloutBudget(rule, 4)), epochs=2).fit()
+    first, *_, last = fit.watcher.trained
+    assert first.tensor("ranks").isnan().all()
+    assert not last.tensor("ranks").isnan().any()
+    assert last.report["budget/n_min"] == 3
+    assert last.report["budget/seen"] == 6
+
+
+def test_state_round_trip_decides_the_same() -> None:
+    slot = RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=2), 4)
+    batch = scored_batch([[(1.0, [-1.0])] * 4, [(0.0, [-1.0])] * 4, [(0.0, [-1.0])] * 3])
+    slot.on_train_batch_end(None, None, None, batch, 0)  # type: ignore[arg-type]
+    slot.strategy.decide(batch.prompt_ids, 12, 1, 1)  # takes a snapshot of the ranks
+    file = io.BytesIO()
+    torch.save(slot.state_dict(), file)
+    file.seek(0)
+    other = RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=2), 4)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    ids = [*batch.prompt_ids, "new"]
+    plans = [x.strategy.decide(ids, 16, 2, 1).plan for x in (slot, other)]
+    counts = [plan.next(batch) for plan in plans]
+    assert counts[0] == counts[1]
+    # Ranks 0, 1/2, 1/2 and the middle for the unseen one; the tie is drawn.
+    assert counts[0][0] == 2
+    assert sorted(counts[0][1:]) == [4, 5, 5]
+
+
+def test_a_plan_may_sample_look_and_sample_more() -> None:
+    rule = Sequential()
+    engine = ScriptedEngine(script=even_prompts_solve)
+    stack = slots(
+        budget=RolloutBudget(rule, 2),
+        reward=RewardScorer(ScriptedPool()),  # type: ignore[arg-type]
+        rollout=RolloutSampler(engine, 3, SEED),
+    )
+    fit = Fit(stack, n_prompts=2, per_step=2).fit()
+    (batch,) = fit.watcher.trained
+    assert rule.plans[0].looks == [[], [2.0, 0.0]]
+    assert batch.rounds == 2
+    assert batch.group_sizes.tolist() == [2, 5]
+    assert batch.tensor("group").tolist() == [0, 0, 1, 1, 1, 1, 1]
+    assert batch.tensor("sample").tolist() == [0, 1, 0, 1, 2, 3, 4]
+    assert batch.tensor("correct").tolist() == [1, 1, 0, 0, 0, 0, 0]
+    unsolved = batch.prompt_ids[1]
+    assert [r.seed for r in engine.requests[4:]] == [
+        derive_seed(SEED, "train", 0, unsolved, j) for j in (2, 3, 4)
+    ]
+    assert rule.told == [(batch.prompt_ids[0], [1.0, 1.0]), (unsolved, [0.0] * 5)]
+    # Pooled over both rounds: the singleton look of a later round is no group of its own.
+    assert batch.tensor("advantages").tolist() == [0.0] * 7
+
+
+def test_a_prompt_that_the_plan_leaves_out_stays_unseen() -> None:
+    class Skipping(E3Rank):
+        def decide(
+            self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+        ) -> Allocation:
+            return Allocation(SingleRound([0, total]), np.full(2, np.nan))
+
+    fit = Fit(slots(budget=RolloutBudget(Skipping(), 4)), n_prompts=2, per_step=2).fit()
+    (batch,) = fit.watcher.trained
+    state = fit.stack["budget"].state_dict()
+    assert batch.group_sizes.tolist() == [0, 8]
+    assert list(state["history"]["rollouts"]) == [batch.prompt_ids[1]]
+
+
+class Ranks:
+    """Two ranks in one process: the other one holds `prompt_ids`."""
+
+    def __init__(self, prompt_ids: list[str], own: int) -> None:
+        self.prompt_ids = prompt_ids
+        self.own = own
+
+    def all_gather(self, item: Any) -> list[Any]:
+        other = self.prompt_ids if isinstance(item, list) else (self.prompt_ids, [])
+        return [item, other] if self.own == 0 else [other, item]
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_ranks_decide_over_all_prompts_and_take_their_own_part(
+    own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=2)
+    ids = ["p0", "p1", "q0", "q1", "q2"]
+    rule.observe(ids, [np.array([x]) for x in (1.0, 0.0, 1.0, 0.0, 0.0)])
+    expected = rule.decide(ids, 20, 3, 1)
+    batch = scored_batch([[(1.0, [-1.0])], [(0.0, [-1.0])]])  # p0, p1
+    ranks = Ranks(["q0", "q1", "q2"], own)
+    monkeypatch.setattr(budget_file, "all_gather", ranks.all_gather)
+    monkeypatch.setattr(budget_file, "rank", lambda: own)
+    trainer: Any = type("T", (), {"current_epoch": 1, "fit_loop": type("L", (), {})})
+    trainer.fit_loop.total_batch_idx = 3
+    RolloutBudget(rule, 4).on_train_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
+    assert isinstance(expected.plan, SingleRound)
+    assert isinstance(batch.plan, SingleRound)
+    assert batch.plan.counts == expected.plan.counts[:2]
+    assert batch.tensor("ranks").tolist() == expected.ranks[:2].tolist()
+
+
+def test_rounds_that_look_at_all_prompts_are_refused_on_several_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget_file, "all_gather", Ranks(["q0"], 0).all_gather)
+    trainer: Any = type("T", (), {"current_epoch": 0, "fit_loop": type("L", (), {})})
+    trainer.fit_loop.total_batch_idx = 0
+    with pytest.raises(ValueError, match=r"UntilSolved .* 2 ranks .* trainer.devices=1"):
+        RolloutBudget(Sequential(), 2).on_train_batch_start(
+            trainer,
+            None,  # type: ignore[arg-type]
+            scored_batch([[(1.0, [-1.0])]]),
+            0,
+        )
+
+
+def test_a_group_size_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="rollouts_per_prompt=0"):
+        RolloutBudget(Uniform(), 0)

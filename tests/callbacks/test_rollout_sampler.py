@@ -1,0 +1,170 @@
+"""Rounds, seeds, versions, and the engine's life."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, slots
+
+from e3rl.batch import RolloutBatch, Score
+from e3rl.budgets.base import SingleRound
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.data.loader import collate
+from e3rl.engines.base import RolloutRequest
+from e3rl.seeds import derive_seed
+from e3rl.temperatures.base import Constant
+
+
+class TextScorer:
+    """Scores by what was sampled, not by the order of arrival."""
+
+    def __init__(self) -> None:
+        self.scores: list[Score] = []
+
+    def submit(self, rollout: Any) -> None:
+        self.scores.append(Score(float(rollout.text == "right"), float(rollout.text == "right")))
+
+    def collect(self) -> list[Score]:
+        done, self.scores = self.scores, []
+        return done
+
+
+def ready(rows: Sequence[int], counts: Sequence[int], step: int = 0) -> RolloutBatch:
+    """A training batch of the problems `rows`, planned and with a scorer."""
+    chosen = problems(9)
+    batch = collate([chosen[row] for row in rows], encode, ("train", step))
+    batch.plan = SingleRound(list(counts))
+    batch.temperature_of = Constant(0.8)
+    batch.scorer = TextScorer()
+    return batch
+
+
+def sample(batch: RolloutBatch, engine: ScriptedEngine, seed: int = SEED) -> RolloutBatch:
+    slot = RolloutSampler(engine, max_new_tokens=3, seed=seed)
+    slot.on_train_batch_start(None, StubModule(), batch, 0)  # type: ignore[arg-type]
+    return batch
+
+
+def seeds_by_place(engine: ScriptedEngine, batch: RolloutBatch) -> dict[tuple[str, int], int]:
+    return {(batch.prompt_ids[r.prompt], r.sample): r.seed for r in engine.requests}
+
+
+def test_seeds_derive_from_run_seed_stream_prompt_and_sample() -> None:
+    engine = ScriptedEngine()
+    batch = sample(ready([4, 2], [1, 2], step=7), engine, seed=11)
+    assert seeds_by_place(engine, batch) == {
+        ("p4", 0): derive_seed(11, "train", 7, "p4", 0),
+        ("p2", 0): derive_seed(11, "train", 7, "p2", 0),
+        ("p2", 1): derive_seed(11, "train", 7, "p2", 1),
+    }
+
+
+def test_seeds_do_not_depend_on_what_else_is_in_the_batch() -> None:
+    alone, together = ScriptedEngine(), ScriptedEngine()
+    one = seeds_by_place(alone, sample(ready([4], [3]), alone))
+    many = seeds_by_place(together, sample(ready([7, 4, 1], [2, 5, 1]), together))
+    assert one.items() <= many.items()
+    assert len(set(many.values())) == 8
+    other_step = ScriptedEngine()
+    later = seeds_by_place(other_step, sample(ready([4], [3], step=1), other_step))
+    assert not set(later.values()) & set(one.values())
+
+
+def test_an_engine_may_finish_in_any_order() -> None:
+    def shuffled(requests: list[RolloutRequest]) -> list[RolloutRequest]:
+        return sorted(requests, key=lambda r: r.seed)
+
+    first = sample(ready([3, 0, 5], [2, 4, 3]), ScriptedEngine())
+    second = sample(ready([3, 0, 5], [2, 4, 3]), ScriptedEngine(arrange=shuffled))
+    assert first.completions == second.completions
+    for name in ("group", "sample", "tokens", "lengths", "sampler_logprobs", "rewards"):
+        torch.testing.assert_close(first.tensor(name), second.tensor(name), rtol=0, atol=0)
+    assert first.tensor("group").tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 2]
+    assert first.tensor("rewards").unique().numel() == 2  # so that a mix-up would show
+
+
+@pytest.mark.parametrize(
+    "lossy",
+    [lambda requests: requests[:-1], lambda requests: [*requests[:-1], requests[0]]],
+    ids=["one too few", "one twice"],
+)
+def test_an_engine_that_does_not_return_every_rollout_once_is_an_error(lossy: Any) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"returned [45] rollouts for 5 requests, 4 of them diff"
+    ):
+        sample(ready([3, 0], [2, 3]), ScriptedEngine(arrange=lossy))
+
+
+def test_an_engine_without_logprobs_is_an_error() -> None:
+    class Mute(ScriptedEngine):
+        def _complete(self, request: RolloutRequest) -> Any:
+            return replace(super()._complete(request), logprobs=())
+
+    with pytest.raises(ValueError, match="with 0 log-probs"):
+        sample(ready([3], [1]), Mute())
+
+
+@pytest.mark.parametrize("counts", [[1], [1, -1], [1, 1, 1]])
+def test_a_plan_needs_one_count_per_prompt(counts: list[int]) -> None:
+    with pytest.raises(ValueError, match="one count >= 0 each"):
+        sample(ready([3, 0], counts), ScriptedEngine())
+
+
+def test_rollouts_are_scored_while_others_are_generated() -> None:
+    fit = Fit(slots(), n_prompts=2).fit()
+    assert fit.engine.events == ["sample", "submit"] * 8  # each before the next is sampled
+
+
+def test_rollouts_carry_the_number_of_updates_of_the_policy_that_sampled_them() -> None:
+    fit = Fit(slots(), validate_every=3, epochs=2, minibatches=2).validate().fit()
+    stamps = [batch.tensor("policy_version").unique().tolist() for batch in fit.watcher.trained]
+    assert stamps == [[0], [1], [2], [3], [4], [5]]
+    validated = [x.tensor("policy_version").unique().tolist() for x in fit.watcher.validated]
+    assert validated == [[0], [0], [3], [3], [6], [6]]  # two batches each
+
+
+def test_version_goes_on_after_a_round_trip() -> None:
+    slot = RolloutSampler(ScriptedEngine(), 3, SEED)
+    slot.version = 41
+    other = RolloutSampler(ScriptedEngine(), 3, SEED)
+    other.load_state_dict(slot.state_dict())
+    assert other.version == 41
+
+
+def test_the_engine_is_closed_after_the_fit_not_after_the_baseline() -> None:
+    fit = Fit(slots(), validate_every=3).validate()
+    assert (fit.engine.closed, fit.pool.closed) == (0, 0)
+    fit.fit()
+    assert (fit.engine.closed, fit.pool.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
+def test_engine_and_pool_are_closed_when_anything_raises(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("diverged")
+
+    fit = Fit(slots())
+    monkeypatch.setattr(StubModule, "training_step", fail)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises((error, SystemExit)):
+            fit.fit()
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores it once it was interrupted
+    assert (fit.engine.closed, fit.pool.closed) == (1, 1)
+
+
+def test_time_is_reported_in_parts() -> None:
+    batch = sample(ready([3], [2]), ScriptedEngine())
+    assert set(batch.report) == {"time/sync_s", "time/rollout_s", "time/reward_s"}
+    assert all(seconds >= 0 for seconds in batch.report.values())
+
+
+def test_a_length_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_new_tokens=0"):
+        RolloutSampler(ScriptedEngine(), 0, SEED)

@@ -1,0 +1,118 @@
+"""Evaluations and the rounds they are sampled in."""
+
+from typing import Any
+
+import pytest
+from scripted import scored_batch
+
+from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.callbacks.validation_plan import PILOT_ROLLOUTS, Evaluation, Segment, ValidationPlan
+from e3rl.data.loader import collate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "use a word"),
+        ({"name": "a/b"}, "without slashes"),
+        ({"name": "t", "n": 0}, "n=0, use at least 1"),
+        ({"name": "t", "temperature": -0.5}, r"temperature=-0.5, use 0 \(greedy\) or more"),
+        ({"name": "t", "temperature": 0.0}, "n=16 greedy rollouts are all alike, use n=1"),
+        ({"name": "t", "entropy": 0.0}, "entropy=0.0, use more than 0"),
+        ({"name": "t", "temperature": 1.0, "entropy": 0.3}, "not both"),
+    ],
+)
+def test_an_evaluation_says_what_is_wrong_with_it(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Evaluation(**arguments)
+
+
+def test_known_temperatures_share_the_first_round() -> None:
+    plan = ValidationPlan(
+        [
+            Evaluation("t1", n=4, temperature=1.0),
+            Evaluation("greedy", n=1, temperature=0.0),
+            Evaluation("live", n=3),
+        ]
+    )
+    batch = empty(2)
+    plan.begin(batch, live=0.7)
+    assert plan.next(batch) == [8, 8]
+    assert plan.segments == [
+        Segment("t1", 0, 4, 1.0),
+        Segment("greedy", 4, 1, 0.0),
+        Segment("live", 5, 3, 0.7),
+    ]
+    taus = plan.temperature_of([0] * 8, list(range(8)))
+    assert taus == [1.0] * 4 + [0.0] + [0.7] * 3
+    assert plan.next(batch) is None
+
+
+def empty(n_prompts: int) -> RolloutBatch:
+    full = scored_batch([[(1.0, [-1.0])]] * n_prompts)
+    fresh = collate([], lambda _: ("", []), ("validation",))
+    fresh.prompt_ids, fresh.prompts, fresh.answers = full.prompt_ids, full.prompts, full.answers
+    fresh.sources, fresh.prompt_tokens = full.sources, full.prompt_tokens
+    return fresh
+
+
+def answer(batch: RolloutBatch, plan: ValidationPlan, counts: list[int], slope: float) -> None:
+    """Give every rollout two tokens with log-probs -slope * tau."""
+    start = int(batch.group_sizes[0])
+    rollouts = []
+    for row, count in enumerate(counts):
+        for j in range(start, start + count):
+            (tau,) = plan.temperature_of([row], [j])
+            logprobs = (-slope * tau,) * 2
+            rollouts.append(Rollout(row, j, (1,), (7, 7), logprobs, tau, False, "", 0))
+    batch.extend(rollouts, [Score(1.0, 1.0)] * len(rollouts), pad=0)
+
+
+def run(plan: ValidationPlan, batch: RolloutBatch, slope: float) -> list[list[int]]:
+    plan.begin(batch, live=1.0)
+    rounds = []
+    while (counts := plan.next(batch)) is not None:
+        rounds.append(counts)
+        answer(batch, plan, counts, slope)
+    return rounds
+
+
+def test_pilots_look_for_the_temperature_and_are_no_evaluation() -> None:
+    matched = Evaluation("matched", n=8, entropy=0.6)
+    plan = ValidationPlan([Evaluation("t1", n=4, temperature=1.0), matched])
+    batch = empty(3)
+    rounds = run(plan, batch, slope=0.4)  # H = 0.4 tau, so 0.6 at tau = 1.5
+    assert rounds[0] == [4 + PILOT_ROLLOUTS] * 3
+    assert rounds[-1] == [8] * 3
+    pilots = [s for s in plan.segments if not s.evaluation]
+    assert 1 <= len(pilots) <= 5
+    assert all(s.n == PILOT_ROLLOUTS for s in pilots)
+    assert [s.evaluation for s in plan.segments if s.evaluation] == ["t1", "matched"]
+    assert plan.segments[-1].temperature == pytest.approx(1.5, rel=0.01)
+    ends = [s.start + s.n for s in plan.segments]
+    assert [s.start for s in plan.segments] == [0, *ends[:-1]]  # no sample twice, none left out
+
+
+def test_later_batches_use_the_temperature_that_the_first_one_found() -> None:
+    plan = ValidationPlan([Evaluation("matched", n=8, entropy=0.6)])
+    run(plan, empty(3), slope=0.4)
+    found = plan.segments[-1].temperature
+    assert run(plan, empty(2), slope=0.1) == [[8, 8]]
+    assert plan.segments == [Segment("matched", 0, 8, found)]
+
+
+def test_two_entropies_are_searched_for_one_after_the_other() -> None:
+    plan = ValidationPlan(
+        [Evaluation("low", n=2, entropy=0.3), Evaluation("high", n=2, entropy=0.6)]
+    )
+    run(plan, empty(2), slope=0.4)
+    found = {s.evaluation: s.temperature for s in plan.segments if s.evaluation}
+    assert found == {
+        "low": pytest.approx(0.75, rel=0.01),
+        "high": pytest.approx(1.5, rel=0.01),
+    }
+
+
+def test_without_evaluations_nothing_is_sampled() -> None:
+    plan = ValidationPlan([])
+    assert run(plan, empty(2), slope=0.4) == []
