@@ -1,0 +1,191 @@
+"""The metrics slot: figures by hand, costs over a resume, rows before checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scripted import SEED, Fit, ScriptedEngine, scored_batch, slots
+
+from e3rl.callbacks import metrics as metrics_file
+from e3rl.callbacks.budget import RolloutBudget
+from e3rl.callbacks.checkpoint import RunCheckpoint
+from e3rl.callbacks.metrics import (
+    RolloutMetrics,
+    prompt_rows,
+    rollout_metrics,
+    sample_completions,
+)
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.checkpoint_io import AtomicCheckpointIO
+from e3rl.ledger import read_rows
+
+RIGHT, WRONG = (1.0, [-1.0] * 2), (0.0, [-1.0] * 4)
+RAGGED = [
+    [RIGHT] * 2,  # all right
+    [WRONG] * 6,  # all wrong
+    [RIGHT, WRONG, WRONG, WRONG],  # a quarter
+    [],  # left out by the plan
+]
+
+
+def test_accuracy_over_prompts_and_over_rollouts_differ_for_ragged_groups() -> None:
+    row = rollout_metrics(scored_batch(RAGGED))
+    assert row["rollout/accuracy"] == pytest.approx((1 + 0 + 1 / 4) / 3)
+    assert row["rollout/accuracy_rollouts"] == pytest.approx(3 / 12)
+
+
+def test_shares_of_constant_and_mixed_groups_leave_out_unsampled_prompts() -> None:
+    row = rollout_metrics(scored_batch(RAGGED))
+    for kind in ("all_right", "all_wrong", "mixed"):
+        assert row[f"rollout/{kind}"] == pytest.approx(1 / 3)
+        assert row[f"rollout/{kind}_n"] == 1
+    assert row["budget/spent"] == 12
+    assert row["budget/effective"] == 4  # rollouts of mixed groups
+
+
+def test_lengths_truncation_and_rewards_are_means_over_rollouts() -> None:
+    batch = scored_batch([[RIGHT, (0.0, [-1.0] * 9)], [RIGHT]])
+    batch.rewards = torch.tensor([0.5, 0.0, 0.25])
+    row = rollout_metrics(batch)
+    assert (row["rollout/n"], row["rollout/tokens"], row["rollout/n_rounds"]) == (3, 13, 1)
+    assert row["rollout/length"] == pytest.approx(13 / 3)
+    assert row["rollout/length_max"] == 9
+    assert row["rollout/truncated"] == pytest.approx(1 / 3)
+    assert row["rollout/reward"] == pytest.approx(0.25)
+    assert row["rollout/accuracy"] == pytest.approx((1 / 2 + 1) / 2)  # from raw correctness
+
+
+def test_figures_are_summed_over_ranks_before_they_are_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, other = scored_batch([[RIGHT] * 2]), scored_batch([[WRONG] * 6])
+    sums: list[list[float]] = []
+
+    def keep(values: list[float]) -> list[float]:
+        sums.append(list(values))
+        return values
+
+    monkeypatch.setattr(metrics_file, "all_sum", keep)
+    rollout_metrics(other)
+    monkeypatch.setattr(
+        metrics_file, "all_sum", lambda x: [a + b for a, b in zip(x, sums[0], strict=True)]
+    )
+    row = rollout_metrics(own)
+    assert row["rollout/accuracy"] == pytest.approx(1 / 2)
+    assert row["rollout/accuracy_rollouts"] == pytest.approx(2 / 8)
+    assert row["rollout/length"] == pytest.approx((2 * 2 + 6 * 4) / 8)
+
+
+def test_rows_per_prompt_hold_counts_and_ranks() -> None:
+    batch = scored_batch(RAGGED)
+    batch.ranks = torch.tensor([0.0, 0.75, 0.5, float("nan")])
+    row = prompt_rows(batch)
+    assert row["prompt_id"] == ["p0", "p1", "p2", "p3"]
+    assert row["n"] == [2, 6, 4, 0]
+    assert row["correct"] == [2, 0, 1, 0]
+    assert row["rank"][:3] == [0.0, 0.75, 0.5]
+
+
+def test_completions_are_spread_over_the_batch() -> None:
+    batch = scored_batch(RAGGED)
+    chosen = sample_completions(batch, 3)
+    assert [row["prompt_id"] for row in chosen] == ["p0", "p1", "p2"]
+    assert chosen[-1] == {
+        "prompt_id": "p2",
+        "prompt": "question 2",
+        "completion": "wrong",
+        "answer": "gold",
+        "reward": 0.0,
+        "advantage": -0.5,
+        "temperature": 1.0,
+        "tokens": 4,
+        "truncated": False,
+    }
+    assert sample_completions(batch, 0) == []
+    assert len(sample_completions(batch, 99)) == 12
+
+
+def test_a_step_writes_one_row_to_each_ledger(tmp_path: Path) -> None:
+    Fit(slots(), tmp_path, epochs=2).fit()
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    assert [(row["kind"], row["rollout_step"], row["epoch"]) for row in rows] == [
+        ("train", step, step // 3) for step in range(6)
+    ]
+    wanted = {"budget/n_min", "temperature/value", "policy/entropy", "reward/correct"}
+    assert wanted | {"time/rollout_s", "time/step_s", "cost/seconds"} <= set(rows[0])
+    prompts = read_rows(tmp_path / "prompts.jsonl")
+    assert [row["rollout_step"] for row in prompts] == list(range(6))
+    assert prompts[0]["rank"] == [None, None]  # never seen
+    assert [row["epoch"] for row in prompts] == [0, 0, 0, 1, 1, 1]
+    completions = read_rows(tmp_path / "completions.jsonl")
+    assert [row["rollout_step"] for row in completions] == list(range(6))
+
+
+def test_costs_add_up_and_go_on_over_a_resume(tmp_path: Path) -> None:
+    first = Fit(slots(), tmp_path / "a", epochs=2).fit()
+    rows = read_rows(tmp_path / "a" / "metrics.jsonl")
+    tokens = [row["rollout/tokens"] for row in rows]
+    assert [row["cost/rollouts"] for row in rows] == [8 * (i + 1) for i in range(6)]
+    assert [row["cost/tokens"] for row in rows] == [sum(tokens[: i + 1]) for i in range(6)]
+    seconds = [row["time/step_s"] for row in rows]
+    assert all(x > 0 for x in seconds)
+    assert rows[-1]["cost/seconds"] == pytest.approx(sum(seconds))
+
+    resumed = slots()
+    resumed["metrics"].load_state_dict(first.stack["metrics"].state_dict())
+    Fit(resumed, tmp_path / "b").fit()
+    later = read_rows(tmp_path / "b" / "metrics.jsonl")
+    assert later[0]["cost/rollouts"] == 56
+    assert later[0]["cost/seconds"] == pytest.approx(sum(seconds) + later[0]["time/step_s"])
+
+
+def test_the_row_of_a_step_is_written_before_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, list[Any]]] = []
+    save = AtomicCheckpointIO.save_checkpoint
+
+    def watched(self: Any, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        rows = read_rows(tmp_path / "metrics.jsonl")
+        steps = [(row["kind"], row["rollout_step"]) for row in rows]
+        seen.append((Path(path).stem, steps[-2:]))
+        assert checkpoint["e3rl"]["rows"]["metrics"] == len(rows)
+        save(self, checkpoint, path, storage_options)
+
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", watched)
+    stack = {"checkpoint": RunCheckpoint(str(tmp_path / "checkpoints"), every=1), **slots()}
+    Fit(stack, tmp_path, validate_every=3).fit()
+    assert seen == [
+        ("step-000001", [("train", 0)]),
+        ("step-000002", [("train", 0), ("train", 1)]),
+        ("step-000003", [("train", 2), ("validation", 3)]),  # after its validation
+    ]
+
+
+def test_a_step_of_several_rounds_is_counted_once(tmp_path: Path) -> None:
+    class Twice:
+        def __init__(self) -> None:
+            self.rounds = iter([[1, 2], [3, 0]])
+
+        def next(self, batch: Any) -> list[int] | None:
+            return next(self.rounds, None)
+
+    class Rounds(RolloutBudget):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+            super().on_train_batch_start(trainer, module, batch, index)
+            batch.plan = Twice()
+
+    base = slots()["budget"]
+    assert isinstance(base, RolloutBudget)
+    engine = ScriptedEngine()
+    stack = slots(budget=Rounds(base.strategy, 4), rollout=RolloutSampler(engine, 3, SEED))
+    Fit(stack, tmp_path, n_prompts=2).fit()
+    (row,) = read_rows(tmp_path / "metrics.jsonl")
+    assert (row["rollout/n"], row["rollout/n_rounds"], row["budget/spent"]) == (6, 2, 6)
+    assert read_rows(tmp_path / "prompts.jsonl")[0]["n"] == [4, 2]
+
+
+def test_a_negative_number_of_completions_is_refused() -> None:
+    with pytest.raises(ValueError, match="completions_per_step=-1"):
+        RolloutMetrics(-1)
