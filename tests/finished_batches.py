@@ -61,21 +61,21 @@ def finished_batch(
     batch.extend(rollouts, [Score(float(a > 0), float(a > 0)) for a in values], pad=0)
     batch.advantages = torch.tensor(values, dtype=torch.float32)
     if policy is not None:
-        batch.sampler_logprobs = reference_logprobs(policy, batch).detach()
+        batch.sampler_logprobs = reference_logprobs(policy, batch).detach().float()
     return batch
 
 
 def reference_logprobs(policy: Policy, batch: RolloutBatch) -> torch.Tensor:
-    """(N, T) log-probs by the plainest route: one rollout at a time, full logits, no padding."""
-    values = torch.zeros(batch.tensor("tokens").shape)
+    """(N, T) float64 log-probs by the plainest route: one rollout at a time, no padding."""
+    width = batch.tensor("tokens").shape[1]
     rows = []
     for row in range(batch.n_rollouts):
         end = int(batch.tensor("lengths")[row])
         tokens = batch.tensor("tokens")[row, :end]
         tau = float(batch.tensor("temperatures")[row])
         logits = policy.model(input_ids=tokens[None], use_cache=False).logits[0]
-        logprobs = torch.log_softmax(logits.float() / tau, dim=-1)
+        logprobs = torch.log_softmax(logits.double() / tau, dim=-1)
         chosen = logprobs[:-1].gather(1, tokens[1:, None])[:, 0]
-        own = torch.nn.functional.pad(chosen, (1, values.shape[1] - end))
+        own = torch.nn.functional.pad(chosen, (1, width - end))
         rows.append(torch.where(batch.tensor("completion_mask")[row], own, 0.0))
     return torch.stack(rows)

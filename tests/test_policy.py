@@ -72,7 +72,7 @@ def test_log_probs_of_a_padded_micro_batch_are_those_of_each_rollout_alone(polic
     batch = make_batch(group_sizes=(3, 2, 2))
     rows = torch.tensor([4, 0, 6, 2])
     micro = forward(policy, batch, rows)
-    wanted = reference_logprobs(policy, batch)[rows][batch.completion_mask[rows]]
+    wanted = reference_logprobs(policy, batch)[rows][batch.completion_mask[rows]].float()
     assert torch.allclose(micro.logprobs(), wanted, atol=1e-5)
     assert micro.tokens.tolist() == batch.tokens[rows][batch.completion_mask[rows]].tolist()
     assert micro.rollout.unique().tolist() == [0, 1, 2, 3]
@@ -128,7 +128,7 @@ def test_a_model_with_tied_embeddings_trains_and_comes_back_from_disk(tmp_path, 
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     batch = make_batch()
     micro = forward(policy, batch, torch.arange(batch.n_rollouts))
-    wanted = reference_logprobs(policy, batch)[batch.completion_mask]
+    wanted = reference_logprobs(policy, batch)[batch.completion_mask].float()
     assert torch.allclose(micro.logprobs(), wanted, atol=1e-5)
     wanted.sum().backward()
     by_hand = model.get_input_embeddings().weight.grad.clone()

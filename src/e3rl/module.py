@@ -83,24 +83,32 @@ class GRPOModule(LightningModule):
             budget = self.settings.tokens_per_microbatch
             batch.entropy = self.probe.measure(self.policy, batch, budget)
         old = self._old_logprobs(batch)
-        for rows in self._minibatches(batch):
-            self._step(batch, rows, old)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
-        batch.report |= self._statistics.metrics(float(optimizer.param_groups[0]["lr"]))
+        learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
+        for rows in self._minibatches(batch):
+            self._step(batch, rows, old)
+        batch.report |= self._statistics.metrics(learning_rate)
         batch.report["time/update_s"] = time.monotonic() - started
 
     def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         """Callbacks validate; Lightning runs its validation loop only where this exists."""
 
     def _old_logprobs(self, batch: RolloutBatch) -> Tensor | None:
-        """(N, T) before the first step; None where a single step makes every ratio 1."""
+        """(N, T) before the first step, 0 where nothing is forwarded.
+
+        None where a single step makes every ratio 1.
+        """
         if self.settings.old_logprobs == "sampler":
             return batch.sampler_logprobs
         if self.settings.steps_per_batch == 1:
             return None
         rows = torch.arange(batch.n_rollouts, device=self.device)
-        return all_logprobs(self.policy, batch, self._packs(batch, rows))
+        return all_logprobs(self.policy, batch, self._packs(batch, self._active(batch, rows)))
+
+    def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
+        """Those of `rows` that are forwarded."""
+        return rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
 
     def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Tensor]:
         return microbatches(batch.tensor("lengths"), rows, self.settings.tokens_per_microbatch)
@@ -118,7 +126,7 @@ class GRPOModule(LightningModule):
 
     def _step(self, batch: RolloutBatch, rows: Tensor, old: Tensor | None) -> None:
         """One optimiser step on a minibatch."""
-        active = rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
+        active = self._active(batch, rows)
         renormalise = self.settings.skip_zero_advantage == "renormalise"
         weights, totals = self._weights(batch, active if renormalise else rows)
         self._statistics.rollouts += len(rows)

@@ -25,7 +25,8 @@ class Probe:
     """How much to measure, without gradient, before each update.
 
     Args:
-        rows: rollouts forwarded, a uniform sample of the step's; 0 switches the probe off.
+        rows: rollouts forwarded, a uniform sample of the step's on all ranks together (rounded
+            up on each); 0 switches the probe off.
         factors: multipliers of the sampling temperature at which the entropy is measured too
             (what the gain rule `solve` needs).
     """
@@ -40,12 +41,14 @@ class Probe:
             raise ValueError(f"probe.factors={self.factors}: temperature multipliers must be > 0")
 
     def choose(self, batch: RolloutBatch) -> Tensor:
-        """(m,) uniform rows, drawn from the batch's seed stream."""
+        """(m,) uniform rows of this rank, drawn from the batch's seed stream."""
         n = batch.n_rollouts
-        if self.rows >= n:
+        everywhere = int(all_sum([n])[0])
+        if self.rows >= everywhere:
             return torch.arange(n)
+        share = -(-self.rows * n // everywhere)  # budgets give ranks unequal numbers of rollouts
         generator = torch.Generator().manual_seed(derive_seed(*batch.stream, "probe"))
-        return torch.randperm(n, generator=generator)[: self.rows].sort().values
+        return torch.randperm(n, generator=generator)[:share].sort().values
 
     @torch.no_grad()
     def measure(

@@ -76,8 +76,8 @@ class UpdateStatistics:
     """Sums over the forwarded tokens of one batch; ranks are added up at the end."""
 
     def __init__(self) -> None:
-        self.tokens = self.loss = self.clipped = self.divergence = self.mismatch = 0.0
-        self.mismatch_max = 0.0
+        self.tokens = self.loss = self.clipped = self.divergence = 0.0
+        self.fresh_tokens = self.mismatch = self.mismatch_max = 0.0
         self.rollouts = self.skipped = self.steps = self.grad_norm = 0.0
 
     def add(self, parts: LossParts, sampler_logprobs: Tensor, first: bool) -> None:
@@ -85,22 +85,27 @@ class UpdateStatistics:
         self.tokens += len(parts.logprobs)
         self.loss += float(parts.loss.detach())
         self.clipped += float(parts.clipped.sum())
-        self.divergence += float(k3(parts.log_ratios, parts.log_ratios * 0).sum())
+        # The tokens are the old policy's, so its log-probs go first: KL(old‖new).
+        self.divergence += float(k3(parts.log_ratios * 0, parts.log_ratios).sum())
         if first:
+            self.fresh_tokens += len(parts.logprobs)
             gap = parts.logprobs - sampler_logprobs
             self.mismatch += float(k3(sampler_logprobs, parts.logprobs).sum())
             self.mismatch_max = max(self.mismatch_max, float(gap.abs().max()))
 
     def metrics(self, learning_rate: float) -> dict[str, float]:
         """Means over all ranks, under `policy/`."""
-        names = ("tokens", "loss", "clipped", "divergence", "mismatch", "rollouts", "skipped")
+        names = (
+            *("tokens", "loss", "clipped", "divergence"),
+            *("fresh_tokens", "mismatch", "rollouts", "skipped"),
+        )
         total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
         tokens = max(1.0, total["tokens"])
         return {
             "policy/loss": total["loss"] / max(1.0, self.steps),
             "policy/clip_fraction": total["clipped"] / tokens,
             "policy/approx_kl": total["divergence"] / tokens,
-            "policy/mismatch_kl": total["mismatch"] / tokens,
+            "policy/mismatch_kl": total["mismatch"] / max(1.0, total["fresh_tokens"]),
             "policy/mismatch_max": all_max(self.mismatch_max),
             "policy/skipped": total["skipped"] / max(1.0, total["rollouts"]),
             "policy/grad_norm": self.grad_norm / max(1.0, self.steps),

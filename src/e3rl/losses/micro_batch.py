@@ -52,5 +52,5 @@ def all_logprobs(policy: Policy, batch: RolloutBatch, packs: list[Tensor]) -> Te
     for rows in packs:
         micro = forward(policy, batch, rows)
         places = rows[micro.rollout], micro.positions.nonzero()[:, 1]
-        values[places] = micro.logprobs()
+        values[places] = micro.logprobs().float()
     return values

@@ -8,7 +8,9 @@ does not depend on how they were cut.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
+import torch
 from torch import Tensor
 
 from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollout_weights
@@ -38,6 +40,8 @@ class PolicyLoss:
         max_length: L_max of the aggregation "constant" (Dr. GRPO), in tokens.
         entropy_coef: λ ≥ 0, the entropy bonus (the ER baseline of arXiv 2505.18573, eq. 3).
         kl_coef: β ≥ 0, weight of the k3 estimate of the divergence from the initial policy.
+
+    Raises ValueError for anything out of range, the surrogate's settings included.
     """
 
     def __init__(
@@ -52,8 +56,18 @@ class PolicyLoss:
         for name, value in (("entropy_coef", entropy_coef), ("kl_coef", kl_coef)):
             if value < 0:
                 raise ValueError(f"loss.{name}={value}: use 0 (off) or a positive weight")
-        if aggregation == "constant" and max_length is None:
-            raise ValueError("loss.aggregation=constant needs loss.max_length (tokens)")
+        for choice, given, kind in (
+            ("aggregation", aggregation, Aggregation),
+            ("prompt_weight", prompt_weight, PromptWeight),
+        ):
+            if given not in get_args(kind):
+                raise ValueError(f"loss.{choice}={given!r}: choose one of {get_args(kind)}")
+        if aggregation == "constant" and (max_length is None or max_length < 1):
+            raise ValueError(
+                f"loss.aggregation=constant needs loss.max_length (tokens), got {max_length}"
+            )
+        nothing = torch.zeros(1)
+        surrogate(SurrogateInput(nothing, nothing, nothing, nothing.long()))  # refuses bad settings
         self.surrogate = surrogate
         self.aggregation: Aggregation = aggregation
         self.prompt_weight: PromptWeight = prompt_weight
