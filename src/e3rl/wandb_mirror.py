@@ -20,6 +20,7 @@ class WandbMirror(WandbLogger):
 
     def __init__(self, tags: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(tags=list(tags), **settings)
+        self._wandb_init.pop("anonymous", None)  # Lightning sets it, W&B warns that it is obsolete
         self._axis_defined = False
 
     @rank_zero_only
