@@ -1,0 +1,178 @@
+import random
+import re
+
+import pytest
+import torch
+
+from e3rl.data.arithmetic import FAMILIES, LEVELS, N_BUCKETS, SPLIT_BUCKETS, draw
+from e3rl.policy import Policy
+from e3rl.seeds import derive_seed
+from e3rl.warm_start import (
+    BOX_CLOSE,
+    BOX_OPEN,
+    END,
+    P_DIRECT,
+    WARM_UP_STEPS,
+    WORDS,
+    batches,
+    build_model,
+    build_tokenizer,
+    demonstration,
+    learning_rate,
+    train,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer()
+
+
+def problems(n: int = 200):
+    rng = random.Random(1)
+    return [
+        draw("warm_start", rng.randrange(len(FAMILIES)), rng.choice(LEVELS), rng) for _ in range(n)
+    ]
+
+
+def answer_of(text: str) -> int:
+    assert text.count(BOX_OPEN) == 1
+    return int(text.split(BOX_OPEN)[1].removesuffix(BOX_CLOSE))
+
+
+# -- tokenizer
+
+
+def test_demonstrations_survive_the_tokenizer(tokenizer):
+    rng = random.Random(0)
+    unknown = tokenizer.unk_token_id
+    for problem in problems():
+        for text in (problem.prompt, demonstration(problem, rng)):
+            ids = tokenizer(text)["input_ids"]
+            assert unknown not in ids
+            assert tokenizer.decode(ids) == text
+
+
+def test_connectives_and_the_box_are_single_tokens_and_all_else_is_characters(tokenizer):
+    text = f"{WORDS[0]}12+3=15{BOX_OPEN}15{BOX_CLOSE}"
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+    assert pieces == [WORDS[0], *"12+3=15", BOX_OPEN, *"15", BOX_CLOSE]
+
+
+def test_the_end_token_is_one_id_and_is_left_out_of_texts(tokenizer):
+    ids = tokenizer("7" + END)["input_ids"]
+    assert ids[-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "7"
+
+
+def test_the_shipped_policy_has_the_tokenizer_and_the_shape_that_are_made_here(policy, tokenizer):
+    assert policy.tokenizer.get_vocab() == tokenizer.get_vocab()
+    made = build_model(len(tokenizer), seed=0).state_dict()
+    shipped = policy.model.state_dict()
+    assert {k: v.shape for k, v in made.items()} == {k: v.shape for k, v in shipped.items()}
+    text = f"{WORDS[3]}4*5=20{BOX_OPEN}20{BOX_CLOSE}"
+    assert policy.tokenizer(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+# -- demonstrations
+
+
+def test_without_mistakes_every_demonstration_ends_in_the_gold_answer(monkeypatch):
+    monkeypatch.setattr("e3rl.warm_start.P_MISTAKE", 0.0)
+    rng = random.Random(0)
+    for problem in problems():
+        text = demonstration(problem, rng)
+        assert answer_of(text) == problem.answer
+        for step in re.split("|".join(WORDS), text.split(BOX_OPEN)[0])[1:]:
+            expression, value = step.rsplit("=", 1)  # swapped operands or not
+            assert eval(expression) == int(value), text
+
+
+def test_with_certain_mistakes_no_single_step_is_right(monkeypatch):
+    monkeypatch.setattr("e3rl.warm_start.P_MISTAKE", 1.0)
+    monkeypatch.setattr("e3rl.warm_start.P_DIRECT", 0.0)
+    rng = random.Random(0)
+    for problem in problems(50):
+        text = demonstration(problem, rng)
+        steps = re.split("|".join(WORDS), text.split(BOX_OPEN)[0])[1:]
+        assert steps
+        for step in steps:
+            expression, value = step.rsplit("=", 1)
+            if "/" not in expression and not expression.endswith("%0"):
+                assert eval(expression) != int(value)
+
+
+def test_some_demonstrations_are_wrong_and_some_show_no_step():
+    rng = random.Random(0)
+    made = [(p, demonstration(p, rng)) for p in problems(1000)]
+    direct = sum(text.startswith(BOX_OPEN) for _, text in made) / 1000
+    wrong = sum(answer_of(text) != p.answer for p, text in made) / 1000
+    assert abs(direct - P_DIRECT) < 0.05
+    assert 0.1 < wrong < 0.4
+    assert {word for word in WORDS if any(word in text for _, text in made)} == set(WORDS)
+
+
+# -- batches
+
+
+def test_batches_train_on_answers_only_and_use_prompts_of_their_own_split(tokenizer):
+    data = batches(tokenizer, size=8, seed=0, pool=4)
+    for _ in range(6):
+        tokens, labels = next(data)
+        assert tokens.shape == labels.shape
+        assert tokens.shape[0] == 8
+        for row, label in zip(tokens.tolist(), labels.tolist(), strict=True):
+            start = next(i for i, x in enumerate(label) if x != -100)
+            end = max(i for i, x in enumerate(label) if x != -100) + 1
+            assert row[start:end] == label[start:end]
+            assert label[end - 1] == tokenizer.eos_token_id
+            assert all(x == tokenizer.pad_token_id for x in row[end:])
+            prompt = tokenizer.decode(row[:start])
+            assert prompt.endswith("=?")
+            bucket = derive_seed("arithmetic", prompt) % N_BUCKETS
+            assert bucket in SPLIT_BUCKETS["warm_start"]
+
+
+def test_batches_follow_the_seed(tokenizer):
+    first, again, other = (
+        [next(data)[0].tolist() for _ in range(2)]
+        for data in (batches(tokenizer, 4, seed, pool=2) for seed in (0, 0, 1))
+    )
+    assert first == again
+    assert first != other
+
+
+# -- training
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_share_of_it():
+    steps = 1000
+    rates = [learning_rate(step, steps, 2.0) for step in range(steps)]
+    peak = rates.index(max(rates))
+    assert rates[0] == pytest.approx(2.0 / WARM_UP_STEPS)
+    assert max(rates) == pytest.approx(2.0)
+    assert abs(peak - WARM_UP_STEPS) <= 1
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] == pytest.approx(0.06, abs=1e-3)
+
+
+def loss_of(policy: Policy) -> float:
+    """Mean loss per answer token on demonstrations that training has not seen."""
+    data = batches(policy.tokenizer, 32, seed=99, pool=1)
+    tokens, labels = next(data)
+    with torch.no_grad():
+        logits = policy.model(input_ids=tokens).logits
+    return float(torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:]))
+
+
+def test_a_short_training_lowers_the_loss_and_repeats_to_the_bit(tmp_path, capsys):
+    for name in ("first", "second"):
+        train(steps=20, batch_size=8, peak=2e-2, seed=0, out=tmp_path / name)
+    first, second = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("first", "second"))
+    assert first == second
+    untrained = Policy(str(tmp_path / "first"))
+    untrained.model.load_state_dict(build_model(untrained.vocabulary_size, seed=0).state_dict())
+    trained = Policy(str(tmp_path / "first"))
+    assert loss_of(trained) < loss_of(untrained) - 0.5
+    assert f"wrote {tmp_path / 'first'}" in capsys.readouterr().out
