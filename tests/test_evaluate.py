@@ -1,0 +1,192 @@
+"""The command that evaluates a checkpoint or a model."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from e3rl import evaluating
+from e3rl.checkpoint_files import checksum_file
+from e3rl.checkpoint_io import AtomicCheckpointIO
+from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.evaluate import evaluate, main
+from e3rl.policy import Policy, embedded_folder
+from e3rl.rewards.pool import RewardPool
+
+SMALL = ("n=2", "ks=[1,2]", "max_new_tokens=20", "prompts_per_batch=4")
+Run = Callable[..., float]
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command's function in this process, results in `tmp_path/out`."""
+    monkeypatch.setattr(RewardPool, "self_test", lambda _: None)  # integers need no worker
+    register_resolvers()
+
+    def run(*overrides: str) -> float:
+        with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+            out = f"out={tmp_path / 'out'}"
+            own = [] if "problems=file" in overrides else ["problems.size=4"]
+            return evaluate(compose("evaluate", [*SMALL, out, *own, *overrides]))
+
+    return run
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, policy: Policy) -> Path:
+    """A run with two checkpoints: the warm start, and one that ends every answer at once."""
+    folder = tmp_path / "run"
+    mute = copy.deepcopy(policy)
+    head = mute.model.get_output_embeddings().weight
+    with torch.no_grad():
+        head.zero_()
+        head[policy.eos_id] = 0.0
+    for step, each in ((4, policy), (8, mute)):
+        state = {f"policy.{name}": value for name, value in each.state_dict().items()}
+        path = folder / "checkpoints" / f"step-{step:06d}.ckpt"
+        AtomicCheckpointIO().save_checkpoint({"state_dict": state}, path)
+    node = {"policy": {"_target_": "e3rl.policy.Policy", "path": "embedded"}}
+    (folder / "config.yaml").write_text(json.dumps(node))
+    return folder
+
+
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
+    text = (tmp_path / "out" / "validation.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_counts_summary_and_table_are_written(
+    evaluated: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = evaluated("temperatures=[1.0,0]", "n=3")
+    t1, greedy = rows(tmp_path)
+    assert (t1["name"], t1["n"], greedy["name"], greedy["n"]) == ("t1", [3] * 4, "greedy", [1] * 4)
+    assert (t1["rollout_step"], t1["temperature"], greedy["temperature"]) == (0, 1.0, 0.0)
+    assert len(set(t1["problem_id"])) == 4
+    assert result == pytest.approx(sum(t1["correct"]) / 12)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [row["evaluation"] for row in summary] == ["t1", "greedy"]
+    assert summary[0]["pass@1"] == pytest.approx(result)
+    assert summary[0]["pass@2"] >= summary[0]["pass@1"]
+    assert summary[1]["pass@2"] is None  # greedy has one rollout
+    printed = capsys.readouterr().out
+    assert "pass@1 %" in printed
+    assert str(tmp_path / "out" / "validation.jsonl") in printed
+
+
+def test_an_entropy_may_be_asked_for(evaluated: Run, tmp_path: Path) -> None:
+    evaluated("temperatures=[]", "entropies=[0.6]")
+    (row,) = rows(tmp_path)
+    assert row["name"] == "h0.6"
+    assert row["temperature"] > 1.05
+
+
+def test_the_newest_checkpoint_of_a_run_is_evaluated_with_its_own_weights(
+    evaluated: Run, run_folder: Path, tmp_path: Path, policy: Policy
+) -> None:
+    for given in (run_folder, run_folder / "checkpoints"):
+        evaluated(f"ckpt_path={given}")
+        (row,) = rows(tmp_path)
+        assert row["rollout_step"] == 8
+        # All tokens are equally likely: ln V nats each.
+        uniform = torch.log(torch.tensor(float(policy.vocabulary_size)))
+        assert row["entropy_sum"] / row["tokens"] == pytest.approx(float(uniform), rel=1e-4)
+    evaluated(f"ckpt_path={run_folder}/checkpoints/step-000004.ckpt")
+    (row,) = rows(tmp_path)
+    assert row["rollout_step"] == 4
+    assert row["entropy_sum"] / row["tokens"] < 1.0
+    evaluated()
+    assert rows(tmp_path) == [{**row, "rollout_step": 0}]  # the warm start itself
+
+
+def test_the_model_is_the_one_of_the_run_whatever_is_configured(
+    evaluated: Run, run_folder: Path, tmp_path: Path
+) -> None:
+    evaluated(f"ckpt_path={run_folder}", "policy=pretrained", "policy.path=no/such/model")
+    assert rows(tmp_path)[0]["rollout_step"] == 8
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    evaluated: Run, run_folder: Path, tmp_path: Path
+) -> None:
+    (run_folder / "checkpoints" / "step-000008.ckpt").write_bytes(b"cut short")
+    with pytest.warns(UserWarning, match=r"passing over checkpoint .*step-000008.ckpt"):
+        evaluated(f"ckpt_path={run_folder}")
+    assert rows(tmp_path)[0]["rollout_step"] == 4
+
+
+def test_a_checkpoint_under_another_name_counts_no_steps(
+    evaluated: Run, run_folder: Path, tmp_path: Path
+) -> None:
+    best = run_folder / "checkpoints" / "best.ckpt"
+    (run_folder / "checkpoints" / "step-000004.ckpt").rename(best)
+    checksum_file(run_folder / "checkpoints" / "step-000004.ckpt").rename(checksum_file(best))
+    evaluated(f"ckpt_path={best}")
+    assert rows(tmp_path)[0]["rollout_step"] == 0
+
+
+def test_any_model_on_any_problem_file(evaluated: Run, tmp_path: Path) -> None:
+    problems = tmp_path / "mine.jsonl"
+    lines = [{"id": f"m{i}", "prompt": f"{i}+1=?", "answer": str(i + 1)} for i in range(3)]
+    problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluated(
+        "policy=pretrained",
+        f"policy.path={embedded_folder()}",
+        *("policy.dtype=float32", "policy.gradient_checkpointing=false"),
+        *("problems=file", f"problems.path={problems}"),
+    )
+    (row,) = rows(tmp_path)
+    assert row["problem_id"] == ["m0", "m1", "m2"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda run: None, "no checkpoint at"),
+        (lambda run: (run / "config.yaml").unlink(), "config.yaml is missing"),
+        (
+            lambda run: [p.write_bytes(b"x") for p in run.glob("checkpoints/*.ckpt")],
+            "no sound checkpoint at",
+        ),
+    ],
+    ids=["absent", "no configuration", "all damaged"],
+)
+@pytest.mark.filterwarnings("ignore:passing over checkpoint")
+def test_what_cannot_be_evaluated_ends_with_a_plain_message(
+    prepare: Callable[[Path], Any],
+    message: str,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prepare(run_folder)
+    given = tmp_path / "elsewhere" if message == "no checkpoint at" else run_folder
+    arguments = [f"ckpt_path={given}", f"hydra.run.dir={tmp_path}/hydra"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    monkeypatch.setattr(evaluating, "evaluate_policy", lambda *_, **__: pytest.fail("sampled"))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"error: {message}" in capsys.readouterr().err.replace(f"{given}/", "")
+
+
+@pytest.mark.slow
+def test_the_command_as_it_is_typed(run_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "e3rl.evaluate", f"ckpt_path={run_folder}"]
+    done = subprocess.run(
+        [*command, *SMALL, "problems.size=4", f"hydra.run.dir={tmp_path}/out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step-000008" in done.stdout
+    assert rows(tmp_path)[0]["n"] == [2] * 4

@@ -1,0 +1,155 @@
+"""Evaluating a policy outside of training, by the slots that validate in it."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from e3rl.callbacks.pass_at_k import Counts, PassAtK
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.checkpoint_files import DamagedCheckpointError
+from e3rl.checkpoint_io import AtomicCheckpointIO
+from e3rl.data.arithmetic import arithmetic_problems
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.transformers import TransformersEngine
+from e3rl.evaluating import evaluate_policy, load_weights, measured
+from e3rl.policy import Policy
+from e3rl.rewards.pool import RewardPool
+from e3rl.seeds import derive_seed
+
+PROBLEMS = list(arithmetic_problems("validation", size=6, seed=0))
+T1, GREEDY = Evaluation("t1", n=3, temperature=1.0), Evaluation("greedy", n=1, temperature=0.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers are judged in this process; only the self-test would start workers."""
+    monkeypatch.setattr(RewardPool, "self_test", lambda _: None)
+
+
+class ListeningEngine(TransformersEngine):
+    def __init__(self) -> None:
+        super().__init__(progress=False)
+        self.requests: list[RolloutRequest] = []
+        self.closed = 0
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Any]:
+        self.requests += requests
+        return super().generate(requests)
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+def evaluate(
+    policy: Policy, evaluations: Sequence[Evaluation], engine: Any = None, per_batch: int = 4
+) -> list[Counts]:
+    return evaluate_policy(
+        policy,
+        PROBLEMS,
+        evaluations,
+        engine or ListeningEngine(),
+        RewardPool("integer_box"),
+        max_new_tokens=24,
+        ks=[1, 2],
+        prompts_per_batch=per_batch,
+        progress=False,
+    )
+
+
+def test_every_problem_is_counted_once_in_order(policy: Policy) -> None:
+    t1, greedy = evaluate(policy, [T1, GREEDY])
+    assert t1.problem_id == greedy.problem_id == [p.id for p in PROBLEMS]
+    assert t1.source == [p.source for p in PROBLEMS]
+    assert (t1.n, greedy.n) == ([3] * 6, [1] * 6)
+    assert all(0 <= c <= 3 for c in t1.correct)
+    assert 0.05 < t1.entropy_sum / t1.tokens < 1.5
+    assert (greedy.temperature, greedy.entropy_sum) == (0.0, 0.0)
+
+
+def test_counts_do_not_depend_on_how_problems_are_batched(policy: Policy) -> None:
+    (first,) = evaluate(policy, [T1], per_batch=6)
+    (second,) = evaluate(policy, [T1], per_batch=1)
+    assert first.correct == second.correct
+    assert first.tokens == second.tokens
+    assert first.entropy_sum == pytest.approx(second.entropy_sum, rel=1e-4)
+
+
+def test_seeds_are_those_of_validation_in_training(policy: Policy) -> None:
+    engine = ListeningEngine()
+    evaluate(policy, [T1], engine)
+    assert {r.seed for r in engine.requests} == {
+        derive_seed(PassAtK([T1]).seed, "validation", p.id, j) for p in PROBLEMS for j in range(3)
+    }
+
+
+def test_a_policy_is_matched_to_an_entropy(policy: Policy) -> None:
+    wide = Evaluation("matched", n=16, entropy=0.7)
+    (matched,) = evaluate(policy, [wide], per_batch=6)
+    assert matched.n == [16] * 6
+    assert matched.temperature > 1.2
+    assert matched.entropy_sum / matched.tokens == pytest.approx(0.7, rel=0.2)  # few tokens
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_engine_and_pool_are_closed_also_after_an_error(policy: Policy, fails: bool) -> None:
+    class Failing(ListeningEngine):
+        def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Any]:
+            raise FloatingPointError("no rollouts today")
+
+    engine = Failing() if fails else ListeningEngine()
+    if fails:
+        with pytest.raises(FloatingPointError, match="today"):
+            evaluate(policy, [GREEDY], engine)
+    else:
+        evaluate(policy, [GREEDY], engine)
+    assert engine.closed >= 1
+
+
+def test_a_policy_is_left_in_the_mode_and_with_the_weights_it_had(policy: Policy) -> None:
+    own = copy.deepcopy(policy).train()
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    evaluate(own, [GREEDY])
+    assert own.training
+    assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
+
+
+def saved(policy: Policy, path: Path, prefix: str = "policy.") -> Path:
+    state = {f"{prefix}{name}": value for name, value in policy.state_dict().items()}
+    AtomicCheckpointIO().save_checkpoint({"state_dict": state | {"other": torch.ones(1)}}, path)
+    return path
+
+
+def test_weights_of_a_checkpoint_are_put_into_the_policy(policy: Policy, tmp_path: Path) -> None:
+    trained, fresh = copy.deepcopy(policy), copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.mul_(0.5)
+    load_weights(fresh, saved(trained, tmp_path / "step-000001.ckpt"))
+    expected = trained.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in fresh.state_dict().items())
+
+
+def test_weights_that_do_not_fit_are_named(policy: Policy, tmp_path: Path) -> None:
+    path = saved(policy, tmp_path / "step-000001.ckpt", prefix="elsewhere.")
+    with pytest.raises(RuntimeError, match=r"Missing key.*model\."):
+        load_weights(copy.deepcopy(policy), path)
+
+
+def test_a_damaged_checkpoint_is_not_read(policy: Policy, tmp_path: Path) -> None:
+    path = saved(policy, tmp_path / "step-000001.ckpt")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedCheckpointError, match="does not match"):
+        load_weights(copy.deepcopy(policy), path)
+
+
+def test_counts_become_what_tables_and_figures_take() -> None:
+    counts = Counts("t1", 0.8, ["a", "b"], ["x", "y"], [4, 4], [1, 3], 6.0, 24, 0)
+    evaluation = measured("arm", counts)
+    assert (evaluation.arm, evaluation.name, evaluation.temperature) == ("arm", "t1", 0.8)
+    assert evaluation.entropy == 0.25
+    assert evaluation.pass_at_k([1])[0].mean == pytest.approx(0.5)
