@@ -57,7 +57,7 @@ def test_forward_gives_the_logits_of_the_models_own_forward_at_the_sampled_token
     batch = make_batch(group_sizes=(3, 2))
     tokens, lengths = batch.tokens, batch.lengths
     with torch.no_grad():
-        logits = policy(tokens, lengths, batch.completion_mask)
+        logits = policy(tokens, batch.completion_mask)
         wanted = [
             policy.model(input_ids=tokens[row : row + 1, :end]).logits[0, t - 1]
             for row, end in enumerate(lengths.tolist())
@@ -85,9 +85,7 @@ def test_the_contents_of_the_padding_do_not_matter(policy, make_batch):
     other = batch.tokens.clone()
     other[torch.arange(other.shape[1]) >= batch.lengths[:, None]] = 17
     with torch.no_grad():
-        first, second = (
-            policy(tokens, batch.lengths, batch.completion_mask) for tokens in (batch.tokens, other)
-        )
+        first, second = (policy(tokens, batch.completion_mask) for tokens in (batch.tokens, other))
     assert not torch.equal(batch.tokens, other)
     assert torch.equal(first, second)
 
@@ -117,8 +115,8 @@ def test_a_model_that_scales_its_logits_is_run_whole(policy, make_batch):
     scaled = copy.deepcopy(policy)
     scaled.model, scaled._split_head = Scaled(scaled.model), None
     with torch.no_grad():
-        plain = policy(batch.tokens, batch.lengths, batch.completion_mask)
-        logits = scaled(batch.tokens, batch.lengths, batch.completion_mask)
+        plain = policy(batch.tokens, batch.completion_mask)
+        logits = scaled(batch.tokens, batch.completion_mask)
     assert torch.allclose(logits, 0.25 * plain, atol=1e-5)
 
 
@@ -258,8 +256,8 @@ def test_half_precision_weights_give_logits_near_the_full_ones(policy, make_batc
     half = Policy(dtype="bfloat16")
     batch = make_batch(group_sizes=(2,))
     with torch.no_grad():
-        full = policy(batch.tokens, batch.lengths, batch.completion_mask)
-        logits = half(batch.tokens, batch.lengths, batch.completion_mask)
+        full = policy(batch.tokens, batch.completion_mask)
+        logits = half(batch.tokens, batch.completion_mask)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
     assert logits.dtype == torch.bfloat16
     assert (logits.float() - full).abs().max() < 0.5
@@ -280,9 +278,7 @@ def test_dropout_is_off_however_the_policy_is_built(
         gradient_checkpointing=gradient_checkpointing,
     )
     batch = make_batch(group_sizes=(2,))
-    first, second = (
-        policy(batch.tokens, batch.lengths, batch.completion_mask).detach() for _ in range(2)
-    )
+    first, second = (policy(batch.tokens, batch.completion_mask).detach() for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -128,27 +128,26 @@ class Policy(nn.Module):
         """Text of a completion, special tokens left out."""
         return cast(str, self.tokenizer.decode(tokens, skip_special_tokens=True))
 
-    def forward(self, tokens: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Logits that predict chosen tokens.
+
+        Causal attention cannot see the padding on the right, so no mask is given: attention then
+        takes its fast causal path, with the same numbers.
 
         Args:
             tokens: (n, t) int64, right-padded.
-            lengths: (n,) int64 real tokens per row.
             positions: (n, t) bool, the tokens to predict (never column 0).
 
         Returns:
             (M, V) logits in row-major order of `positions`; the head runs on these M places
             only, so the (n, t, V) tensor never exists.
         """
-        mask = torch.arange(tokens.shape[1], device=tokens.device)[None, :] < lengths[:, None]
         decoder, head = self._decoder_and_head()
         before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
         if self._head_is_separable(decoder, head):
-            hidden = decoder(
-                input_ids=tokens, attention_mask=mask.long(), use_cache=False
-            ).last_hidden_state
+            hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
             return cast(Tensor, head(hidden[before]))
-        logits = self.model(input_ids=tokens, attention_mask=mask.long(), use_cache=False).logits
+        logits = self.model(input_ids=tokens, use_cache=False).logits
         return cast(Tensor, logits[before])
 
     def _decoder_and_head(self) -> tuple[nn.Module, nn.Module]:

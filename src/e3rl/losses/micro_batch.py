@@ -35,7 +35,7 @@ def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
     positions = batch.tensor("completion_mask")[rows, :width]
     rollout = positions.nonzero()[:, 0]
     return MicroBatch(
-        logits=policy(tokens, lengths, positions),
+        logits=policy(tokens, positions),
         tokens=tokens[positions],
         temperatures=batch.tensor("temperatures")[rows][rollout],
         advantages=batch.tensor("advantages")[rows][rollout],
