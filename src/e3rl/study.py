@@ -78,9 +78,11 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
+    root = str(run.config.get("paths", {}).get("root", ""))
     for name in COPIED:
         if (run.path / name).is_file():
-            shutil.copy(run.path / name, out / name)
+            text = (run.path / name).read_text()
+            (out / name).write_text(text.replace(root, ".") if root else text)
     for name in ledgers:
         rows = [shortened(row) for row in read_rows(run.path / f"{name}.jsonl")]
         lines = (json.dumps(row, separators=(",", ":")) for row in rows)
