@@ -17,25 +17,30 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "e3rl"
 
 FLOORS = (
-    {"batch", "seeds", "environment", "state", "ledger", "statistics"},
+    {"batch", "seeds", "environment", "state", "ledger", "checkpoint_files", "statistics"},
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
     | {"update", "probe"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
-    {"train", "evaluate", "warm_start", "report", "configuration", "preflight"},
+    {"train", "evaluate", "warm_start", "report", "preflight", "study"}
+    | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
+    | {"evaluating"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}
-LIGHT = {"statistics", "budgets", "rewards", "analysis", "simulator", "ledger"}
+LIGHT = {"statistics", "budgets", "rewards", "analysis", "simulator", "ledger"} | {
+    # Worker processes import the main module again, and what it imports.
+    *("checkpoint_files", "configuration"),
+}
 HEAVY = {"torch", "lightning", "transformers"}
-ENTRY_POINTS = {"train", "evaluate", "warm_start", "report", "preflight"}
+ENTRY_POINTS = FLOORS[-1]  # commands, and the parts they are made of
 # Where alone a package may be imported: units, or modules below e3rl.
 HOMES: Mapping[str, set[str]] = {
     "vllm": {"engines.vllm"},
     "math_verify": {"rewards.verifier"},
     "wandb": set(),
-    "hydra": {*ENTRY_POINTS, "configuration"},
-    "omegaconf": {*ENTRY_POINTS, "configuration"},
+    "hydra": ENTRY_POINTS,
+    "omegaconf": ENTRY_POINTS,
     "lightning": {*ENTRY_POINTS, "module", "callbacks", "data.datamodule", "checkpoint_io"}
     | {"ledger_logger", "wandb_mirror"},
     "rich": {*ENTRY_POINTS, "analysis.summary"},  # the latter returns its tables as text

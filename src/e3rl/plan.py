@@ -1,5 +1,6 @@
 """What a configuration amounts to: the quantities that follow from it, shown before a run."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from e3rl.configuration import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.policy import Policy
 
@@ -32,13 +34,13 @@ class RunPlan:
         console = Console(width=120, color_system=None)
         with console.capture() as captured:
             console.print(table)
-        return captured.get().rstrip()
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
 def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
     """Work out steps, rollouts and annealing start of a run.
 
-    Raises ValueError where the last step would not be validated.
+    Raises ConfigurationError where the last step would not be validated.
     """
     per_epoch = data.steps_per_epoch
     limit = cfg.trainer.get("limit_train_batches")
@@ -48,7 +50,7 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
     if total % cfg.validate_every:
         near = [n for n in range(1, total + 1) if total % n == 0]
         best = min(near, key=lambda n: abs(n - cfg.validate_every))
-        raise ValueError(
+        raise ConfigurationError(
             f"validate_every={cfg.validate_every} does not divide the run's {total} steps, so the "
             f"last step would not be validated: use for instance validate_every={best}"
         )
@@ -68,6 +70,6 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
     }
     annealing = cfg.temperature.get("annealing")
     if annealing:
-        start = int((1 - annealing.ratio) * total)
+        start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
         quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"
     return RunPlan(quantities, total)

@@ -6,15 +6,11 @@ worker processes import it again.
 """
 
 import sys
-from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig
 
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
-
-if TYPE_CHECKING:
-    from e3rl.running import Outcome
+from e3rl.configuration import accept_new_keys, conf_dir, register_resolvers
 
 register_resolvers()
 
@@ -24,14 +20,11 @@ def main(cfg: DictConfig) -> float | None:
     """Run one job; returns the final pass@1 at temperature 1, for sweepers."""
     from e3rl.running import execute, report
 
-    try:
-        outcome: Outcome = execute(cfg)
-    except (ConfigurationError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    outcome = execute(cfg)
     print(report(outcome))
     return outcome.pass_at_1
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = accept_new_keys(sys.argv[1:])
     main()

@@ -71,7 +71,7 @@ class TransformersEngine:
             unit="rollout",
             leave=False,
             delay=BAR_DELAY_S,
-            disable=not self.progress,
+            disable=None if self.progress else True,  # None: only in a terminal
         )
         with bar:
             for start in range(0, len(ordered), self.rows_per_call):

@@ -1,0 +1,213 @@
+"""A check of a whole configuration that names every mistake at once, before a run starts.
+
+The constructors are the schema. Each node with a `_target_` is compared with the signature it is
+going to be called with: unknown keys (with the nearest right one), missing keys, wrong types. A
+value that is interpolated is checked where it is written.
+"""
+
+import difflib
+import inspect
+import json
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from e3rl.configuration import ConfigurationError, resolved
+
+HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
+GROUPS = (
+    *("data", "policy", "engine", "budget", "temperature", "reward", "shaping", "advantage"),
+    *("loss", "callbacks", "module", "trainer", "logger", "paths"),
+)
+COLLECTIONS = ("callbacks", "logger")  # groups of objects by name
+GIVEN = {"module.policy"}  # settings that the entry point fills in
+MISSING = "???"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep's runs have in common."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where runs go."""
+
+    root: str
+    runs: str
+    sweeps: str
+    run_dir: str
+
+
+@dataclass(frozen=True)
+class TopLevel:
+    """The scalars of conf/train.yaml; every other top-level key is a group."""
+
+    name: str
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    ckpt_path: str | None
+    prompts_per_step: PositiveInt
+    rollouts_per_prompt: PositiveInt
+    max_new_tokens: PositiveInt
+    epochs: PositiveInt
+    validate_every: PositiveInt
+    checkpoint_every: PositiveInt
+    control: str | None
+    vocabulary_size: NonNegativeInt
+    sweep: Sweep
+
+
+def check(cfg: DictConfig) -> None:
+    """Raise ConfigurationError listing every unknown key, missing key and wrong type."""
+    try:
+        plain = resolved(cfg)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"the configuration does not resolve: {error}") from error
+    written = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(written, dict)
+    settings = _Settings(plain, written)
+    if mistakes := settings.mistakes():
+        listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
+        count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
+        raise ConfigurationError(f"the configuration has {count}:\n{listed}")
+
+
+class _Settings:
+    """The mistakes in a configuration, node by node."""
+
+    def __init__(self, plain: dict[str, Any], written: dict[Any, Any]) -> None:
+        self.plain = plain
+        self.written = written
+        self.unknown: set[str] = set()  # paths
+
+    def mistakes(self) -> list[str]:
+        list(self._all())  # finds the unknown settings, which are no advice to each other
+        return list(self._all())
+
+    def _all(self) -> Iterator[str]:
+        yield from self._top_level()
+        for group in GROUPS:
+            yield from self._node(self.plain.get(group), self.written.get(group), group)
+        for group in COLLECTIONS:
+            for name, child in (self.plain.get(group) or {}).items():
+                if child is not None and not (isinstance(child, dict) and "_target_" in child):
+                    yield f"{group}.{name}={child!r}: give a node with a _target_, or null"
+
+    def _top_level(self) -> Iterator[str]:
+        hints = typing.get_type_hints(TopLevel, include_extras=True)
+        yield from self._unknown(self.plain, [*hints, *GROUPS], "")
+        for name, hint in hints.items():
+            if name not in self.plain:
+                yield f"{name} is missing"
+            elif not isinstance(self.plain[name], dict):
+                yield from _wrong_type(self.plain[name], hint, name)
+        for group, fields_of in (("paths", Paths), ("sweep", Sweep)):
+            known = [field.name for field in fields(fields_of)]
+            yield from self._unknown(self.plain.get(group, {}), known, f"{group}.")
+
+    def _node(self, node: Any, written: Any, path: str) -> Iterator[str]:
+        if isinstance(written, str):  # an interpolation, or a plain value
+            return
+        if isinstance(node, list):
+            for number, child in enumerate(node):
+                yield from self._node(child, written[number], f"{path}[{number}]")
+        elif isinstance(node, dict):
+            if "_target_" in node:
+                yield from self._call(node, written, path)
+            for key, child in node.items():
+                yield from self._node(child, written[key], f"{path}.{key}")
+
+    def _call(self, node: dict[str, Any], written: dict[str, Any], path: str) -> Iterator[str]:
+        try:
+            target = get_object(node["_target_"])
+        except (ImportError, AttributeError) as error:
+            yield f"{path}._target_={node['_target_']}: {' '.join(str(error).split())}"
+            return
+        parameters = inspect.signature(target).parameters.values()
+        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        given = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            known = [p.name for p in parameters]
+            yield from self._unknown(given, known, f"{path}.", f" of {node['_target_']}")
+        wanted = [] if node.get("_partial_") else _required(parameters)
+        for name in dict.fromkeys([*wanted, *given]):
+            place = f"{path}.{name}"
+            if given.get(name, MISSING) == MISSING and place not in GIVEN:
+                yield f"{place} is missing: {node['_target_']} needs it, give {place}=..."
+            elif name in hints and name in given and not _interpolated(written[name]):
+                yield from _wrong_type(given[name], hints[name], place)
+
+    def _unknown(
+        self, given: dict[str, Any], known: list[str], path: str, owner: str = ""
+    ) -> Iterator[str]:
+        for key in given:
+            if key not in known:
+                self.unknown.add(f"{path}{key}")
+                meant = self._nearest(key, known, path)
+                hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
+                yield f"{path}{key} is no setting{owner}: {hint}"
+
+    def _nearest(self, key: str, known: list[str], path: str) -> str | None:
+        """The setting beside an unknown one, or else anywhere, whose name is most like its."""
+        if beside := difflib.get_close_matches(key, known, n=1):
+            return path + beside[0]
+        elsewhere = {p.split(".")[-1]: p for p in _paths(self.written) if p not in self.unknown}
+        near = difflib.get_close_matches(key, elsewhere, n=1)
+        return elsewhere[near[0]] if near else None
+
+
+def _paths(node: Any, path: str = "") -> Iterator[str]:
+    """Dotted paths of all settings below a node."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield from _paths(child, f"{path}.{key}" if path else str(key))
+    if path:
+        yield path
+
+
+def _required(parameters: typing.Iterable[inspect.Parameter]) -> list[str]:
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def _interpolated(written: Any) -> bool:
+    return isinstance(written, str) and "${" in written
+
+
+def _wrong_type(value: Any, hint: Any, path: str) -> Iterator[str]:
+    if _holds_nodes(value):
+        return
+    try:
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticUserError as error:
+        if isinstance(error, PydanticSchemaGenerationError):
+            return  # a type that YAML cannot write, such as a callable
+        adapter = TypeAdapter(hint)
+    try:
+        if isinstance(value, list):  # strict JSON knows that tuples are written as lists
+            adapter.validate_json(json.dumps(value), strict=True)
+        else:
+            adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+        yield f"{path}{place}={first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _holds_nodes(value: Any) -> bool:
+    """Whether a value contains objects to be instantiated, whose types are their own."""
+    if isinstance(value, dict):
+        return "_target_" in value or any(map(_holds_nodes, value.values()))
+    return isinstance(value, list) and any(map(_holds_nodes, value))
