@@ -9,11 +9,13 @@ new interpreter. Each has a pipe of its own, so that a killed one leaves no lock
 import multiprocessing
 import resource
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import TracebackType
 
 from e3rl.rewards.verifier import TIMEOUT, Verdict, compare_answers
 
@@ -57,6 +59,7 @@ class Worker:
                 return TIMEOUT
             raise WorkerDied(f"exit code {code} while comparing {answer!r}") from error
         if isinstance(result, str):
+            self.kill()
             raise RuntimeError(f"comparing {answer!r} with {gold!r} raised in a worker:\n{result}")
         verdict: Verdict = result
         return verdict
@@ -124,13 +127,30 @@ def serve(pipe: Connection, compare: Compare, deadline_s: float, memory_limit_mb
         except HUNG_UP:
             return
         signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
-        try:
-            result: Verdict | str = compare(gold, answer)
-        except Exception:
-            # Not swallowed but carried over: raised again in the trainer.
-            result = traceback.format_exc()
+        with CarriedOver(pipe):
+            verdict = compare(gold, answer)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        pipe.send(result)
+        pipe.send(verdict)
+
+
+class CarriedOver:
+    """Sends the traceback of what is raised inside to the trainer, where it is raised again."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.pipe.send("".join(traceback.format_exception(error)))
+            sys.exit(1)  # the process is replaced; its traceback is told once, by the trainer
 
 
 def prepare(memory_limit_mb: int) -> None:

@@ -1,10 +1,10 @@
-"""`Workers`: several worker processes that share one queue of comparisons."""
+"""`Workers`: several worker processes, and the threads that watch them."""
 
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from e3rl.rewards.verifier import ERROR, Verdict
@@ -19,7 +19,7 @@ class Job:
 
     gold: str
     answer: str
-    future: "Future[Verdict]" = field(default_factory=Future)
+    future: "Future[Verdict]"
 
 
 class Workers:
@@ -33,26 +33,19 @@ class Workers:
         self, compare: Compare, count: int, deadline_s: float, memory_limit_mb: int
     ) -> None:
         self._workers = [Worker(compare, deadline_s, memory_limit_mb) for _ in range(count)]
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._free: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="reward")
         self._lock = threading.Lock()
         self._closed = False
 
     def schedule(self, gold: str, answer: str) -> Job:
         """Queue a comparison for the next free worker. RuntimeError after `close`."""
-        job = Job(gold, answer)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the reward pool is closed; make a new RewardPool")
-            if not self._threads:
-                self._threads = [
-                    threading.Thread(target=self._keep, args=(worker,), daemon=True)
-                    for worker in self._workers
-                ]
-                for thread in self._threads:
-                    thread.start()
-            self._queue.put(job)
-        return job
+            return Job(gold, answer, self._threads.submit(self._compare, gold, answer))
 
     def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
         """(position in `jobs`, verdict) of every job, as they become known.
@@ -78,12 +71,12 @@ class Workers:
             if self._closed:
                 return
             self._closed = True
-        for _ in self._threads:
-            self._queue.put(None)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.interrupt()
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown(wait=True)
+        for worker in self._workers:
+            worker.kill()
 
     def _second_chance(self, job: Job) -> Verdict:
         try:
@@ -92,15 +85,10 @@ class Workers:
             log.warning("an answer killed its worker twice, it earns 0: %s", death)
             return ERROR
 
-    def _keep(self, worker: Worker) -> None:
-        """A thread's loop: one job after the other to one worker."""
-        while (job := self._queue.get()) is not None:
-            if self._closed:
-                job.future.cancel()
-                continue
-            try:
-                job.future.set_result(worker.compare(job.gold, job.answer))
-            except Exception as error:
-                # Belongs to whoever waits for the job, and is raised there.
-                job.future.set_exception(error)
-        worker.kill()
+    def _compare(self, gold: str, answer: str) -> Verdict:
+        """Runs in a thread; there are as many workers as threads, so one is always free."""
+        worker = self._free.get()
+        try:
+            return worker.compare(gold, answer)
+        finally:
+            self._free.put(worker)
