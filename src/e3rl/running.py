@@ -22,8 +22,9 @@ from e3rl.analysis.evaluations import Evaluation as Measured
 from e3rl.analysis.figures import save_figures
 from e3rl.analysis.runs import Run, load_run
 from e3rl.analysis.summary import arm_evaluations, arm_rows, render
+from e3rl.callbacks.checkpoint import set_aside
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.checkpoint_files import checkpoints, step_of
+from e3rl.checkpoint_files import checkpoints, damage, step_of
 from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.configuration import ConfigurationError, checkpoint_to_resume, resolved, run_of
 from e3rl.configuration_check import check
@@ -35,6 +36,7 @@ from e3rl.ledger_logger import LedgerLogger
 from e3rl.plan import derive_plan
 from e3rl.policy import Policy
 from e3rl.progress import progress_callbacks
+from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
 from e3rl.run_record import check_same_run, record
 from e3rl.wandb_mirror import WandbMirror
 
@@ -96,11 +98,13 @@ def build(cfg: DictConfig, path: str, **given: Any) -> Any:
 
 
 def build_data(cfg: DictConfig, policy: Policy) -> PromptDataModule:
-    """The problems, rendered and measured by the policy's tokenizer."""
+    """The problems, rendered and measured by the policy's tokenizer, their gold answers checked."""
     data: PromptDataModule = build(cfg, "data")
     try:
         data.bind(policy.encode)
-    except BadRowsError as error:
+        problems = [*data.train_problems, *data.validation_problems]
+        check_golds([(p.id, p.answer) for p in problems], cfg.reward.answer_format)
+    except (BadRowsError, UnmatchableGoldsError) as error:
         raise ConfigurationError(f"data: {error}") from error
     return data
 
@@ -129,15 +133,17 @@ def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
 
 
 def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
-    """Set aside the rows of a run that was killed before its first checkpoint.
+    """Set aside what a run left that was killed before its first checkpoint was whole.
 
     Raises ConfigurationError where the folder holds a run that can be resumed.
     """
-    if checkpoints(run_dir / "checkpoints"):
+    folder = run_dir / "checkpoints"
+    if not all(damage(path) for path in checkpoints(folder)):
         raise ConfigurationError(
             f"{run_dir} holds a run already: go on with it by ckpt_path={run_dir}, or choose "
             "another folder"
         )
+    set_aside(folder, finished=0)
     for logger in loggers:
         if isinstance(logger, LedgerLogger):
             logger.rewind({})

@@ -8,8 +8,12 @@ from e3rl.rewards.verifier import check_gold
 SHOWN = 20  # faults that the message lists
 
 
+class UnmatchableGoldsError(ValueError):
+    """Gold answers that no completion could match, all in one message."""
+
+
 def check_golds(answers: Iterable[tuple[str, str]], answer_format: AnswerFormat) -> None:
-    """Raise one ValueError naming the problems whose gold answer no completion could match.
+    """Raise one UnmatchableGoldsError naming the problems whose gold answer no completion could match.
 
     `answers` are (problem id, gold answer) pairs; equal answers are parsed once.
     """
@@ -23,4 +27,6 @@ def check_golds(answers: Iterable[tuple[str, str]], answer_format: AnswerFormat)
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in sorted(faults)[:SHOWN])
         more = f"\n  ... and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        raise ValueError(f"{len(faults)} gold answers cannot be matched:\n{listed}{more}")
+        raise UnmatchableGoldsError(
+            f"{len(faults)} gold answers cannot be matched:\n{listed}{more}"
+        )
