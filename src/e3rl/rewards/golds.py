@@ -13,7 +13,7 @@ class UnmatchableGoldsError(ValueError):
 
 
 def check_golds(answers: Iterable[tuple[str, str]], answer_format: AnswerFormat) -> None:
-    """Raise one UnmatchableGoldsError naming the problems whose gold answer no completion could match.
+    """Raise one UnmatchableGoldsError naming the problems whose gold answer nothing could match.
 
     `answers` are (problem id, gold answer) pairs; equal answers are parsed once.
     """
