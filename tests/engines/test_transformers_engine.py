@@ -7,7 +7,7 @@ import torch
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.transformers import TransformersEngine
+from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
 from e3rl.policy import Policy
 from e3rl.seeds import derive_seed
 
@@ -145,6 +145,21 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_softmax(policy, engine):
     assert common.sum() >= 5
     degrees = len(wanted) - 1
     assert chi2 < degrees + 4 * np.sqrt(2 * degrees)  # about four standard deviations
+
+
+def test_a_token_is_the_inverse_cumulative_probability_of_its_uniform_number(policy):
+    requests = many(policy, 8, tau=0.7)
+    logits = torch.randn(len(requests), 12, generator=torch.Generator().manual_seed(0))
+    logits[:, 3] = -torch.inf  # may never be drawn
+    sampler = InverseCdfSampler(requests, torch.device("cpu"))
+    for step in range(3):
+        scores = sampler(torch.zeros(len(requests), 1), logits)
+        assert (torch.isfinite(scores).sum(dim=1) == 1).all()
+        for row, r in enumerate(requests):
+            u = np.random.Generator(np.random.Philox(r.seed)).random(step + 1)[step]
+            weights = np.exp(logits[row].double().numpy() / 0.7)
+            place = np.searchsorted(np.cumsum(weights / weights.sum()), u, side="right")
+            assert int(scores[row].argmax()) == place != 3
 
 
 def test_the_models_own_generation_defaults_do_not_change_what_is_sampled(policy, engine):
