@@ -24,7 +24,7 @@ FLOORS = (
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
     {"train", "evaluate", "warm_start", "report", "preflight", "study"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {"evaluating"},
+    | {"evaluating", "failed_jobs"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from e3rl.checkpoint_files import DamagedCheckpointError, checkpoints, newest_sound
 from e3rl.seeds import derive_seed
 
+UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing about what is run
 MAX_SUBDIR = 200  # file systems end at 255 bytes
 
 
@@ -108,9 +109,11 @@ def sweep_name() -> str:
     return os.environ.setdefault("E3RL_SWEEP", unique)
 
 
-def subdir(overrides: str) -> str:
-    """Overrides as one folder name that needs no quotes on the command line."""
-    name = re.sub(r"[^\w.-]", "_", overrides.replace("+", "").replace("=", "-").replace("/", "."))
+def subdir(overrides: Sequence[str]) -> str:
+    """Overrides of a job as one folder name that needs no quotes on the command line."""
+    told = [override.lstrip("+").replace("=", "-").replace("/", ".") for override in overrides]
+    name = "_".join(text for text in told if not text.startswith(UNTOLD))
+    name = re.sub(r"[^\w.-]", "_", name)
     if len(name) > MAX_SUBDIR:  # the end, where names differ, lives on in a digest
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: MAX_SUBDIR - 9]}_{digest}"

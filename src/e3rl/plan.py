@@ -31,7 +31,7 @@ class RunPlan:
         table.add_row("run folder", str(run_dir))
         if resume:
             table.add_row("resumes", str(resume))
-        console = Console(width=120, color_system=None)
+        console = Console(width=120 + len(str(run_dir)), color_system=None)
         with console.capture() as captured:
             console.print(table)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")

@@ -31,10 +31,14 @@ def check_same_run(cfg: DictConfig, run_dir: Path) -> None:
     saved = run_dir / CONFIG
     if not saved.is_file():
         raise ConfigurationError(f"{saved} is missing: keep checkpoints in their run folder")
+    written = OmegaConf.to_container(cfg, resolve=False)
+    found = _differences(yaml.safe_load(saved.read_text()), resolved(cfg))
+    sources = [(before, after) for path, before, after in found if not _is_copy(written, path)]
     changed = [
         f"  - {path}: {before!r} at the start, {after!r} now"
-        for path, before, after in _differences(yaml.safe_load(saved.read_text()), resolved(cfg))
-        if path in NOT_CHANGEABLE or not f"{path}.".startswith(tuple(f"{p}." for p in CHANGEABLE))
+        for path, before, after in found
+        if not (_is_copy(written, path) and (before, after) in sources)
+        and (path in NOT_CHANGEABLE or not _is_changeable(path))
     ]
     if changed:
         listed = "\n".join(changed)
@@ -42,6 +46,18 @@ def check_same_run(cfg: DictConfig, run_dir: Path) -> None:
             f"{run_dir} was started with other settings; repeat those overrides, or start a new "
             f"run without ckpt_path:\n{listed}"
         )
+
+
+def _is_changeable(path: str) -> bool:
+    return f"{path}.".startswith(tuple(f"{prefix}." for prefix in CHANGEABLE))
+
+
+def _is_copy(written: Any, path: str) -> bool:
+    """Whether a setting has its value by an interpolation of itself or of a node above it."""
+    for key in path.split("."):
+        if isinstance(written, dict):
+            written = written.get(key)
+    return isinstance(written, str) and "${" in written
 
 
 def _differences(before: Any, after: Any, path: str = "") -> list[tuple[str, Any, Any]]:

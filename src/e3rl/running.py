@@ -154,7 +154,8 @@ def how_to_go_on(run_dir: Path) -> str:
     saved = checkpoints(run_dir / "checkpoints")
     if not saved:
         return f"\nstopped before the first checkpoint; what there is: {run_dir}"
-    return f"\nstopped; go on from rollout step {step_of(saved[-1])} by ckpt_path={run_dir}"
+    step = step_of(saved[-1])
+    return f"\nstopped; go on after rollout step {step} by the same command and ckpt_path={run_dir}"
 
 
 def finish(
