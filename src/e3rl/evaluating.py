@@ -1,5 +1,6 @@
 """Sampling a policy on problems outside of training, by the same slots that validate in it."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def evaluate_policy(
         devices=1,
         logger=False,
         enable_checkpointing=False,
-        enable_progress_bar=progress,
+        enable_progress_bar=progress and sys.stdout.isatty(),
         enable_model_summary=False,
         use_distributed_sampler=False,
         callbacks=[

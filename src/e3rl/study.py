@@ -29,6 +29,7 @@ from e3rl.analysis.figures import (
 from e3rl.analysis.runs import Run, by_arm, load_runs
 from e3rl.analysis.summary import arm_evaluations, arm_rows, render, to_markdown
 from e3rl.ledger import read_rows
+from e3rl.running import quiet
 
 DIGITS = 6
 COPIED = ("config.yaml", "environment.json", "summary.json")
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the study's folder in experiments/")
     parser.add_argument("--control", default="grpo", help="arm that the others are compared with")
     options = parser.parse_args()
+    quiet()
     arms = by_arm(load_runs(options.runs))
     if options.control not in arms:
         parser.error(f"no run of the control {options.control!r}; there are {sorted(arms)}")
