@@ -8,7 +8,7 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot
-from e3rl.engines.base import RolloutEngine, RolloutRequest
+from e3rl.engines.base import ManagedEngine, RolloutEngine, RolloutRequest
 from e3rl.policy import Policy
 from e3rl.seeds import derive_seed
 
@@ -77,6 +77,9 @@ class RolloutSampler(Slot):
         waited = 0.0
         while (counts := batch.plan.next(batch)) is not None:
             waited += self._round(batch, self._requests(batch, list(counts)), policy.pad_id)
+        if isinstance(self.engine, ManagedEngine):
+            self.engine.rest()
+            batch.report |= self.engine.metrics()
         batch.to(pl_module.device)
         batch.report["time/rollout_s"] = time.monotonic() - started
         batch.report["time/reward_s"] = waited  # the part that generation did not hide

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from e3rl.batch import Rollout
 
@@ -36,3 +36,14 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Release everything; safe to call twice."""
+
+
+@runtime_checkable
+class ManagedEngine(Protocol):
+    """What an engine with memory and figures of its own offers besides."""
+
+    def rest(self) -> None:
+        """Give memory back until the next `sync`, where the engine can."""
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the last sync and the calls since, under `engine/`."""

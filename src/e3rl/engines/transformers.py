@@ -12,14 +12,13 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
+from e3rl.engines.progress import rollout_bar
+from e3rl.engines.weights import check_finite
 from e3rl.policy import Policy
-
-BAR_DELAY_S = 3.0  # only what takes longer gets a progress bar
 
 
 class TransformersEngine:
@@ -45,12 +44,7 @@ class TransformersEngine:
         """
         if policy is self._policy and version == self._version:
             return
-        for name, parameter in policy.model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                raise FloatingPointError(
-                    f"weights of {name} are not finite at policy version {version}: the last "
-                    "update diverged; lower the learning rate or resume an earlier checkpoint"
-                )
+        check_finite(policy.model, version)
         self._policy, self._version = policy, version
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
@@ -65,15 +59,7 @@ class TransformersEngine:
             if not request.prompt_tokens:
                 raise ValueError(f"prompt row {request.prompt} is empty: nothing to sample from")
         ordered = sorted(requests, key=lambda r: (len(r.prompt_tokens), r.prompt, r.sample))
-        bar = tqdm(
-            total=len(ordered),
-            desc="rollouts",
-            unit="rollout",
-            leave=False,
-            delay=BAR_DELAY_S,
-            disable=None if self.progress else True,  # None: only in a terminal
-        )
-        with bar:
+        with rollout_bar(len(ordered), self.progress) as bar:
             for start in range(0, len(ordered), self.rows_per_call):
                 call = ordered[start : start + self.rows_per_call]
                 yield from self._generate(policy, call)

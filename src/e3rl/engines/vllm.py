@@ -1,0 +1,323 @@
+"""Rollouts by vLLM inside the training process, on CPU and GPU.
+
+Weights go from the policy to the engine in memory: vLLM starts with dummy weights from the
+policy's configuration, and every `sync` reloads all of them, drops the prefix cache and lets a
+canary compare the two. Each rollout is a request of its own with its own seed and temperature, on
+the prompt ids as given; log-probs are those of the distribution sampled from
+(`processed_logprobs`; a greedy choice is scored at temperature 1).
+
+On CPU in float32 a seed alone decides a rollout's tokens, whatever else is in the call. On a GPU
+vLLM's kernels round differently for batches of different sizes, so that near-ties may fall
+otherwise (vLLM's VLLM_BATCH_INVARIANT lifts that where the hardware allows it).
+"""
+
+import copy
+import gc
+import importlib.util
+import logging
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+
+from e3rl.batch import Rollout
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
+from e3rl.engines.progress import rollout_bar
+from e3rl.engines.vllm_loop import Finished, StepLoop, own_randomness
+from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.weights import (
+    Shapes,
+    check_finite,
+    check_shapes,
+    expected_shapes,
+    named_weights,
+)
+from e3rl.policy import Policy
+
+INSTALL = (
+    'on a GPU machine run `pip install "e3rl[vllm]"`, on a CPU machine `make vllm` (README "vLLM" '
+    "has the steps), or sample with engine=transformers"
+)
+# What vLLM's weight loaders raise for weights that they cannot take.
+LOAD_ERRORS = (ValueError, AssertionError, KeyError, AttributeError, RuntimeError)
+
+log = logging.getLogger(__name__)
+
+
+class VLLMEngine:
+    """An engine that is built at the first `sync`, after Lightning's process group.
+
+    top-p, top-k and penalties cannot be set: they would sample from another distribution than
+    the one that is trained.
+
+    Args:
+        settings: memory, precision and parallelism of vLLM.
+        canary: compare a few tokens' log-probs with the policy's after each sync.
+        canary_tolerance: largest gap in nats; None for what the precision allows.
+        deadline_s: seconds in the engine after which a call's unfinished rollouts are cut and
+            marked as truncated.
+        progress: show a bar where generation takes more than a few seconds.
+
+    Raises:
+        ModuleNotFoundError: where vLLM is not installed, with the command that installs it.
+    """
+
+    _open: ClassVar[set[int]] = set()  # engines of this process, which share vLLM's groups
+
+    def __init__(
+        self,
+        settings: VLLMSettings | None = None,
+        canary: bool = True,
+        canary_tolerance: float | None = None,
+        deadline_s: float | None = None,
+        progress: bool = True,
+    ) -> None:
+        if deadline_s is not None and deadline_s <= 0:
+            raise ValueError(f"engine.deadline_s={deadline_s}: use seconds > 0, or null for none")
+        if canary_tolerance is not None and canary_tolerance <= 0:
+            raise ValueError(f"engine.canary_tolerance={canary_tolerance}: use nats > 0, or null")
+        if importlib.util.find_spec("vllm") is None:
+            raise ModuleNotFoundError(f"engine=vllm needs vLLM, which is not installed: {INSTALL}")
+        self.settings = settings or VLLMSettings()
+        self.canary = canary
+        self.canary_tolerance = canary_tolerance
+        self.deadline_s = deadline_s
+        self.progress = progress
+        self._llm: Any = None
+        self._loop: StepLoop | None = None
+        self._shapes: Shapes = {}
+        self._policy: Policy | None = None  # what was synced; None where the next sync must act
+        self._version = -1
+        self._asleep = False
+        self._temperature = 1.0  # of the last call, for the canary
+        self._metrics: dict[str, float] = {}
+
+    def sync(self, policy: Policy, version: int) -> None:
+        """Send the policy's weights, drop the prefix cache and let the canary compare.
+
+        Everything is checked before anything is sent. An engine that a failed transfer broke is
+        closed and built anew, once; where the new one fails as well, the error is raised and the
+        next `sync` starts from nothing.
+
+        Raises:
+            FloatingPointError: for weights that are not finite.
+            ValueError: for weights that are not those of the policy's configuration.
+            EngineMismatchError: where engine and policy disagree afterwards.
+        """
+        if policy is self._policy and version == self._version:
+            self._wake(["weights", "kv_cache"])
+            return
+        started = time.monotonic()
+        self._policy = None
+        if self._llm is None:
+            self._shapes = expected_shapes(policy.model)
+        check_shapes(policy.model, self._shapes)
+        check_finite(policy.model, version)
+        self._transfer(policy)
+        self._policy, self._version = policy, version
+        self._metrics["engine/sync_s"] = time.monotonic() - started
+        if self.canary:
+            self._sing(policy)
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        """Yield each rollout when it is finished, while vLLM goes on with the others.
+
+        Raises RuntimeError before the first `sync`, ValueError for an empty prompt or one that
+        leaves no room for its completion.
+        """
+        policy, loop = self._policy, self._loop
+        if policy is None or loop is None or self._asleep:
+            raise RuntimeError("engine.generate was called before engine.sync")
+        self._check_lengths(requests)
+        warm = [r.temperature for r in requests if r.temperature > 0]
+        self._temperature = warm[0] if warm else self._temperature
+        tokens, seconds, cut = loop.tokens, loop.seconds, loop.cut
+        with rollout_bar(len(requests), self.progress) as bar:
+            for finished in loop.run(requests, policy.stop_ids, self.deadline_s):
+                bar.update()
+                yield self._rollout(policy, finished)
+        self._metrics["engine/cut"] = float(loop.cut - cut)
+        elapsed = max(loop.seconds - seconds, 1e-9)
+        self._metrics["engine/tokens_per_s"] = (loop.tokens - tokens) / elapsed
+
+    def rest(self) -> None:
+        """Put the engine to sleep at the configured level; the next `sync` wakes it."""
+        if self._llm is None or not self.settings.sleep_level or self._asleep:
+            return
+        self._llm.sleep(level=self.settings.sleep_level)
+        self._asleep = True
+        if self.settings.sleep_level == 2:
+            self._policy = None  # the weights are gone: the next sync must send them again
+
+    def metrics(self) -> dict[str, float]:
+        """Seconds of the last sync and canary, canary gaps in nats, tokens per second, cuts."""
+        return dict(self._metrics)
+
+    def close(self) -> None:
+        """End vLLM and release its memory and process groups; safe to call twice."""
+        llm, self._llm = self._llm, None
+        self._loop = self._policy = None
+        self._asleep = False
+        if llm is None:
+            return
+        llm.llm_engine.engine_core.shutdown()
+        self._open.discard(id(self))
+        del llm
+        if not self._open:
+            _release(self._owns_group)
+
+    def _transfer(self, policy: Policy) -> None:
+        fresh = self._llm is None
+        if fresh:
+            self._start(policy)
+        try:
+            self._send(policy)
+        except LOAD_ERRORS as error:
+            self.close()
+            if fresh:
+                raise
+            log.warning("vLLM did not take the weights (%s); it is built anew", error)
+            self._transfer(policy)
+
+    def _send(self, policy: Policy) -> None:
+        assert self._loop is not None
+        self._loop.abort()
+        self._wake(["weights"])
+        on_cpu = policy.device.type == "cpu"
+        weights: Iterator[Any] = named_weights(policy.model, tied_head=on_cpu)
+        if self.settings.tensor_parallel_size > 1:  # it travels to other processes
+            weights = iter([(name, value.cpu()) for name, value in weights])
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self._wake(["kv_cache"])
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError("vLLM kept its prefix cache over a sync: requests are still running")
+
+    def _wake(self, tags: list[str]) -> None:
+        if self._asleep:
+            for tag in tags:
+                self._llm.wake_up(tags=[tag])
+            self._asleep = "kv_cache" not in tags
+
+    def _start(self, policy: Policy) -> None:
+        """Build vLLM from the policy's configuration, with dummy weights."""
+        started = time.monotonic()
+        config = copy.deepcopy(policy.model.config)
+        config.architectures = [type(policy.model).__name__]
+        arguments = self.settings.arguments(_dtype(policy), policy.device.type == "cpu")
+        self._owns_group = not torch.distributed.is_initialized()
+        with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
+            config.save_pretrained(folder)
+            with own_randomness(), _own_thread_setting():
+                self._llm = _build(folder, arguments)
+        self._open.add(id(self))
+        self._loop = StepLoop(self._llm.llm_engine, _sampling_params())
+        self._metrics["engine/start_s"] = time.monotonic() - started
+
+    def _sing(self, policy: Policy) -> None:
+        assert self._loop is not None
+        started = time.monotonic()
+        vllm_config = self._llm.llm_engine.vllm_config
+        requests = canary_requests(
+            policy,
+            vllm_config.cache_config.block_size,
+            vllm_config.model_config.max_model_len,
+            self._temperature,
+        )
+        rollouts = [self._rollout(policy, f) for f in self._loop.run(requests, stop_ids=())]
+        gaps = canary_gaps(policy, rollouts)
+        self._metrics["engine/canary_mean"] = float(gaps.mean())
+        self._metrics["engine/canary_max"] = float(gaps.max())
+        self._metrics["engine/canary_s"] = time.monotonic() - started
+        precisions = (_dtype(policy), self.settings.precision(_dtype(policy)))
+        allowed = self.canary_tolerance or max(TOLERANCES[name] for name in precisions)
+        version, self._policy = self._version, None
+        check_canary(gaps, allowed, version)
+        self._policy = policy
+
+    def _check_lengths(self, requests: Sequence[RolloutRequest]) -> None:
+        longest = self._llm.llm_engine.vllm_config.model_config.max_model_len
+        for r in requests:
+            if not r.prompt_tokens:
+                raise ValueError(f"prompt row {r.prompt} is empty: nothing to sample from")
+            if len(r.prompt_tokens) + r.max_new_tokens > longest:
+                raise ValueError(
+                    f"prompt row {r.prompt} has {len(r.prompt_tokens)} tokens, and {longest} hold "
+                    f"no {r.max_new_tokens} more: lower max_new_tokens, leave long prompts out, or "
+                    "raise engine.settings.max_model_len where the model allows it"
+                )
+
+    def _rollout(self, policy: Policy, finished: Finished) -> Rollout:
+        request, ids = finished.request, finished.tokens
+        return Rollout(
+            prompt=request.prompt,
+            sample=request.sample,
+            prompt_tokens=request.prompt_tokens,
+            tokens=tuple(ids),
+            logprobs=tuple(finished.logprobs),
+            temperature=request.temperature,
+            truncated=ids[-1] not in policy.stop_ids,
+            text=policy.decode(ids),
+            policy_version=self._version,
+        )
+
+
+def _dtype(policy: Policy) -> str:
+    return str(next(policy.model.parameters()).dtype).removeprefix("torch.")
+
+
+@contextmanager
+def _own_thread_setting() -> Iterator[None]:
+    """vLLM's CPU worker replaces torch.set_num_threads by one that does nothing."""
+    original = torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = original
+
+
+def _build(folder: str, arguments: dict[str, Any]) -> Any:
+    from vllm import LLM
+
+    return LLM(
+        folder,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+        **arguments,
+    )
+
+
+def _sampling_params() -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
+        return SamplingParams(
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_new_tokens,
+            logprobs=0,
+            detokenize=False,
+            ignore_eos=True,  # the policy's own stop tokens are the only ones
+            stop_token_ids=list(stop_ids),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
+
+    return sampling_of
+
+
+def _release(owns_group: bool) -> None:
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
+
+    if owns_group:
+        cleanup_dist_env_and_memory()
+        return
+    destroy_model_parallel()  # the process group is Lightning's
+    gc.collect()

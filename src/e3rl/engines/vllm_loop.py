@@ -1,0 +1,144 @@
+"""Requests through a vLLM engine step by step, so that each rollout is out when it is finished.
+
+`LLM.generate` returns everything at the end, and an exception within it leaves requests in the
+engine that the next call never gets past. Here a deadline is polled between steps, and whatever
+ends a call early takes its requests out again.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from e3rl.engines.base import RolloutRequest
+
+# vLLM's sampling parameters of a request, given the tokens that end it.
+SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What vLLM sampled for one request."""
+
+    request: RolloutRequest
+    tokens: list[int]
+    logprobs: list[float]
+
+
+class StepLoop:
+    """Runs requests on an in-process vLLM engine; counts tokens and the seconds they took.
+
+    Args:
+        engine: vLLM's `LLMEngine`.
+        sampling_of: builds vLLM's sampling parameters of a request.
+    """
+
+    def __init__(self, engine: Any, sampling_of: SamplingOf) -> None:
+        self._engine = engine
+        self._sampling_of = sampling_of
+        self.tokens = 0
+        self.seconds = 0.0
+        self.cut = 0  # rollouts that a deadline ended
+
+    def run(
+        self,
+        requests: Sequence[RolloutRequest],
+        stop_ids: Sequence[int],
+        deadline_s: float | None = None,
+    ) -> Iterator[Finished]:
+        """Yield every request when it is finished.
+
+        After `deadline_s` seconds in the engine, what is unfinished is yielded as it stands;
+        requests that have no token by then get one.
+        """
+        self.abort()
+        pending: dict[str, tuple[str, RolloutRequest]] = {}
+        spent = self.seconds
+        try:
+            with self._timed():
+                for number, request in enumerate(requests):
+                    prompt = {"type": "token", "prompt_token_ids": list(request.prompt_tokens)}
+                    own = self._engine.add_request(
+                        str(number), prompt, self._sampling_of(request, stop_ids)
+                    )
+                    pending[str(number)] = own, request
+            while pending:
+                if deadline_s is not None and self.seconds - spent > deadline_s:
+                    yield from self._cut([*pending.values()], stop_ids)
+                    return
+                with self._timed():
+                    outputs = self._engine.step()
+                for output in outputs:
+                    _, request = pending.pop(output.request_id)
+                    sampled = output.outputs[0]
+                    yield self._finished(request, sampled.token_ids, sampled.logprobs)
+        finally:
+            if pending:
+                self._engine.abort_request([own for own, _ in pending.values()], internal=True)
+
+    def abort(self) -> None:
+        """Take out what an earlier call has left behind: its generator may never be resumed."""
+        left = list(self._engine.output_processor.request_states)
+        if left:
+            self._engine.abort_request(left, internal=True)
+
+    def _cut(
+        self, pending: list[tuple[str, RolloutRequest]], stop_ids: Sequence[int]
+    ) -> Iterator[Finished]:
+        states = self._engine.output_processor.request_states
+        partial, untouched = [], []
+        for own, request in pending:
+            tokens = states[own].detokenizer.output_token_ids
+            if tokens:
+                logprobs = states[own].logprobs_processor.logprobs
+                partial.append(self._finished(request, tokens, logprobs))
+            else:
+                untouched.append(replace(request, max_new_tokens=1))
+        self.abort()
+        self.cut += len(pending)
+        yield from partial
+        yield from self.run(untouched, stop_ids)
+
+    def _finished(self, request: RolloutRequest, tokens: Any, logprobs: Any) -> Finished:
+        """Raises FloatingPointError where a log-prob is not finite."""
+        ids = [int(token) for token in tokens]
+        values = [float(place[token].logprob) for token, place in zip(ids, logprobs, strict=True)]
+        if not np.isfinite(values).all():
+            raise FloatingPointError(
+                f"vLLM returned log-probs that are not finite for prompt row {request.prompt}: "
+                "its weights or activations are broken; try engine.settings.dtype=float32"
+            )
+        self.tokens += len(ids)
+        return Finished(request, ids, values)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.monotonic()
+        with own_torch_randomness():
+            yield
+        self.seconds += time.monotonic() - started
+
+
+@contextmanager
+def own_torch_randomness() -> Iterator[None]:
+    """Leaves torch's random states as they were: vLLM draws from them even for seeded requests."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        yield
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Leaves every random state as it was: a vLLM engine seeds all of them when it is built."""
+    python, array = random.getstate(), np.random.get_state()
+    try:
+        with own_torch_randomness():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(array)

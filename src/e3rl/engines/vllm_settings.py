@@ -1,0 +1,72 @@
+"""What of vLLM can be set, and the arguments that vLLM gets."""
+
+from dataclasses import dataclass
+from typing import Any
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class VLLMSettings:
+    """Memory, precision and parallelism of a vLLM engine.
+
+    Nothing that truncates the distribution (top-p, top-k, penalties) can be set: the policy
+    gradient needs log-probs of the distribution that was sampled from.
+    """
+
+    dtype: str = "auto"  # of weights and activations; auto = the policy's
+    kv_cache_memory_bytes: int | None = 256 * 2**20  # None: from gpu_memory_utilization
+    gpu_memory_utilization: float = 0.45  # share of the device, weights included; CPU: of the RAM
+    tensor_parallel_size: int = 1
+    max_num_seqs: int = 256  # rollouts that are decoded together
+    max_model_len: int | None = None  # prompt + completion; None: what the model allows
+    enforce_eager: bool = True  # False compiles the model at the start: half a minute on CPU
+    enable_prefix_caching: bool = True
+    block_size: int | None = 32  # tokens of a KV block; None: vLLM's own choice
+    sleep_level: int = 0  # between rollouts: 1 moves weights to RAM, 2 drops them (GPU only)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"engine.settings.dtype={self.dtype!r}: choose one of {DTYPES}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"engine.settings.gpu_memory_utilization={self.gpu_memory_utilization}: use a "
+                "share in (0, 1]"
+            )
+        if self.sleep_level not in (0, 1, 2):
+            raise ValueError(f"engine.settings.sleep_level={self.sleep_level}: use 0, 1 or 2")
+        for name in (
+            *("kv_cache_memory_bytes", "tensor_parallel_size", "max_num_seqs"),
+            *("max_model_len", "block_size"),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"engine.settings.{name}={value}: use at least 1")
+
+    def arguments(self, policy_dtype: str, on_cpu: bool) -> dict[str, Any]:
+        """Keyword arguments of `vllm.LLM`.
+
+        Raises ValueError for a sleep level on CPU, where vLLM would ignore it.
+        """
+        if self.sleep_level and on_cpu:
+            raise ValueError(
+                f"engine.settings.sleep_level={self.sleep_level}: vLLM sleeps on GPUs only; use 0"
+            )
+        optional = {
+            name: getattr(self, name)
+            for name in ("kv_cache_memory_bytes", "max_model_len", "block_size")
+            if getattr(self, name) is not None
+        }
+        return optional | {
+            "dtype": self.precision(policy_dtype),
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "max_num_seqs": self.max_num_seqs,
+            "enforce_eager": self.enforce_eager,
+            "enable_prefix_caching": self.enable_prefix_caching,
+            "enable_sleep_mode": self.sleep_level > 0,
+        }
+
+    def precision(self, policy_dtype: str) -> str:
+        """The engine's dtype by name, such as "float32"."""
+        return policy_dtype if self.dtype == "auto" else self.dtype

@@ -1,0 +1,79 @@
+"""Weights on their way from the policy to an engine: what is checked, and in what form they go."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+HEAD = "lm_head.weight"
+SHOWN = 3  # names that a message lists
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def expected_shapes(model: Any) -> Shapes:
+    """Parameter names and shapes that a model of this configuration has; allocates nothing.
+
+    An engine is built from the configuration alone, so this is what it has room for.
+    """
+    with torch.device("meta"):
+        fresh = type(model)(copy.deepcopy(model.config))
+    return {name: tuple(parameter.shape) for name, parameter in fresh.named_parameters()}
+
+
+def check_shapes(model: Any, expected: Shapes) -> None:
+    """Raise ValueError naming parameters that are missing, unknown or of another shape.
+
+    vLLM takes an incomplete set of weights without a word, and one of a wrong shape breaks it.
+    """
+    given = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    kinds = {
+        "missing": sorted(expected.keys() - given.keys()),
+        "unknown": sorted(given.keys() - expected.keys()),
+        "of another shape": sorted(n for n in given if expected.get(n, given[n]) != given[n]),
+    }
+    found = [
+        f"{kind}: {', '.join(names[:SHOWN])}{' ...' if len(names) > SHOWN else ''}"
+        for kind, names in kinds.items()
+        if names
+    ]
+    if found:
+        raise ValueError(
+            f"the policy's weights are not those of its configuration ({'; '.join(found)}): "
+            "merge adapters, undo renamings, and give model.config the new sizes before rollouts"
+        )
+
+
+def check_finite(model: Any, version: int) -> None:
+    """Raise FloatingPointError naming the first parameter that is not finite."""
+    names = [name for name, _ in model.named_parameters()]
+    flags = [_whole(torch.isfinite(p).all()) for p in model.parameters()]
+    if not flags:
+        return
+    finite = torch.stack(flags)  # one transfer from the device
+    if not bool(finite.all()):
+        name = names[int((~finite).nonzero()[0])]
+        raise FloatingPointError(
+            f"weights of {name} are not finite at policy version {version}: the last "
+            "update diverged; lower the learning rate or resume an earlier checkpoint"
+        )
+
+
+def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter by name, whole, one at a time; sharded ones are gathered on all ranks.
+
+    Args:
+        tied_head: send a head that shares the embedding's weights under its own name too. Where
+            an engine keeps a packed copy of the head (vLLM on CPU does), it would go stale.
+    """
+    for name, parameter in model.named_parameters():
+        yield name, _whole(parameter.detach())
+    if tied_head and model.config.get_text_config().tie_word_embeddings:
+        yield HEAD, _whole(model.get_output_embeddings().weight.detach())
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
