@@ -4,6 +4,9 @@ They are defaults: whatever the user has exported wins.
 """
 
 import os
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "e3rl"
 
 DEFAULTS = {
     # Two OpenMP teams that spin for work on shared cores slow each other down by 10x and more;
@@ -16,6 +19,15 @@ DEFAULTS = {
     "WANDB_SILENT": "true",
     # cuBLAS needs this for deterministic results on a GPU.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    # vLLM samples in the training process: weights reach it without a copy to another process.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    # C++ warnings of torch, such as the one about memory that vLLM binds to a NUMA node.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # The first rollouts with vLLM compile for some twenty seconds; the default folder is a
+    # temporary one, from which machines forget the result.
+    "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
 }
 
 

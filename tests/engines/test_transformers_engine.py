@@ -4,14 +4,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from engine_requests import PROMPTS, by_place, largest_gap, many, request, trainer_logprobs
 
-from e3rl.batch import Rollout
-from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
 from e3rl.policy import Policy
 from e3rl.seeds import derive_seed
-
-PROMPTS = ("12+34=?", "7*8=?", "(3+4)*5-6=?", "99-1=?", "4*x+3=23,x=?")
 
 
 @pytest.fixture
@@ -21,43 +18,11 @@ def engine(policy):
     return engine
 
 
-def request(
-    policy: Policy, prompt: int, sample: int, tau: float = 1.0, limit: int = 24, seed: int = 0
-) -> RolloutRequest:
-    return RolloutRequest(
-        prompt=prompt,
-        sample=sample,
-        prompt_tokens=tuple(policy.tokenizer(PROMPTS[prompt])["input_ids"]),
-        temperature=tau,
-        seed=derive_seed(seed, prompt, sample),
-        max_new_tokens=limit,
-    )
-
-
-def many(policy: Policy, n: int = 4, **settings: float) -> list[RolloutRequest]:
-    return [request(policy, p, s, **settings) for p in range(len(PROMPTS)) for s in range(n)]
-
-
-def by_place(rollouts) -> dict[tuple[int, int], Rollout]:
-    return {(r.prompt, r.sample): r for r in rollouts}
-
-
-def trainer_logprobs(policy: Policy, rollout: Rollout) -> torch.Tensor:
-    """Log-probs of a rollout by one plain forward pass without cache or padding."""
-    ids = torch.tensor([rollout.prompt_tokens + rollout.tokens])
-    with torch.no_grad():
-        logits = policy.model(input_ids=ids, use_cache=False).logits[0, :-1]
-    start = len(rollout.prompt_tokens)
-    scaled = torch.log_softmax(logits.float() / (rollout.temperature or 1.0), dim=-1)
-    return scaled.gather(1, ids[0, 1:, None])[start - 1 :, 0]
-
-
 @pytest.mark.parametrize("tau", [0.6, 1.0, 1.4])
 def test_log_probs_are_the_policys_own_at_the_sampling_temperature(policy, engine, tau):
     rollouts = list(engine.generate(many(policy, tau=tau)))
-    gaps = [(torch.tensor(r.logprobs) - trainer_logprobs(policy, r)).abs().max() for r in rollouts]
     assert len(rollouts) == 4 * len(PROMPTS)
-    assert max(gaps) < 1e-4
+    assert largest_gap(policy, rollouts) < 1e-4
     assert {r.temperature for r in rollouts} == {tau}
 
 

@@ -1,5 +1,7 @@
-"""The progress bar that engines share."""
+"""The progress bars that engines share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
@@ -17,3 +19,10 @@ def rollout_bar(total: int, enabled: bool) -> Any:
         delay=BAR_DELAY_S,
         disable=not enabled,
     )
+
+
+@contextmanager
+def notice(text: str, enabled: bool) -> Iterator[None]:
+    """A line that stands while something takes its time."""
+    with tqdm(total=0, desc=text, bar_format="{desc}", leave=False, disable=not enabled):
+        yield

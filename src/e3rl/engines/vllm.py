@@ -15,44 +15,45 @@ import copy
 import gc
 import importlib.util
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
-from e3rl.engines.progress import rollout_bar
-from e3rl.engines.vllm_loop import Finished, StepLoop, own_randomness
-from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.progress import notice, rollout_bar
+from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout, undisturbed
+from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
 from e3rl.engines.weights import (
     Shapes,
     check_finite,
     check_shapes,
+    dtype_name,
     expected_shapes,
     named_weights,
 )
 from e3rl.policy import Policy
 
 INSTALL = (
-    'on a GPU machine run `pip install "e3rl[vllm]"`, on a CPU machine `make vllm` (README "vLLM" '
-    "has the steps), or sample with engine=transformers"
+    'run `make vllm` on a CPU machine, `pip install "e3rl[vllm]"` on one with a GPU (README '
+    '"vLLM" has the steps), or sample with engine=transformers'
 )
 # What vLLM's weight loaders raise for weights that they cannot take.
 LOAD_ERRORS = (ValueError, AssertionError, KeyError, AttributeError, RuntimeError)
 
+STARTING = "vLLM starts ..."
+FIRST_TOKENS = "vLLM samples its first tokens (compiles up to a minute, once a machine) ..."
 log = logging.getLogger(__name__)
 
 
 class VLLMEngine:
     """An engine that is built at the first `sync`, after Lightning's process group.
-
-    top-p, top-k and penalties cannot be set: they would sample from another distribution than
-    the one that is trained.
 
     Args:
         settings: memory, precision and parallelism of vLLM.
@@ -66,7 +67,9 @@ class VLLMEngine:
         ModuleNotFoundError: where vLLM is not installed, with the command that installs it.
     """
 
-    _open: ClassVar[set[int]] = set()  # engines of this process, which share vLLM's groups
+    # The engines of a process share vLLM's process groups; the last one that closes ends them.
+    _open: ClassVar[WeakSet["VLLMEngine"]] = WeakSet()
+    _own_world: ClassVar[bool] = True  # torch's process group is vLLM's, not Lightning's
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class VLLMEngine:
         self._llm: Any = None
         self._loop: StepLoop | None = None
         self._shapes: Shapes = {}
+        self._blueprint: tuple[str, str, torch.device] | None = None
         self._policy: Policy | None = None  # what was synced; None where the next sync must act
         self._version = -1
         self._asleep = False
@@ -111,17 +115,21 @@ class VLLMEngine:
         if policy is self._policy and version == self._version:
             self._wake(["weights", "kv_cache"])
             return
-        started = time.monotonic()
-        self._policy = None
-        if self._llm is None:
-            self._shapes = expected_shapes(policy.model)
+        blueprint = policy.model.config.to_json_string(), dtype_name(policy.model), policy.device
+        if blueprint != self._blueprint:  # another model than the engine was built for
+            self.close()
+            self._shapes, self._blueprint = expected_shapes(policy.model), blueprint
         check_shapes(policy.model, self._shapes)
         check_finite(policy.model, version)
+        if self._llm is None:
+            self._start(policy)
+        started = time.monotonic()
+        self._policy, self._version = None, version
         self._transfer(policy)
-        self._policy, self._version = policy, version
         self._metrics["engine/sync_s"] = time.monotonic() - started
         if self.canary:
-            self._sing(policy)
+            self._compare(policy)
+        self._policy = policy
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         """Yield each rollout when it is finished, while vLLM goes on with the others.
@@ -132,14 +140,14 @@ class VLLMEngine:
         policy, loop = self._policy, self._loop
         if policy is None or loop is None or self._asleep:
             raise RuntimeError("engine.generate was called before engine.sync")
-        self._check_lengths(requests)
+        check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
         warm = [r.temperature for r in requests if r.temperature > 0]
         self._temperature = warm[0] if warm else self._temperature
         tokens, seconds, cut = loop.tokens, loop.seconds, loop.cut
         with rollout_bar(len(requests), self.progress) as bar:
             for finished in loop.run(requests, policy.stop_ids, self.deadline_s):
                 bar.update()
-                yield self._rollout(policy, finished)
+                yield to_rollout(finished, policy, self._version)
         self._metrics["engine/cut"] = float(loop.cut - cut)
         elapsed = max(loop.seconds - seconds, 1e-9)
         self._metrics["engine/tokens_per_s"] = (loop.tokens - tokens) / elapsed
@@ -164,24 +172,24 @@ class VLLMEngine:
         self._asleep = False
         if llm is None:
             return
-        llm.llm_engine.engine_core.shutdown()
-        self._open.discard(id(self))
-        del llm
+        self._open.discard(self)
+        core = llm.llm_engine.engine_core.engine_core
+        core.model_executor.shutdown()
+        core.scheduler.shutdown()
+        gc.unfreeze()  # vLLM has frozen what was there when it started
+        del llm, core
         if not self._open:
-            _release(self._owns_group)
+            _release(self._own_world)
 
     def _transfer(self, policy: Policy) -> None:
-        fresh = self._llm is None
-        if fresh:
-            self._start(policy)
+        """Send the weights; a vLLM that does not take them is broken for good, so build another."""
         try:
             self._send(policy)
         except LOAD_ERRORS as error:
-            self.close()
-            if fresh:
-                raise
             log.warning("vLLM did not take the weights (%s); it is built anew", error)
-            self._transfer(policy)
+            self.close()
+            self._start(policy)
+            self._send(policy)
 
     def _send(self, policy: Policy) -> None:
         assert self._loop is not None
@@ -207,17 +215,20 @@ class VLLMEngine:
         started = time.monotonic()
         config = copy.deepcopy(policy.model.config)
         config.architectures = [type(policy.model).__name__]
-        arguments = self.settings.arguments(_dtype(policy), policy.device.type == "cpu")
-        self._owns_group = not torch.distributed.is_initialized()
+        check_in_process()
+        arguments = self.settings.arguments(dtype_name(policy.model), policy.device.type == "cpu")
+        if not self._open:
+            VLLMEngine._own_world = not torch.distributed.is_initialized()
         with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
             config.save_pretrained(folder)
-            with own_randomness(), _own_thread_setting():
+            with undisturbed(), notice(STARTING, self.progress):
                 self._llm = _build(folder, arguments)
-        self._open.add(id(self))
+        self._open.add(self)
         self._loop = StepLoop(self._llm.llm_engine, _sampling_params())
         self._metrics["engine/start_s"] = time.monotonic() - started
 
-    def _sing(self, policy: Policy) -> None:
+    def _compare(self, policy: Policy) -> None:
+        """Let the canary sing; raises EngineMismatchError where it does not."""
         assert self._loop is not None
         started = time.monotonic()
         vllm_config = self._llm.llm_engine.vllm_config
@@ -227,62 +238,24 @@ class VLLMEngine:
             vllm_config.model_config.max_model_len,
             self._temperature,
         )
-        rollouts = [self._rollout(policy, f) for f in self._loop.run(requests, stop_ids=())]
-        gaps = canary_gaps(policy, rollouts)
+        with notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
+            sampled = list(self._loop.run(requests, stop_ids=()))
+        gaps = canary_gaps(policy, [to_rollout(f, policy, self._version) for f in sampled])
         self._metrics["engine/canary_mean"] = float(gaps.mean())
         self._metrics["engine/canary_max"] = float(gaps.max())
         self._metrics["engine/canary_s"] = time.monotonic() - started
-        precisions = (_dtype(policy), self.settings.precision(_dtype(policy)))
-        allowed = self.canary_tolerance or max(TOLERANCES[name] for name in precisions)
-        version, self._policy = self._version, None
-        check_canary(gaps, allowed, version)
-        self._policy = policy
-
-    def _check_lengths(self, requests: Sequence[RolloutRequest]) -> None:
-        longest = self._llm.llm_engine.vllm_config.model_config.max_model_len
-        for r in requests:
-            if not r.prompt_tokens:
-                raise ValueError(f"prompt row {r.prompt} is empty: nothing to sample from")
-            if len(r.prompt_tokens) + r.max_new_tokens > longest:
-                raise ValueError(
-                    f"prompt row {r.prompt} has {len(r.prompt_tokens)} tokens, and {longest} hold "
-                    f"no {r.max_new_tokens} more: lower max_new_tokens, leave long prompts out, or "
-                    "raise engine.settings.max_model_len where the model allows it"
-                )
-
-    def _rollout(self, policy: Policy, finished: Finished) -> Rollout:
-        request, ids = finished.request, finished.tokens
-        return Rollout(
-            prompt=request.prompt,
-            sample=request.sample,
-            prompt_tokens=request.prompt_tokens,
-            tokens=tuple(ids),
-            logprobs=tuple(finished.logprobs),
-            temperature=request.temperature,
-            truncated=ids[-1] not in policy.stop_ids,
-            text=policy.decode(ids),
-            policy_version=self._version,
-        )
-
-
-def _dtype(policy: Policy) -> str:
-    return str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-
-
-@contextmanager
-def _own_thread_setting() -> Iterator[None]:
-    """vLLM's CPU worker replaces torch.set_num_threads by one that does nothing."""
-    original = torch.set_num_threads
-    try:
-        yield
-    finally:
-        torch.set_num_threads = original
+        own = dtype_name(policy.model)
+        rounding = max(TOLERANCES[name] for name in (own, self.settings.precision(own)))
+        allowed = self.canary_tolerance or rounding
+        check_canary(gaps, allowed, self._version)
 
 
 def _build(folder: str, arguments: dict[str, Any]) -> Any:
+    # What it says while it is imported precedes its own reading of this setting.
+    logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"))
     from vllm import LLM
 
-    return LLM(
+    llm = LLM(
         folder,
         load_format="dummy",
         skip_tokenizer_init=True,
@@ -291,6 +264,9 @@ def _build(folder: str, arguments: dict[str, Any]) -> Any:
         disable_log_stats=True,
         **arguments,
     )
+    # vLLM's own way out would end torch's process group, whoever has made it, and other engines.
+    llm.llm_engine.engine_core._finalizer.detach()
+    return llm
 
 
 def _sampling_params() -> Any:
@@ -313,11 +289,11 @@ def _sampling_params() -> Any:
     return sampling_of
 
 
-def _release(owns_group: bool) -> None:
+def _release(own_world: bool) -> None:
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
 
-    if owns_group:
+    if own_world:
         cleanup_dist_env_and_memory()
-        return
-    destroy_model_parallel()  # the process group is Lightning's
-    gc.collect()
+    else:
+        destroy_model_parallel()
+        gc.collect()

@@ -7,6 +7,7 @@ ends a call early takes its requests out again.
 
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
+from e3rl.policy import Policy
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
 SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]
@@ -133,12 +136,47 @@ def own_torch_randomness() -> Iterator[None]:
 
 
 @contextmanager
-def own_randomness() -> Iterator[None]:
-    """Leaves every random state as it was: a vLLM engine seeds all of them when it is built."""
-    python, array = random.getstate(), np.random.get_state()
+def undisturbed() -> Iterator[None]:
+    """Undoes what building a vLLM engine does to the process it is built in.
+
+    It seeds every random generator, its CPU worker puts a function that does nothing in the place
+    of `torch.set_num_threads`, and its import touches deprecated names of torch.
+    """
+    python, array, set_threads = random.getstate(), np.random.get_state(), torch.set_num_threads
     try:
-        with own_torch_randomness():
+        with own_torch_randomness(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
+        torch.set_num_threads = set_threads
         random.setstate(python)
         np.random.set_state(array)
+
+
+def check_room(requests: Sequence[RolloutRequest], max_length: int) -> None:
+    """Raise ValueError for an empty prompt, or one that leaves no room for its completion."""
+    for r in requests:
+        if not r.prompt_tokens:
+            raise ValueError(f"prompt row {r.prompt} is empty: nothing to sample from")
+        if len(r.prompt_tokens) + r.max_new_tokens > max_length:
+            raise ValueError(
+                f"prompt row {r.prompt} has {len(r.prompt_tokens)} tokens, which leaves no room "
+                f"for {r.max_new_tokens} more within {max_length}: lower max_new_tokens, leave "
+                "long prompts out, or raise engine.settings.max_model_len where the model allows it"
+            )
+
+
+def to_rollout(finished: Finished, policy: Policy, version: int) -> Rollout:
+    """The rollout of a finished request; it is truncated where no stop token ends it."""
+    request, ids = finished.request, finished.tokens
+    return Rollout(
+        prompt=request.prompt,
+        sample=request.sample,
+        prompt_tokens=request.prompt_tokens,
+        tokens=tuple(ids),
+        logprobs=tuple(finished.logprobs),
+        temperature=request.temperature,
+        truncated=ids[-1] not in policy.stop_ids,
+        text=policy.decode(ids),
+        policy_version=version,
+    )

@@ -1,5 +1,6 @@
 """What of vLLM can be set, and the arguments that vLLM gets."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,3 +71,12 @@ class VLLMSettings:
     def precision(self, policy_dtype: str) -> str:
         """The engine's dtype by name, such as "float32"."""
         return policy_dtype if self.dtype == "auto" else self.dtype
+
+
+def check_in_process() -> None:
+    """Raise RuntimeError where vLLM has been told to run its core in a process of its own."""
+    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
+        raise RuntimeError(
+            "engine=vllm hands weights over within the process: unset "
+            "VLLM_ENABLE_V1_MULTIPROCESSING, or set it to 0"
+        )

@@ -14,6 +14,11 @@ SHOWN = 3  # names that a message lists
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+def dtype_name(model: Any) -> str:
+    """Precision of a model's weights, such as "float32"."""
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
+
+
 def expected_shapes(model: Any) -> Shapes:
     """Parameter names and shapes that a model of this configuration has; allocates nothing.
 

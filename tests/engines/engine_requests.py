@@ -1,0 +1,55 @@
+"""Requests and yardsticks that the tests of all engines share."""
+
+from collections.abc import Iterable
+
+import torch
+
+from e3rl.batch import Rollout
+from e3rl.engines.base import RolloutRequest
+from e3rl.policy import Policy
+from e3rl.seeds import derive_seed
+
+PROMPTS = ("12+34=?", "7*8=?", "(3+4)*5-6=?", "99-1=?", "4*x+3=23,x=?")
+
+
+def request(
+    policy: Policy, prompt: int, sample: int, tau: float = 1.0, limit: int = 24, seed: int = 0
+) -> RolloutRequest:
+    return RolloutRequest(
+        prompt=prompt,
+        sample=sample,
+        prompt_tokens=tuple(policy.tokenizer(PROMPTS[prompt])["input_ids"]),
+        temperature=tau,
+        seed=derive_seed(seed, prompt, sample),
+        max_new_tokens=limit,
+    )
+
+
+def many(policy: Policy, n: int = 4, **settings: float) -> list[RolloutRequest]:
+    return [request(policy, p, s, **settings) for p in range(len(PROMPTS)) for s in range(n)]
+
+
+def by_place(rollouts: Iterable[Rollout]) -> dict[tuple[int, int], Rollout]:
+    return {(r.prompt, r.sample): r for r in rollouts}
+
+
+def trainer_logits(policy: Policy, rollout: Rollout) -> torch.Tensor:
+    """(t, V) logits of a rollout's tokens by one plain forward pass without cache or padding."""
+    ids = torch.tensor([rollout.prompt_tokens + rollout.tokens])
+    with torch.no_grad():
+        logits = policy.model(input_ids=ids, use_cache=False).logits[0, :-1]
+    return logits[len(rollout.prompt_tokens) - 1 :].float()
+
+
+def trainer_logprobs(policy: Policy, rollout: Rollout) -> torch.Tensor:
+    """(t,) log-probs of a rollout's tokens; a greedy choice is scored at temperature 1."""
+    scaled = torch.log_softmax(trainer_logits(policy, rollout) / (rollout.temperature or 1.0), -1)
+    return scaled.gather(1, torch.tensor(rollout.tokens)[:, None])[:, 0]
+
+
+def largest_gap(policy: Policy, rollouts: Iterable[Rollout]) -> float:
+    """max |log-prob of the engine - log-prob of the policy| over all tokens, nats."""
+    return max(
+        float((torch.tensor(r.logprobs) - trainer_logprobs(policy, r)).abs().max())
+        for r in rollouts
+    )

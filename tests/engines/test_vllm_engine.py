@@ -1,0 +1,356 @@
+"""vLLM for real, on the CPU: one engine serves most tests, each brings its policy and version."""
+
+import copy
+import dataclasses
+import importlib.util
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from engine_requests import PROMPTS, by_place, largest_gap, many, request, trainer_logits
+
+import e3rl.engines.vllm as vllm_engine
+from e3rl.engines.canary import EngineMismatchError
+from e3rl.engines.transformers import TransformersEngine
+from e3rl.engines.vllm import INSTALL, VLLMEngine
+from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.policy import Policy, embedded_folder
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+VERSIONS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    engine = VLLMEngine(progress=False)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(shared, policy):
+    """The shared engine with the embedded policy, whatever the test before did to it."""
+    shared.sync(policy, next(VERSIONS))
+    return shared
+
+
+@pytest.fixture
+def changed(policy):
+    """The policy after something like an update, too small a change to see in the texts."""
+    other = copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.05)
+    return other
+
+
+@pytest.mark.parametrize("tau", [0.6, 1.0, 1.4])
+def test_log_probs_are_the_policys_own_at_the_sampling_temperature(policy, engine, tau):
+    rollouts = list(engine.generate(many(policy, tau=tau)))
+    assert len(rollouts) == 4 * len(PROMPTS)
+    assert {r.temperature for r in rollouts} == {tau}
+    assert {r.policy_version for r in rollouts} == {engine._version}
+    assert largest_gap(policy, rollouts) < 1e-4
+
+
+def test_each_rollout_has_its_own_temperature(policy, engine):
+    taus = (0.0, 0.6, 1.0, 1.4)
+    requests = [request(policy, p, s, tau=taus[s]) for p in range(5) for s in range(4)]
+    rollouts = list(engine.generate(requests))
+    assert all(r.temperature == taus[r.sample] for r in rollouts)
+    assert largest_gap(policy, rollouts) < 1e-4
+
+
+def test_greedy_tokens_are_those_of_the_transformers_engine(policy, engine):
+    other = TransformersEngine(progress=False)
+    other.sync(policy, 0)
+    requests = many(policy, 1, tau=0.0)
+    mine, theirs = (by_place(e.generate(requests)) for e in (engine, other))
+    for place, rollout in mine.items():
+        if rollout.tokens == theirs[place].tokens:
+            assert rollout.text == theirs[place].text
+            assert rollout.truncated == theirs[place].truncated
+            assert rollout.logprobs == pytest.approx(theirs[place].logprobs, abs=1e-3)
+            continue
+        pairs = zip(rollout.tokens, theirs[place].tokens, strict=False)
+        first = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        top = trainer_logits(policy, rollout)[first].topk(2).values
+        assert top[0] - top[1] < 1e-4
+
+
+def test_a_seed_alone_decides_a_rollout(policy, engine):
+    requests = many(policy)
+    together = by_place(engine.generate(requests))
+    turned = by_place(engine.generate(requests[::-1]))
+    alone = by_place(r for one in requests[:6] for r in engine.generate([one]))
+    other = by_place(engine.generate(many(policy, seed=1)))
+    assert turned == together
+    assert alone == {place: together[place] for place in alone}
+    assert sum(together[place].tokens != other[place].tokens for place in together) > 10
+
+
+def test_completions_end_with_a_stop_token_or_are_marked_as_truncated(policy, engine):
+    rollouts = list(engine.generate(many(policy, limit=12)))
+    for r in rollouts:
+        assert r.truncated is (r.tokens[-1] != policy.eos_id)
+        assert policy.eos_id not in r.tokens[:-1]
+        assert len(r.tokens) == 12 if r.truncated else len(r.tokens) <= 12
+        assert "<eos>" not in r.text
+    assert {r.truncated for r in rollouts} == {True, False}
+
+
+def test_rollouts_arrive_while_others_are_being_generated(policy, engine):
+    requests = [request(policy, 0, 0, limit=1), request(policy, 1, 0, limit=24)]
+    stream = engine.generate(requests)
+    assert next(stream).prompt == 0
+    assert engine._llm.llm_engine.has_unfinished_requests()
+    assert [r.prompt for r in stream] == [1]
+
+
+def test_a_known_version_is_not_sent_again(policy, engine, monkeypatch):
+    monkeypatch.setattr(engine, "_send", pytest.fail)
+    engine.sync(policy, engine._version)
+    assert len(list(engine.generate(many(policy, 1)))) == len(PROMPTS)
+
+
+def test_sync_takes_new_weights_over(policy, engine, changed):
+    requests = many(policy)
+    before = list(engine.generate(requests))
+    engine.sync(changed, next(VERSIONS))
+    after = list(engine.generate(requests))
+    assert largest_gap(changed, after) < 1e-4
+    assert largest_gap(changed, before) > 1e-2
+    assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
+    assert engine.metrics()["engine/canary_mean"] <= engine.metrics()["engine/canary_max"]
+
+
+def test_weights_that_do_not_arrive_are_noticed(engine, changed, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(engine._llm, "collective_rpc", lambda *_, **__: None)
+        with pytest.raises(EngineMismatchError, match="disagree at policy version 77: "):
+            engine.sync(changed, 77)
+    with pytest.raises(RuntimeError, match=r"before engine\.sync"):
+        list(engine.generate(many(changed, 1)))
+    engine.sync(changed, 77)  # the same version is sent, since it did not arrive
+    assert largest_gap(changed, engine.generate(many(changed, 1))) < 1e-4
+
+
+def test_a_prefix_cache_that_outlives_a_sync_is_noticed(engine, changed, monkeypatch):
+    assert engine._llm.llm_engine.vllm_config.cache_config.block_size == 32
+    monkeypatch.setattr(engine._llm, "reset_prefix_cache", lambda: True)
+    with pytest.raises(EngineMismatchError, match="prefix cache"):
+        engine.sync(changed, next(VERSIONS))
+
+
+def test_a_temperature_that_is_ignored_is_noticed(policy, engine, monkeypatch):
+    right = engine._loop._sampling_of
+    monkeypatch.setattr(
+        engine._loop,
+        "_sampling_of",
+        lambda r, stops: right(dataclasses.replace(r, temperature=1.0), stops),
+    )
+    with pytest.raises(EngineMismatchError, match="temperature"):
+        engine.sync(policy, next(VERSIONS))
+
+
+def test_a_tied_head_is_sent_and_one_that_stays_behind_is_noticed(tmp_path, monkeypatch):
+    config = Policy().model.config
+    config.tie_word_embeddings = True
+    config.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((embedded_folder() / name).read_bytes())
+    tied = Policy(str(tmp_path), random_weights=True)
+    engine = VLLMEngine(progress=False)
+    engine.sync(tied, 0)
+    assert largest_gap(tied, engine.generate(many(tied, 1))) < 1e-4
+    with torch.no_grad():
+        tied.model.get_input_embeddings().weight.mul_(2)
+    whole = vllm_engine.named_weights
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            vllm_engine, "named_weights", lambda model, tied_head: whole(model, tied_head=False)
+        )
+        with pytest.raises(EngineMismatchError, match="tied heads"):
+            engine.sync(tied, 1)
+    engine.sync(tied, 1)
+    assert largest_gap(tied, engine.generate(many(tied, 1))) < 1e-4
+    engine.close()
+
+
+def test_weights_that_are_not_finite_are_not_sent(policy, engine, changed, monkeypatch):
+    with torch.no_grad():
+        changed.model.get_output_embeddings().weight[3, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match=r"lm_head\.weight are not finite at policy"):
+        engine.sync(changed, next(VERSIONS))
+    assert largest_gap(policy, engine.generate(many(policy, 1))) < 1e-4  # still the sound ones
+    monkeypatch.setattr(vllm_engine, "check_finite", lambda *_: None)
+    with pytest.raises(FloatingPointError, match="log-probs that are not finite"):
+        engine.sync(changed, next(VERSIONS))
+
+
+def test_weights_that_do_not_fit_are_named_before_anything_is_sent(policy, engine, changed):
+    head = changed.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight[:, :64].clone())
+    with pytest.raises(ValueError, match=r"of another shape: lm_head\.weight"):
+        engine.sync(changed, next(VERSIONS))
+    assert largest_gap(policy, engine.generate(many(policy, 1))) < 1e-4
+
+
+def test_an_engine_broken_by_a_transfer_is_built_anew(policy, engine, changed, monkeypatch):
+    whole = vllm_engine.named_weights
+    torn = iter([True])
+
+    def once_torn(model, tied_head):
+        for name, weight in whole(model, tied_head):
+            yield name, weight[..., :-1] if next(torn, False) else weight
+
+    monkeypatch.setattr(vllm_engine, "named_weights", once_torn)
+    before = engine._llm
+    engine.sync(changed, next(VERSIONS))
+    assert engine._llm is not before
+    assert largest_gap(changed, engine.generate(many(policy, 1))) < 1e-4
+
+
+def test_a_transfer_that_keeps_failing_ends_the_run_and_the_next_sync_recovers(
+    engine, changed, monkeypatch
+):
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            vllm_engine, "named_weights", lambda *_, **__: iter([("nobody", torch.ones(2))])
+        )
+        with pytest.raises(ValueError, match="nobody"):
+            engine.sync(changed, next(VERSIONS))
+        with pytest.raises(RuntimeError, match=r"before engine\.sync"):
+            list(engine.generate(many(changed, 1)))
+    engine.sync(changed, next(VERSIONS))
+    assert largest_gap(changed, engine.generate(many(changed, 1))) < 1e-4
+
+
+def test_a_call_that_nobody_finishes_leaves_nothing_behind(policy, engine):
+    whole = by_place(engine.generate(many(policy)))
+    abandoned = engine.generate(many(policy))
+    next(abandoned)
+    assert by_place(engine.generate(many(policy))) == whole
+    abandoned.close()
+    assert not engine._llm.llm_engine.has_unfinished_requests()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_engine_works_after_an_exception_in_a_step(policy, engine, monkeypatch, error):
+    whole = by_place(engine.generate(many(policy)))
+    core = engine._llm.llm_engine
+    step, steps = core.step, itertools.count()
+
+    def interrupted():
+        if next(steps) == 3:
+            raise error
+        return step()
+
+    with monkeypatch.context() as broken:
+        broken.setattr(core, "step", interrupted)
+        with pytest.raises(error):
+            list(engine.generate(many(policy)))
+    assert not core.has_unfinished_requests()
+    assert by_place(engine.generate(many(policy))) == whole
+
+
+def test_a_deadline_cuts_what_is_unfinished_and_marks_it(policy, engine, monkeypatch):
+    requests = [request(policy, p, s, limit=200) for p in range(5) for s in range(80)]
+    whole = by_place(engine.generate(requests))
+    monkeypatch.setattr(engine, "deadline_s", 1e-9)
+    cut = by_place(engine.generate(requests))
+    assert cut.keys() == whole.keys()
+    assert engine.metrics()["engine/cut"] == len(requests)
+    for place, rollout in cut.items():
+        assert rollout.tokens == whole[place].tokens[: len(rollout.tokens)]
+        assert rollout.logprobs == pytest.approx(whole[place].logprobs[: len(rollout.tokens)])
+        assert rollout.truncated is (rollout.tokens[-1] != policy.eos_id)
+    monkeypatch.setattr(engine, "deadline_s", 60.0)
+    assert by_place(engine.generate(requests)) == whole
+    assert engine.metrics()["engine/cut"] == 0
+
+
+def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypatch):
+    requests = [request(policy, 0, s, limit=24) for s in range(300)]  # more than run together
+    core = engine._llm.llm_engine
+    step, steps = core.step, itertools.count(1)
+
+    def late():
+        outputs = step()
+        if next(steps) == 4:
+            engine._loop.seconds += 100.0
+        return outputs
+
+    whole = by_place(engine.generate(requests))
+    monkeypatch.setattr(core, "step", late)
+    monkeypatch.setattr(engine, "deadline_s", 60.0)
+    lengths = [len(r.tokens) for r in by_place(engine.generate(requests)).values()]
+    assert len(lengths) == len(whole)
+    assert set(lengths) == {1, 3, 4} or set(lengths) == {1, 4}
+
+
+def test_everything_random_outside_the_engine_stays_as_it_was(policy):
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    set_threads = torch.set_num_threads
+    engine = VLLMEngine(progress=False)
+    engine.sync(policy, 0)
+    list(engine.generate(many(policy)))
+    engine.close()
+    assert random.getstate() == before[0]
+    assert np.array_equal(np.random.get_state()[1], before[1])
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert torch.set_num_threads is set_threads
+
+
+def test_engines_close_twice_and_start_again(policy, engine):
+    whole = by_place(engine.generate(many(policy)))
+    second = VLLMEngine(progress=False)
+    second.close()
+    second.sync(policy, engine._version)
+    assert by_place(second.generate(many(policy))) == whole
+    second.close()
+    second.close()
+    with pytest.raises(RuntimeError, match=r"before engine\.sync"):
+        list(second.generate(many(policy, 1)))
+    assert by_place(engine.generate(many(policy))) == whole  # the other one is still there
+    engine.close()
+    assert not torch.distributed.is_initialized()
+    engine.sync(policy, next(VERSIONS))
+    assert torch.distributed.is_initialized()
+
+
+def test_a_bfloat16_policy_samples_in_bfloat16(policy, engine):
+    half = Policy(dtype="bfloat16")
+    engine.sync(half, next(VERSIONS))
+    assert engine._llm.llm_engine.vllm_config.model_config.dtype == torch.bfloat16
+    rollouts = list(engine.generate(many(half)))
+    assert 1e-5 < largest_gap(half, rollouts) < 0.3
+    assert engine.metrics()["engine/canary_max"] < 0.15
+    engine.sync(policy, next(VERSIONS))  # another precision is another engine
+    assert largest_gap(policy, engine.generate(many(policy, 1))) < 1e-4
+
+
+def test_a_float32_policy_can_be_sampled_in_bfloat16(policy):
+    engine = VLLMEngine(VLLMSettings(dtype="bfloat16"), progress=False)
+    engine.sync(policy, 0)
+    assert 1e-5 < engine.metrics()["engine/canary_max"] < 0.15
+    strict = VLLMEngine(VLLMSettings(dtype="bfloat16"), canary_tolerance=1e-6, progress=False)
+    with pytest.raises(EngineMismatchError, match=r"tolerance 1e-06"):
+        strict.sync(policy, 0)
+    strict.close()
+    engine.close()
+
+
+def test_prompts_without_room_are_refused(policy, engine):
+    empty = dataclasses.replace(request(policy, 2, 0), prompt_tokens=())
+    with pytest.raises(ValueError, match="prompt row 2 is empty"):
+        list(engine.generate([empty]))
+    with pytest.raises(ValueError, match=r"no room for 250 more within 256: lower max_new_tokens"):
+        list(engine.generate([request(policy, 0, 0, limit=250)]))
+    assert list(engine.generate([])) == []

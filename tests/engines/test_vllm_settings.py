@@ -1,0 +1,54 @@
+import sys
+
+import pytest
+
+from e3rl.engines.vllm import VLLMEngine
+from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
+
+
+def test_without_vllm_the_engine_names_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)  # what an import finds where it is missing
+    with pytest.raises(ModuleNotFoundError) as caught:
+        VLLMEngine()
+    for remedy in ('pip install "e3rl[vllm]"', "make vllm", "engine=transformers"):
+        assert remedy in str(caught.value)
+
+
+def test_values_out_of_range_are_named_with_their_remedy():
+    for given, remedy in (
+        ({"dtype": "float64"}, "dtype='float64': choose one of"),
+        ({"gpu_memory_utilization": 1.5}, "utilization=1.5: use a share"),
+        ({"sleep_level": 3}, "sleep_level=3: use 0, 1 or 2"),
+        ({"max_num_seqs": 0}, "max_num_seqs=0: use at least 1"),
+        ({"block_size": 0}, "block_size=0: use at least 1"),
+    ):
+        with pytest.raises(ValueError, match=r"engine\.settings") as caught:
+            VLLMSettings(**given)
+        assert remedy in str(caught.value)
+
+
+def test_vllm_gets_the_policys_precision_unless_another_one_is_set():
+    assert VLLMSettings().arguments("float32", on_cpu=True)["dtype"] == "float32"
+    assert VLLMSettings(dtype="bfloat16").arguments("float32", on_cpu=True)["dtype"] == "bfloat16"
+
+
+def test_what_is_left_open_is_left_to_vllm():
+    arguments = VLLMSettings(kv_cache_memory_bytes=None, block_size=None).arguments(
+        "float16", False
+    )
+    assert not {"kv_cache_memory_bytes", "block_size", "max_model_len"} & arguments.keys()
+    assert not arguments["enable_sleep_mode"]
+
+
+def test_sleep_is_for_gpus():
+    sleeping = VLLMSettings(sleep_level=1)
+    assert sleeping.arguments("float32", on_cpu=False)["enable_sleep_mode"]
+    with pytest.raises(ValueError, match="sleeps on GPUs only"):
+        sleeping.arguments("float32", on_cpu=True)
+
+
+def test_a_core_in_another_process_is_refused(monkeypatch):
+    check_in_process()
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    with pytest.raises(RuntimeError, match="unset VLLM_ENABLE_V1_MULTIPROCESSING"):
+        check_in_process()
