@@ -10,13 +10,16 @@ RUN := .venv/bin/python -m
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check fast slow lint format hooks clean distclean
+.PHONY: help setup vllm train test check fast slow lint format hooks clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: ## create or update .venv (every other command does it by itself)
 	@bash .ci/setup
+
+vllm: ## add vLLM for CPUs to .venv, so that ARGS="engine=vllm" samples with it
+	@bash .ci/setup_vllm
 
 train: setup ## the main job: train, validate, and draw the curves
 	$(RUN) e3rl.train $(ARGS)

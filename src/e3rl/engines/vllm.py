@@ -115,6 +115,7 @@ class VLLMEngine:
         if policy is self._policy and version == self._version:
             self._wake(["weights", "kv_cache"])
             return
+        started = time.monotonic()
         blueprint = policy.model.config.to_json_string(), dtype_name(policy.model), policy.device
         if blueprint != self._blueprint:  # another model than the engine was built for
             self.close()
@@ -123,7 +124,7 @@ class VLLMEngine:
         check_finite(policy.model, version)
         if self._llm is None:
             self._start(policy)
-        started = time.monotonic()
+            started += self._metrics["engine/start_s"]
         self._policy, self._version = None, version
         self._transfer(policy)
         self._metrics["engine/sync_s"] = time.monotonic() - started
