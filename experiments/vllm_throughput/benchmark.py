@@ -3,8 +3,9 @@
     .venv/bin/python experiments/vllm_throughput/benchmark.py > result.json
 
 Both sample the same requests with the same seeds and settings on the same engine, in turns; rewards
-are not scored. What e3rl adds is the step loop, reading log-probs, decoding text, and guarding
-torch's random state.
+are not scored. Rates are by the clock; their ratio is by the process's CPU time (one thread), which
+other work on the machine disturbs less. What e3rl adds is the step loop, reading log-probs, decoding
+text, and guarding torch's random state.
 """
 
 import argparse
@@ -15,12 +16,13 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings
@@ -57,20 +59,38 @@ def requests_of(policy: Policy, prompts: int, group: int, limit: int) -> list[Ro
     ]
 
 
-def raw(engine: VLLMEngine, policy: Policy, requests: list[RolloutRequest]) -> tuple[float, int]:
-    """Seconds and tokens of vLLM's own `generate`."""
+@dataclass(frozen=True)
+class Call:
+    """Tokens of one call, and the seconds it took by the clock and by the CPU."""
+
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(sample: Callable[[], int]) -> Call:
+    """Time a call that returns the number of tokens it sampled."""
+    clock, cpu = time.perf_counter(), time.process_time()
+    tokens = sample()
+    return Call(tokens, time.perf_counter() - clock, time.process_time() - cpu)
+
+
+def raw(engine: VLLMEngine, policy: Policy, requests: list[RolloutRequest]) -> Call:
+    """vLLM's own `generate`; its prompts and parameters are made before the clock starts."""
     assert engine._loop is not None
     params = [engine._loop._sampling_of(r, policy.stop_ids) for r in requests]
     prompts = [{"prompt_token_ids": list(r.prompt_tokens)} for r in requests]
-    started = time.perf_counter()
-    outputs = engine._llm.generate(prompts, params, use_tqdm=False)
-    return time.perf_counter() - started, sum(len(o.outputs[0].token_ids) for o in outputs)
+
+    def sample() -> int:
+        outputs = engine._llm.generate(prompts, params, use_tqdm=False)
+        return sum(len(o.outputs[0].token_ids) for o in outputs)
+
+    return timed(sample)
 
 
-def ours(engine: VLLMEngine, requests: list[RolloutRequest]) -> tuple[float, int]:
-    started = time.perf_counter()
-    rollouts: list[Rollout] = list(engine.generate(requests))
-    return time.perf_counter() - started, sum(len(r.tokens) for r in rollouts)
+def ours(engine: VLLMEngine, requests: list[RolloutRequest]) -> Call:
+    """The call of the training loop."""
+    return timed(lambda: sum(len(r.tokens) for r in engine.generate(requests)))
 
 
 def measure(policy: Policy, repeats: int, prompts: int, group: int, limit: int) -> dict[str, Any]:
@@ -79,33 +99,31 @@ def measure(policy: Policy, repeats: int, prompts: int, group: int, limit: int) 
     engine.sync(policy, 0)
     requests = requests_of(policy, prompts, group, limit)
     ours(engine, requests), raw(engine, policy, requests)  # the first calls compile
-    rates: dict[str, list[float]] = {"ours": [], "raw": []}
+    calls: dict[str, list[Call]] = {"ours": [], "raw": []}
     syncs, canaries = [], []
     for turn in range(repeats):
-        order = ("ours", "raw") if turn % 2 else ("raw", "ours")
-        tokens = set()
-        for who in order:
-            seconds, count = (
-                ours(engine, requests) if who == "ours" else raw(engine, policy, requests)
-            )
-            rates[who].append(count / seconds)
-            tokens.add(count)
-        if len(tokens) != 1:
-            raise RuntimeError(f"the two sampled different numbers of tokens: {tokens}")
+        for who in ("ours", "raw") if turn % 2 else ("raw", "ours"):
+            call = ours(engine, requests) if who == "ours" else raw(engine, policy, requests)
+            calls[who].append(call)
         engine.sync(policy, turn + 1)
         syncs.append(engine.metrics()["engine/sync_s"])
         canaries.append(engine.metrics()["engine/canary_s"])
     engine.close()
     size = sum(p.numel() * p.element_size() for p in policy.parameters())
-    ratios = [a / b for a, b in zip(rates["ours"], rates["raw"], strict=True)]
+    counts = {call.tokens for side in calls.values() for call in side}
+    if len(counts) != 1:
+        raise RuntimeError(f"the two sampled different numbers of tokens: {counts}")
+    pairs = zip(calls["ours"], calls["raw"], strict=True)
+    ratios = [b.cpu_seconds / a.cpu_seconds for a, b in pairs]
+    rates = {who: statistics.median(c.tokens / c.seconds for c in calls[who]) for who in calls}
     return {
         "parameters": sum(p.numel() for p in policy.parameters()),
         "rollouts": len(requests),
-        "tokens": tokens.pop(),
-        "tokens_per_s": round(statistics.median(rates["ours"])),
-        "tokens_per_s_raw": round(statistics.median(rates["raw"])),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
+        "tokens": counts.pop(),
+        "tokens_per_s": round(rates["ours"]),
+        "tokens_per_s_raw": round(rates["raw"]),
+        "cpu_ratio": round(statistics.median(ratios), 3),
+        "cpu_ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
         "sync_ms": round(1000 * statistics.median(syncs), 1),
         "sync_s_per_gb": round(statistics.median(syncs) / (size / 1e9), 2),
         "canary_ms": round(1000 * statistics.median(canaries), 1),
