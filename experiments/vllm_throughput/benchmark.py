@@ -4,7 +4,7 @@
 
 Both sample the same requests with the same seeds and settings on the same engine, in turns; rewards
 are not scored. Rates are by the clock; their ratio is by the process's CPU time (one thread), which
-other work on the machine disturbs less. What e3rl adds is the step loop, reading log-probs, decoding
+other work on the machine disturbs less. What e3rl adds: the step loop, reading log-probs, decoding
 text, and guarding torch's random state.
 """
 
