@@ -17,12 +17,13 @@ def rollout_bar(total: int, enabled: bool) -> Any:
         unit="rollout",
         leave=False,
         delay=BAR_DELAY_S,
-        disable=not enabled,
+        disable=None if enabled else True,  # None: only in a terminal
     )
 
 
 @contextmanager
 def notice(text: str, enabled: bool) -> Iterator[None]:
     """A line that stands while something takes its time."""
-    with tqdm(total=0, desc=text, bar_format="{desc}", leave=False, disable=not enabled):
+    hidden = None if enabled else True
+    with tqdm(total=0, desc=text, bar_format="{desc}", leave=False, disable=hidden):
         yield
