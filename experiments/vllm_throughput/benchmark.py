@@ -31,7 +31,7 @@ from e3rl.seeds import derive_seed
 
 # Layers, width, feed-forward width and query heads of random policies; the vocabulary is the
 # embedded policy's.
-SIZES = {"random 30M": (8, 576, 1536, 8)}
+SIZES = {"random 30M": (8, 512, 2048, 8)}
 
 
 def random_policy(layers: int, width: int, inner: int, heads: int) -> Policy:

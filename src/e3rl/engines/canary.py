@@ -66,7 +66,7 @@ def canary_gaps(policy: Policy, rollouts: Sequence[Rollout]) -> Tensor:
     sampled = (column >= starts[:, None]) & (column < lengths[:, None])  # (n, t)
     taus = torch.tensor([r.temperature for r in rollouts])[:, None].expand(-1, width)[sampled]
     device = policy.device
-    logits = policy(tokens.to(device), lengths.to(device), sampled.to(device)).float().cpu()
+    logits = policy(tokens.to(device), sampled.to(device)).float().cpu()
     own = torch.log_softmax(logits / taus[:, None], dim=-1)
     own = own.gather(1, tokens[sampled][:, None])[:, 0]
     return (own - torch.tensor([value for r in rollouts for value in r.logprobs])).abs()
