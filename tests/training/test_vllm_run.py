@@ -23,7 +23,9 @@ def test_a_run_with_vllm_stays_on_policy_and_one_that_is_killed_ends_as_the_whol
     whole = run(tmp_path / "whole", *overrides)
     rows = [r for r in read_rows(tmp_path / "whole" / "metrics.jsonl") if r["kind"] == "train"]
     assert len(rows) == len(whole) == 6
-    assert all(0 < row[name] < 1e-4 for row in rows for name in MISMATCH)
+    for name in MISMATCH:
+        values = [row[name] for row in rows]  # 0 where a step forwards nothing
+        assert 0 < max(values) < 1e-4
     sample = RolloutSampler.on_train_batch_start
 
     def killed(sampler, trainer, *args):
