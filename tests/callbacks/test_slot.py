@@ -92,6 +92,18 @@ def test_a_missing_producer_is_an_error_that_names_both(missing: str, stage: str
         set_up(slots(**{missing: None}), stage)
 
 
+def test_every_writer_of_a_field_must_stand_before_its_reader() -> None:
+    class Second(Slot):
+        slot = "second"
+        writes = ("scorer",)  # besides the reward slot
+
+    reader = slots()["rollout"]
+    stack = {**slots(), "rollout": reader, "second": Second()}
+    trainer = SimpleNamespace(callbacks=list(stack.values()), enable_validation=False)
+    with pytest.raises(ValueError, match=r"reads batch.scorer, .* `second` stands after it"):
+        Slot.setup(reader, trainer, None, "fit")
+
+
 def test_shaping_needs_ranks_in_training_only() -> None:
     shaped = RewardScorer(ScriptedPool(), shaping=lambda rewards, lengths, ranks: rewards)  # type: ignore[arg-type]
     set_up(slots(reward=shaped))
