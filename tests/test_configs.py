@@ -1,0 +1,200 @@
+"""Every file in conf/ composes, passes the check and makes its object; experiments differ only."""
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.analysis.runs import ARM_ORDER
+from e3rl.callbacks.slot import Slot, check_order
+from e3rl.configuration import conf_dir, register_resolvers, resolved
+from e3rl.configuration_check import GROUPS, check
+from e3rl.policy import Policy
+
+FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
+ROOTS = {"train", "evaluate"}
+GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}
+HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
+OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
+
+
+def plain(name: str) -> Any:
+    return yaml.safe_load((conf_dir() / f"{name}.yaml").read_text()) or {}
+
+
+def composed(*overrides: str, root: str = "train") -> DictConfig:
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose(root, list(overrides))
+
+
+@cache
+def experiment(name: str) -> DictConfig:
+    choice = f"experiment={name}" if name else "~experiment"
+    return composed(choice, "logger=ledger_only", "paths.run_dir=x")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> DictConfig:
+    return composed("debug=tiny", "logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
+
+
+@pytest.fixture(scope="module")
+def hydra_of_a_job() -> DictConfig:
+    """What logger=default asks Hydra for."""
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("train", ["hydra.runtime.output_dir=x"], return_hydra_config=True)
+
+
+def filled(name: str, tmp_path: Path) -> dict[str, Any]:
+    """What a file leaves to the user to give."""
+    if name == "policy/pretrained":
+        return {"path": "embedded"}
+    for split in ("train", "validation"):
+        rows = [
+            {"id": f"{split}{i}", "prompt": f"{split} {i}?", "answer": "1"}
+            | {"data_source": "mine", "rank": 0.5, "reward_model": {"ground_truth": "1"}}
+            for i in range(4)
+        ]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if name == "problems/file":
+        return {"path": str(tmp_path / "train.jsonl")}
+    if name.startswith("data/") and name != "data/arithmetic":
+        return {
+            split: {"path": str(tmp_path / f"{split}.jsonl")} for split in ("train", "validation")
+        }
+    return {}
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if not name.startswith("problems/")])
+def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
+    name: str, tiny: DictConfig, hydra_of_a_job: DictConfig, tmp_path: Path, policy: Policy
+) -> None:
+    *groups, option = name.split("/")
+    path = ".".join(groups)
+    if "defaults" in plain(name):
+        common = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
+        cfg = composed(*common, "debug=short", f"{path}={option}")
+    else:
+        cfg = copy.deepcopy(tiny)
+        OmegaConf.update(cfg, path, plain(name), merge=False)
+    OmegaConf.update(cfg, path, filled(name, tmp_path), merge=True)
+    HydraConfig.instance().set_config(hydra_of_a_job)
+    check(cfg)
+    given = {"module": {"policy": policy}, "trainer": {"logger": False}}.get(path, {})
+    node = OmegaConf.select(cfg, path)
+    made = None if node is None else instantiate(node, _convert_="all", **given)
+    if node is not None and "_target_" in node and not node.get("_partial_"):
+        assert type(made).__name__ == node._target_.split(".")[-1]
+
+
+@pytest.mark.parametrize("option", ["arithmetic", "file"])
+def test_evaluations_find_their_problems(option: str, tmp_path: Path) -> None:
+    cfg = composed(f"problems={option}", "out=x", root="evaluate")
+    OmegaConf.update(cfg, "problems", filled(f"problems/{option}", tmp_path))
+    problems = instantiate(cfg.problems, _convert_="all")
+    assert len(problems) == (256 if option == "arithmetic" else 4)
+
+
+def test_no_file_is_left_out() -> None:
+    groups = {name.split("/")[0] for name in OPTIONS}
+    assert groups == {*GROUPS, "problems"}
+    assert {"experiment/" + arm for arm in ARM_ORDER} | {
+        f"debug/{name}" for name in ("none", "short", "tiny")
+    } <= GLOBAL
+
+
+@pytest.mark.parametrize("name", sorted(name for name in GLOBAL if "experiment" in name))
+def test_an_experiment_holds_differences_only(name: str) -> None:
+    option = name.split("/")[1]
+    own = plain(name)
+    without, with_it = resolved(experiment("")), resolved(experiment(option))
+    assert with_it["name"] == option
+    overridden = [key.split("/")[1] for d in own.pop("defaults", []) for key in d]
+    for group in overridden:
+        assert with_it[group] != without[group]
+    for key, value in own.items():
+        if key != "name":
+            assert with_it[key] != without[key]
+            assert set(value) <= set(with_it[key])
+    copies = {"callbacks", "module"}  # hold interpolations of the groups
+    changed = {key for key in with_it if with_it[key] != without[key]} - copies - {"sweep"}
+    assert changed - {"name"} == {*overridden, *(set(own) - {"name"})}
+
+
+@pytest.mark.parametrize(
+    ("arm", "budget", "temperature", "annealed", "bonus"),
+    [
+        ("grpo", "Uniform", "Fixed", False, False),
+        ("grpo_er", "Uniform", "Fixed", False, True),
+        ("ts", "Uniform", "EntropyTarget", False, False),
+        ("ts_an", "Uniform", "EntropyTarget", True, False),
+        ("budget", "E3Rank", "Fixed", False, False),
+        ("e3", "E3Rank", "EntropyTarget", True, False),
+    ],
+)
+def test_the_arms_are_the_rows_of_the_papers_tables(
+    arm: str, budget: str, temperature: str, annealed: bool, bonus: bool
+) -> None:
+    cfg = experiment(arm)
+    assert cfg.budget._target_.endswith(f".{budget}")
+    assert cfg.temperature._target_.endswith(f".{temperature}")
+    assert bool(cfg.temperature.get("annealing")) == annealed
+    assert (cfg.loss.entropy_coef > 0) == bonus
+
+
+def test_an_experiment_can_be_altered_on_the_command_line() -> None:
+    cfg = composed(
+        *("experiment=e3", "temperature=fixed", "budget=uniform", "loss.entropy_coef=0.5"),
+        *("name=mine", "logger=ledger_only", "paths.run_dir=x"),
+    )
+    check(cfg)
+    assert cfg.temperature._target_.endswith(".Fixed")
+    assert cfg.budget._target_.endswith(".Uniform")
+    assert (cfg.loss.entropy_coef, cfg.name) == (0.5, "mine")
+
+
+def test_a_short_run_on_ones_own_files_is_whole(tmp_path: Path) -> None:
+    files = filled("data/problem_files", tmp_path)
+    paths = [f"data.{split}.path={node['path']}" for split, node in files.items()]
+    cfg = composed(
+        "data=problem_files", *paths, "debug=short", "logger=ledger_only", "paths.run_dir=x"
+    )
+    check(cfg)
+    data = instantiate(cfg.data, _convert_="all")
+    assert len(data.train_problems) == len(data.validation_problems) == 4
+
+
+def test_debugging_wins_over_the_experiment_and_the_command_line_over_both() -> None:
+    cfg = composed("experiment=e3", "debug=tiny", "epochs=2", "logger=ledger_only")
+    assert (cfg.prompts_per_step, cfg.validate_every, cfg.epochs) == (4, 4, 2)
+
+
+def test_the_study_of_arms_sweeps_them_over_seeds() -> None:
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        cfg = compose("train", ["sweep=arms"], return_hydra_config=True)
+    assert cfg.hydra.sweeper.params == {"experiment": "grpo,grpo_er,ts,ts_an", "seed": "1,2"}
+
+
+def test_the_list_of_callbacks_is_a_pipeline_in_order(tiny: DictConfig) -> None:
+    cfg = copy.deepcopy(tiny)
+    stack = [instantiate(node, _convert_="all") for node in cfg.callbacks.values()]
+    slots = [callback for callback in stack if isinstance(callback, Slot)]
+    assert [slot.slot for slot in slots] == list(cfg.callbacks)[:-1]
+    for slot in slots:
+        check_order(slot, slots)
+
+
+def test_every_strategy_is_in_one_callback_alone() -> None:
+    text = (conf_dir() / "callbacks" / "default.yaml").read_text()
+    for group in ("budget", "temperature", "reward", "shaping", "engine", "advantage"):
+        assert text.count(f"${{{group}}}") == 1
