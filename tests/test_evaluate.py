@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from e3rl import evaluating
 from e3rl.checkpoint_files import checksum_file
 from e3rl.checkpoint_io import AtomicCheckpointIO
-from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
 from e3rl.evaluate import evaluate, main
 from e3rl.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
@@ -176,6 +176,11 @@ def test_what_cannot_be_evaluated_ends_with_a_plain_message(
         main()
     assert stop.value.code == 2
     assert f"error: {message}" in capsys.readouterr().err.replace(f"{given}/", "")
+
+
+def test_a_problem_file_that_is_not_there_is_named(evaluated: Run) -> None:
+    with pytest.raises(ConfigurationError, match=r"problems: .*no-such.jsonl"):
+        evaluated("problems=file", "problems.path=no-such.jsonl")
 
 
 @pytest.mark.slow

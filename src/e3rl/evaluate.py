@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoint_files import PATTERN, DamagedCheckpointError, newest_sound
@@ -39,6 +38,7 @@ def evaluate(cfg: DictConfig) -> float:
     from e3rl.analysis.summary import arm_rows, render
     from e3rl.callbacks.validation_plan import Evaluation
     from e3rl.evaluating import evaluate_policy, measured
+    from e3rl.running import build
 
     checkpoint = newest_sound(checkpoint_path(cfg.ckpt_path)) if cfg.ckpt_path else None
     policy = build_policy(cfg, checkpoint)
@@ -49,10 +49,10 @@ def evaluate(cfg: DictConfig) -> float:
     evaluations += [Evaluation(f"h{h:g}", cfg.n, entropy=h) for h in cfg.entropies]
     counts = evaluate_policy(
         policy,
-        instantiate(cfg.problems, _convert_="all"),
+        build(cfg, "problems"),
         evaluations,
-        instantiate(cfg.engine),
-        instantiate(cfg.reward),
+        build(cfg, "engine"),
+        build(cfg, "reward"),
         cfg.max_new_tokens,
         ks=list(cfg.ks),
         prompts_per_batch=cfg.prompts_per_batch,
@@ -79,8 +79,9 @@ def checkpoint_path(ckpt_path: str) -> Path:
 def build_policy(cfg: DictConfig, checkpoint: Path | None) -> "Policy":
     """The configured policy, or the one of the checkpoint's run with the checkpoint's weights."""
     from e3rl.evaluating import load_weights
+    from e3rl.running import build
 
-    node: Any = cfg.policy
+    source: Any = cfg
     if checkpoint is not None:
         saved = run_of(checkpoint) / "config.yaml"
         if not saved.is_file():
@@ -88,8 +89,8 @@ def build_policy(cfg: DictConfig, checkpoint: Path | None) -> "Policy":
                 f"{saved} is missing: it says which model the checkpoint belongs to; keep "
                 "checkpoints in their run folder"
             )
-        node = OmegaConf.load(saved).policy
-    policy: Policy = instantiate(node)
+        source = OmegaConf.load(saved)
+    policy: Policy = build(source, "policy")
     if checkpoint is not None:
         load_weights(policy, checkpoint)
     return policy
