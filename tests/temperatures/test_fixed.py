@@ -10,7 +10,6 @@ def test_fixed_keeps_its_temperature_whatever_the_entropy() -> None:
     rule.observe(EntropyReading(step=0, temperature=0.7, sampled=0.1, tokens=5))
     assert rule.decide(9)([0, 0, 1], [0, 1, 0]) == [0.7, 0.7, 0.7]
     assert rule.metrics() == {"value": 0.7}
-    assert rule.needs_entropy is False
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])

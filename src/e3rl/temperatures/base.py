@@ -35,8 +35,6 @@ class Constant:
 class TemperatureRule(Protocol):
     """A rule that picks the temperature(s) of a step and learns from the entropy it got."""
 
-    needs_entropy: bool  # True: a step without a reading is an error
-
     def bind(self, total_steps: int) -> None:
         """Tell the length of the run in rollout steps, before the first `decide`; not state."""
 

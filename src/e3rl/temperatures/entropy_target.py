@@ -36,8 +36,6 @@ class EntropyTarget:
             step (`SolveGain` with μ = 1) rings.
     """
 
-    needs_entropy = True
-
     def __init__(
         self,
         gain: Gain,

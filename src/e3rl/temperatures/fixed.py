@@ -14,8 +14,6 @@ class Fixed:
         temperature: τ > 0.
     """
 
-    needs_entropy = False
-
     def __init__(self, temperature: float = 1.0) -> None:
         if not temperature > 0:
             raise ValueError(

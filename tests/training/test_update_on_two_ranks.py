@@ -22,7 +22,7 @@ def ranks(tmp_path_factory) -> list[dict]:
         capture_output=True,
         text=True,
         timeout=600,
-        env=environment | {"OMP_NUM_THREADS": "1"},
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])},
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
