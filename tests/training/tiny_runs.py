@@ -82,10 +82,10 @@ def ledger_rows(run_dir: Path, suffix: str = "") -> dict[str, list[dict[str, Any
     }
 
 
-def final_state(run_dir: Path) -> dict[str, Any]:
+def final_state(run_dir: Path, steps: int = STEPS) -> dict[str, Any]:
     """What the last checkpoint holds, without Lightning's own counters and the clock."""
     last = checkpoints(run_dir / "checkpoints")[-1]
-    assert last.name == f"step-{STEPS:06d}.ckpt"
+    assert last.name == f"step-{steps:06d}.ckpt"
     state: dict[str, Any] = torch.load(last, weights_only=True)
     del state["callbacks"]["e3rl/metrics"]["costs"]["seconds"]
     del state["loops"]
