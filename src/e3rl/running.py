@@ -13,9 +13,9 @@ from hydra.utils import instantiate
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
+from torch import distributed
 from transformers.utils.logging import disable_progress_bar
 
 from e3rl.analysis.evaluations import Evaluation as Measured
@@ -52,10 +52,11 @@ class Outcome:
     pass_at_1: float | None  # at temperature 1, where that was validated
 
 
-def execute(cfg: DictConfig) -> Outcome:
+def execute(cfg: DictConfig) -> Outcome | None:
     """Check, build, validate, train, and write everything a run folder holds.
 
-    Raises ConfigurationError, with every mistake that can be known by then, before any work.
+    Returns None on other ranks than zero. Raises ConfigurationError, with every mistake that can
+    be known by then, before any work.
     """
     check(cfg)
     quiet()
@@ -70,18 +71,22 @@ def execute(cfg: DictConfig) -> Outcome:
     plan = derive_plan(cfg, data, policy)
     module = build(cfg, "module", policy=policy)
     trainer = build_trainer(cfg, plan.total_steps)
-    if resume is None:
-        start_afresh(run_dir, trainer.loggers)
-    record(cfg, run_dir, resume)
-    rank_zero_only(print)(plan.render(run_dir, resume))
+    if trainer.is_global_zero:
+        if resume is None:
+            start_afresh(run_dir, trainer.loggers)
+        record(cfg, run_dir, resume)
+        print(plan.render(run_dir, resume))
     try:
         if resume is None:
             trainer.validate(module, datamodule=data, verbose=False)  # the baseline, step 0
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
-        rank_zero_only(print)(how_to_go_on(run_dir))
+        if trainer.is_global_zero:
+            print(how_to_go_on(run_dir))
         raise SystemExit(143 if isinstance(stop, SIGTERMException) else 130) from stop
-    return finish(cfg, run_dir, data, trainer.loggers)
+    if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
+        distributed.destroy_process_group()
+    return finish(cfg, run_dir, data, trainer.loggers) if trainer.is_global_zero else None
 
 
 def build(cfg: DictConfig, path: str, **given: Any) -> Any:

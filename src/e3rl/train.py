@@ -21,6 +21,8 @@ def main(cfg: DictConfig) -> float | None:
     from e3rl.running import execute, report
 
     outcome = execute(cfg)
+    if outcome is None:  # another rank than zero
+        return None
     print(report(outcome))
     return outcome.pass_at_1
 

@@ -166,6 +166,23 @@ def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
 
 
 @pytest.mark.slow
+def test_two_ranks_write_one_folder_and_resume_together(tmp_path: Path) -> None:
+    settings = [*TINY, *E3, "callbacks.checkpoint.keep=9", "checkpoint_every=1"]
+    ranks = ("trainer.devices=2", "+trainer.strategy=ddp")
+    done = finished(tmp_path, *settings, *ranks)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run folder:") == 1
+    (folder,) = (tmp_path / "runs" / "e3").iterdir()
+    rows, state = ledger_rows(folder), final_state(folder)
+    assert [row["rollout_step"] for row in rows["prompts"]] == list(range(6))
+    earlier = folder / "checkpoints" / "step-000003.ckpt"
+    again = finished(tmp_path, *settings, *ranks, f"ckpt_path={earlier}")
+    assert again.returncode == 0, again.stderr
+    assert ledger_rows(folder) == rows
+    assert_same(final_state(folder), state)
+
+
+@pytest.mark.slow
 def test_a_sweep_makes_a_folder_for_every_job(tmp_path: Path) -> None:
     settings = [*TINY, *QUICK, "epochs=1", "validate_every=3", "data.train.size=12"]
     done = finished(tmp_path, "-m", "experiment=grpo,e3", "seed=1,2", "budget=uniform", *settings)
