@@ -50,6 +50,12 @@ class Ledger:
             raise OSError(f"{self.path}: {written} of {len(line)} bytes written, is the disk full?")
         self.rows += 1
 
+    def sync(self) -> int:
+        """Put all rows on the disk, past a loss of power as well; returns how many there are."""
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
+        return self.rows
+
     def rewind(self, rows: int) -> None:
         """Keep the first `rows` rows; later ones are appended to `<path>.superseded`.
 

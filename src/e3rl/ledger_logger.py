@@ -60,10 +60,13 @@ class LedgerLogger(Logger):
         self._ledger(file).append(row)
 
     def rows(self) -> dict[str, int]:
-        """Complete rows of every ledger, for the checkpoint; empty on other ranks than zero."""
+        """Complete rows of every ledger, for the checkpoint, which must not outlive them.
+
+        Empty on other ranks than zero.
+        """
         if rank() != 0:  # opening a ledger repairs it, so only one process may
             return {}
-        return {file: self._ledger(file).rows for file in FILES}
+        return {file: self._ledger(file).sync() for file in FILES}
 
     @rank_zero_only
     def rewind(self, rows: Mapping[str, int]) -> None:
