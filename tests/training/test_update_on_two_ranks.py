@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from ddp_update import train
+
 from update_harness import gap
 
 SCRIPT = Path(__file__).with_name("ddp_update.py")
