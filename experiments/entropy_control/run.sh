@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The entropy-control study: six arms, two seeds, 192 steps each. Two lanes of one thread, about
-# 35 minutes on two cores. Runs that are finished are skipped; call it again after an interruption.
+# The entropy-control study: six arms, two seeds, 192 steps each. Two lanes of one thread; it took
+# 45 minutes on two busy cores. Runs that are finished are skipped; call it again after an interruption.
 #   bash experiments/entropy_control/run.sh [FOLDER]     default: sweeps/entropy_control
 set -euo pipefail
 cd "$(dirname "$0")/../.."
