@@ -66,3 +66,14 @@ def test_it_is_shown_as_a_table_without_cutting_paths(policy: Policy) -> None:
     assert shown[-2].split() == ["run", "folder", str(folder)]
     assert shown[-1].split() == ["resumes", str(folder / "step-000004.ckpt")]
     assert all(line == line.rstrip() for line in shown)
+
+
+@pytest.mark.parametrize("mean", [3, 13])
+def test_a_mean_outside_the_budgets_bounds_is_refused_before_any_work(
+    mean: int, policy: Policy
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"rollouts_per_prompt={mean}.*n_low=4.*n_high=12"
+    ):
+        plan(policy, f"rollouts_per_prompt={mean}")
+    assert plan(policy, f"rollouts_per_prompt={mean}", "budget=uniform").total_steps == 12

@@ -54,6 +54,12 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
             f"validate_every={cfg.validate_every} does not divide the run's {total} steps, so the "
             f"last step would not be validated: use for instance validate_every={best}"
         )
+    low, high = cfg.budget.get("n_low", 1), cfg.budget.get("n_high", math.inf)
+    if not low <= cfg.rollouts_per_prompt <= high:
+        raise ConfigurationError(
+            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.n_low={low} and "
+            f"budget.n_high={high}: change one of the three"
+        )
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
     parameters = sum(p.numel() for p in policy.parameters())
