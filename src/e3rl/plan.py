@@ -57,8 +57,8 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
     low, high = cfg.budget.get("n_low", 1), cfg.budget.get("n_high", math.inf)
     if not low <= cfg.rollouts_per_prompt <= high:
         raise ConfigurationError(
-            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.n_low={low} and "
-            f"budget.n_high={high}: change one of the three"
+            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.n_low={low} "
+            f"and budget.n_high={high}: change one of the three"
         )
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
