@@ -5,6 +5,9 @@ Only tensors and primitives go in, so loading never unpickles code.
 """
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +35,8 @@ class AtomicCheckpointIO(CheckpointIO):
         draft, sums_draft = (path.with_name(f".{p.name}.tmp") for p in (path, sums))
         try:
             with draft.open("wb") as file:
-                torch.save(checkpoint, file)
+                with uninterrupted():
+                    torch.save(checkpoint, file)
                 _to_disk(file)
             with sums_draft.open("w") as text:
                 text.write(f"{sha256(draft)}  {path.name}\n")
@@ -70,3 +74,16 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait: inside torch.save it would surface as an error about file positions."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

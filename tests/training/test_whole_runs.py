@@ -154,7 +154,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
     folder = wait_for_step(process, tmp_path, 2)
     os.killpg(process.pid, sent)
     shown, _ = process.communicate(timeout=120)
-    assert process.returncode == code
+    assert process.returncode == code, shown
     wait_until_none_is_alive(process.pid)
     newest = checkpoints(folder / "checkpoints")[-1]
     assert damage(newest) == ""
