@@ -6,6 +6,7 @@ Only tensors and primitives go in, so loading never unpickles code.
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,11 +80,15 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let Ctrl-C wait: inside torch.save it would surface as an error about file positions."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    caught: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if caught:
+            signal.raise_signal(signal.SIGINT)
