@@ -17,7 +17,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "e3rl"
 
 FLOORS = (
-    {"batch", "seeds", "environment", "state", "ledger", "checkpoint_files", "statistics"},
+    {
+        "batch",
+        "batch_state",
+        "seeds",
+        "environment",
+        "state",
+        "ledger",
+        "checkpoint_files",
+        "statistics",
+    },
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
     | {"update", "probe"},

@@ -77,6 +77,7 @@ class RolloutBatch:
     levels: list[int | None] = field(default_factory=list)  # P difficulty levels, where known
     priors: list[float | None] = field(default_factory=list)  # P difficulty ranks in [0, 1)
     stream: tuple[int | str, ...] = ()  # what the seeds of this batch derive from
+    upcoming: "RolloutBatch | None" = None  # the next step's batch, where a run looks ahead
 
     # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
     plan: Plan | None = None

@@ -10,7 +10,7 @@ import inspect
 import json
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hydra.utils import get_object
@@ -49,6 +49,13 @@ class Paths:
 
 
 @dataclass(frozen=True)
+class RolloutTiming:
+    """When rollouts are sampled."""
+
+    lookahead: Annotated[int, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
 class TopLevel:
     """The scalars of conf/train.yaml; every other top-level key is a group."""
 
@@ -64,6 +71,10 @@ class TopLevel:
     control: str | None
     vocabulary_size: NonNegativeInt
     sweep: Sweep
+    rollout: RolloutTiming
+
+
+SECTIONS = {"paths": Paths, "sweep": Sweep, "rollout": RolloutTiming}
 
 
 def check(cfg: DictConfig) -> None:
@@ -110,9 +121,12 @@ class _Settings:
                 yield f"{name} is missing"
             elif not isinstance(self.plain[name], dict):
                 yield from _wrong_type(self.plain[name], hint, name)
-        for group, fields_of in (("paths", Paths), ("sweep", Sweep)):
-            known = [field.name for field in fields(fields_of)]
-            yield from self._unknown(self.plain.get(group, {}), known, f"{group}.")
+        for group, fields_of in SECTIONS.items():
+            values = self.plain.get(group, {})
+            hints = typing.get_type_hints(fields_of, include_extras=True)
+            yield from self._unknown(values, list(hints), f"{group}.")
+            for name in hints.keys() & values.keys():
+                yield from _wrong_type(values[name], hints[name], f"{group}.{name}")
 
     def _node(self, node: Any, written: Any, path: str) -> Iterator[str]:
         if isinstance(written, str):  # an interpolation, or a plain value

@@ -62,6 +62,7 @@ class ScriptedEngine:
     events: list[str] = field(default_factory=list)
     requests: list[RolloutRequest] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)  # of every sync
+    holds_weights: bool = False
     closed: int = 0
 
     def sync(self, policy: Policy, version: int) -> None:
@@ -195,6 +196,7 @@ class Fit:
     validate_every: int | None = None
     minibatches: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    lookahead: int = 0
 
     def __post_init__(self) -> None:
         self.watcher = Watcher()
@@ -220,7 +222,9 @@ class Fit:
                     **self.options,
                 },
             )
-        self.training = PromptLoader(problems(self.n_prompts), encode, self.per_step, SEED)
+        self.training = PromptLoader(
+            problems(self.n_prompts), encode, self.per_step, SEED, lookahead=self.lookahead
+        )
         self.validation = ValidationLoader(problems(3, "v"), encode, 2)
 
     def validate(self) -> "Fit":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slots
+from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, encode, problems, scored_batch, slots
 
 from e3rl.batch import RolloutBatch
 from e3rl.budgets.base import Allocation, SingleRound
@@ -18,6 +18,7 @@ from e3rl.callbacks import budget as budget_file
 from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.data.loader import collate
 from e3rl.engines.base import RolloutRequest
 from e3rl.seeds import derive_seed
 
@@ -190,11 +191,11 @@ def test_ranks_decide_over_all_prompts_and_take_their_own_part(
     ids = ["p0", "p1", "q0", "q1", "q2"]
     rule.observe(ids, [np.array([x]) for x in (1.0, 0.0, 1.0, 0.0, 0.0)])
     expected = rule.decide(ids, 20, 3, 1)
-    batch = scored_batch([[(1.0, [-1.0])], [(0.0, [-1.0])]])  # p0, p1
+    batch = collate(problems(2), encode, ("train", 3))  # p0, p1
     ranks = Ranks(["q0", "q1", "q2"], own)
     monkeypatch.setattr(budget_file, "all_gather", ranks.all_gather)
     monkeypatch.setattr(budget_file, "rank", lambda: own)
-    trainer: Any = type("T", (), {"current_epoch": 1, "fit_loop": type("L", (), {})})
+    trainer: Any = type("T", (), {"num_training_batches": 2, "fit_loop": type("L", (), {})})
     trainer.fit_loop.total_batch_idx = 3
     RolloutBudget(rule, 4).on_train_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
     assert isinstance(expected.plan, SingleRound)
@@ -207,13 +208,13 @@ def test_rounds_that_look_at_all_prompts_are_refused_on_several_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budget_file, "all_gather", Ranks(["q0"], 0).all_gather)
-    trainer: Any = type("T", (), {"current_epoch": 0, "fit_loop": type("L", (), {})})
+    trainer: Any = type("T", (), {"num_training_batches": 2, "fit_loop": type("L", (), {})})
     trainer.fit_loop.total_batch_idx = 0
     with pytest.raises(ValueError, match=r"UntilSolved .* 2 ranks .* trainer.devices=1"):
         RolloutBudget(Sequential(), 2).on_train_batch_start(
             trainer,
             None,  # type: ignore[arg-type]
-            scored_batch([[(1.0, [-1.0])]]),
+            collate(problems(1), encode, ("train", 0)),
             0,
         )
 

@@ -29,7 +29,7 @@ class Rising(Fixed):
         self.total_steps = 0
         self.readings: list[EntropyReading] = []
 
-    def bind(self, total_steps: int) -> None:
+    def bind(self, total_steps: int, lookahead: int = 0) -> None:
         self.total_steps = total_steps
 
     def decide(self, step: int) -> Constant:

@@ -8,7 +8,7 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import RolloutBatch
 from e3rl.budgets.base import Budget, SingleRound
-from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.callbacks.slot import Slot, undecided
 from e3rl.reduce import all_gather, rank
 
 
@@ -32,16 +32,20 @@ class RolloutBudget(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
+        for each, step in undecided(trainer, batch):
+            # The epoch is an argument, never a hook: a resumed run may skip epoch-start hooks.
+            self._decide(each, step, int(step // trainer.num_training_batches))
+
+    def _decide(self, batch: RolloutBatch, step: int, epoch: int) -> None:
         shards = all_gather(batch.prompt_ids)
         ids = [prompt_id for shard in shards for prompt_id in shard]
         total = self.rollouts_per_prompt * len(ids)
-        # The epoch is an argument, never a hook: a resumed run may skip epoch-start hooks.
-        step = rollout_step(trainer)
-        allocation = self.strategy.decide(ids, total, step, trainer.current_epoch)
+        allocation = self.strategy.decide(ids, total, step, epoch)
         start = sum(len(shard) for shard in shards[: rank()])
         own = slice(start, start + batch.n_prompts)
         batch.ranks = torch.from_numpy(allocation.ranks[own].copy())
         batch.plan = allocation.plan
+        batch.report |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
         if len(shards) > 1:
             if not isinstance(allocation.plan, SingleRound):
                 raise ValueError(
@@ -63,7 +67,6 @@ class RolloutBudget(Slot):
         rewards = [correct[group == row].numpy() for row in range(batch.n_prompts)]
         for ids, arrays in all_gather((batch.prompt_ids, rewards)):
             self.strategy.observe(ids, arrays)
-        batch.report |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
 
     def state_dict(self) -> dict[str, Any]:
         return self.strategy.state_dict()

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.slot import rollout_step
+from e3rl.callbacks.slot import rollout_step, total_steps
 from e3rl.checkpoint_files import checkpoints, checksum_file, step_of
 from e3rl.ledger_logger import ledgers
 
@@ -69,8 +69,7 @@ class RunCheckpoint(Checkpoint):
             self._save(trainer, finished)
 
     def _due(self, trainer: Trainer, finished: int) -> bool:
-        total = (trainer.max_epochs or 0) * trainer.num_training_batches
-        return finished % self.every == 0 or finished == total
+        return finished % self.every == 0 or finished == total_steps(trainer)
 
     def _save(self, trainer: Trainer, finished: int) -> None:
         trainer.save_checkpoint(self.folder / f"step-{finished:06d}.ckpt")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_plan import Evaluation, Segment, ValidationPlan
 from e3rl.ledger_logger import ledgers, log_row
 from e3rl.reduce import all_gather
@@ -134,8 +134,7 @@ def _is_last(trainer: Trainer) -> bool:
     """Whether no training step follows in this fit; a baseline before it is never the last."""
     if trainer.state.fn != TrainerFn.FITTING:
         return False
-    total = (trainer.max_epochs or 0) * trainer.num_training_batches
-    return rollout_step(trainer) + 1 >= total
+    return rollout_step(trainer) + 1 >= total_steps(trainer)
 
 
 def tally(batch: RolloutBatch, segment: Segment) -> list[Tally]:

@@ -39,7 +39,10 @@ class RewardScorer(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        batch.scorer = PooledScorer(self.pool, batch, self.shaping, _shows_progress(trainer))
+        for each in (batch, batch.upcoming):
+            if each is not None:
+                progress = _shows_progress(trainer)
+                each.scorer = PooledScorer(self.pool, each, self.shaping, progress)
 
     def on_validation_batch_start(
         self,
@@ -59,11 +62,10 @@ class RewardScorer(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
-        assert isinstance(batch.scorer, PooledScorer)
-        counts = all_sum([batch.scorer.counts[status] for status in STATUSES])
-        for status, count in zip(STATUSES, counts, strict=True):
-            self.totals[status] += int(count)
-            batch.report[f"reward/{status}"] = count
+        names = [f"reward/{status}" for status in STATUSES]
+        counts = all_sum([batch.report.get(name, 0.0) for name in names])
+        batch.report |= dict(zip(names, counts, strict=True))
+        self.totals.update(dict(zip(STATUSES, map(int, counts), strict=True)))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -96,7 +98,6 @@ class PooledScorer:
         self._batch = batch
         self._shaping = shaping
         self._waiting: list[Rollout] = []
-        self.counts: Counter[str] = Counter()
 
     def submit(self, rollout: Rollout) -> None:
         row = rollout.prompt
@@ -106,7 +107,9 @@ class PooledScorer:
     def collect(self) -> list[Score]:
         rollouts, self._waiting = self._waiting, []
         verdicts = self._pool.collect(self._progress)
-        self.counts.update(verdict.status for verdict in verdicts)
+        for status, count in Counter(verdict.status for verdict in verdicts).items():
+            name = f"reward/{status}"  # of this rank, until the step ends
+            self._batch.report[name] = self._batch.report.get(name, 0.0) + count
         correct = [verdict.reward for verdict in verdicts]
         rewards: Sequence[float] = correct
         if self._shaping is not None:

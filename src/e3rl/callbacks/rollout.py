@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any
 
 from lightning import LightningModule, Trainer
@@ -18,6 +20,11 @@ class RolloutSampler(Slot):
 
     The same object samples in training and in validation, so pass@k measures the code that is
     trained with. Every rollout's seed derives from (run seed, stream, prompt id, sample).
+
+    A batch that brings the next one along (`rollout.lookahead=1`) has that sampled during its own
+    update, by the policy as it was before: one update older than the one that is going to be
+    trained on it. Engines without weights of their own sample it right before the update instead,
+    which gives the same rollouts.
 
     Args:
         engine: who samples tokens (`engines/`).
@@ -39,12 +46,24 @@ class RolloutSampler(Slot):
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.version = 0  # finished updates; stamped on every rollout
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
+        self._ahead: tuple[RolloutBatch, Future[None]] | None = None  # under way
+        self._stop = Event()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        batch.stream = (self.seed, *batch.stream)
-        self._run(batch, pl_module)
+        policy = policy_of(pl_module)
+        if batch.group is None:
+            self._seed(batch)
+            self._sync(batch, policy)
+            self._sample(batch, policy)
+            batch.to(pl_module.device)
+        following = batch.upcoming
+        if following is not None and following.plan is not None:
+            self._seed(following)
+            self._sync(following, policy)
+            self._sample_ahead(following, policy)
 
     def on_validation_batch_start(
         self,
@@ -54,7 +73,10 @@ class RolloutSampler(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._run(batch, pl_module)
+        policy = policy_of(pl_module)
+        self._sync(batch, policy)
+        self._sample(batch, policy)
+        batch.to(pl_module.device)
 
     def on_train_batch_end(
         self,
@@ -64,25 +86,53 @@ class RolloutSampler(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
+        ages = self.version - batch.tensor("policy_version").double()
+        batch.report["policy/age"] = float(ages.mean())  # updates since the rollouts were sampled
+        self._finish(batch)
         self.version += 1
 
-    def _run(self, batch: RolloutBatch, pl_module: LightningModule) -> None:
+    def _seed(self, batch: RolloutBatch) -> None:
         batch.require("plan", "temperature_of", "scorer")
-        assert batch.plan is not None
-        policy = pl_module.policy
-        assert isinstance(policy, Policy)
+        batch.stream = (self.seed, *batch.stream)
+
+    def _sync(self, batch: RolloutBatch, policy: Policy) -> None:
         started = time.monotonic()
         self.engine.sync(policy, self.version)
         batch.report["time/sync_s"] = time.monotonic() - started
+
+    def _sample(self, batch: RolloutBatch, policy: Policy) -> None:
+        """All rounds of a batch; may run beside an update, and so touches no weights."""
+        batch.require("plan", "temperature_of", "scorer")
+        assert batch.plan is not None
+        started = time.monotonic()
         waited = 0.0
         while (counts := batch.plan.next(batch)) is not None:
             waited += self._round(batch, self._requests(batch, list(counts)), policy.pad_id)
         if isinstance(self.engine, ManagedEngine):
             self.engine.rest()
             batch.report |= self.engine.metrics()
-        batch.to(pl_module.device)
-        batch.report["time/rollout_s"] = time.monotonic() - started
+        seconds = time.monotonic() - started
+        batch.report["time/rollout_s"] = seconds + batch.report.get("time/sync_s", 0.0)
         batch.report["time/reward_s"] = waited  # the part that generation did not hide
+
+    def _sample_ahead(self, batch: RolloutBatch, policy: Policy) -> None:
+        if self.engine.holds_weights:
+            self._ahead = batch, self._thread.submit(self._sample, batch, policy)
+        else:
+            self._sample(batch, policy)
+            batch.to(policy.device)
+
+    def _finish(self, batch: RolloutBatch) -> None:
+        """Wait for the upcoming batch's rollouts; raises what went wrong with them."""
+        if self._ahead is None:
+            return
+        ahead, future = self._ahead
+        started = time.monotonic()
+        future.result()
+        self._ahead = None
+        waited = time.monotonic() - started  # the rest of the sampling was hidden by the update
+        batch.report["time/lookahead_wait_s"] = waited
+        ahead.to(batch.tensor("tokens").device)
 
     def _requests(self, batch: RolloutBatch, counts: list[int]) -> list[RolloutRequest]:
         if len(counts) != batch.n_prompts or min(counts) < 0:
@@ -110,6 +160,8 @@ class RolloutSampler(Slot):
         assert batch.scorer is not None
         arrived: list[Rollout] = []
         for rollout in self.engine.generate(requests):
+            if self._stop.is_set():
+                raise CancelledError("the run ended while rollouts were being sampled ahead")
             batch.scorer.submit(rollout)
             arrived.append(rollout)
         waiting = time.monotonic()
@@ -128,11 +180,20 @@ class RolloutSampler(Slot):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self.engine.close()
+            self._close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Let no thread use the engine any more, then close it."""
+        if self._ahead is not None:
+            self._stop.set()
+            wait([self._ahead[1]])
+            self._stop.clear()
+            self._ahead = None
         self.engine.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,3 +201,9 @@ class RolloutSampler(Slot):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.version = int(state_dict["version"])
+
+
+def policy_of(pl_module: LightningModule) -> Policy:
+    policy = pl_module.policy
+    assert isinstance(policy, Policy)
+    return policy

@@ -5,12 +5,14 @@ meet on the batch alone; at start each one checks that what it reads has its pro
 the list, so that a wrong order or a missing callback is an error that names both.
 """
 
+import math
+import sys
 from typing import ClassVar
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from e3rl.batch import WRITERS
+from e3rl.batch import WRITERS, RolloutBatch
 
 
 class Slot(Callback):
@@ -71,3 +73,22 @@ def rollout_step(trainer: Trainer) -> int:
     `trainer.global_step` counts optimiser steps, which are more or fewer than batches.
     """
     return int(trainer.fit_loop.total_batch_idx)
+
+
+def total_steps(trainer: Trainer) -> int:
+    """Rollout steps of the whole run; of a trainer that has no training batches yet, no end."""
+    steps = (trainer.max_epochs or 0) * trainer.num_training_batches
+    return int(steps) if math.isfinite(steps) else sys.maxsize
+
+
+def undecided(trainer: Trainer, batch: RolloutBatch) -> list[tuple[RolloutBatch, int]]:
+    """Batches that are sampled during the current step, each with its own rollout step.
+
+    That is the batch itself, unless it was sampled a step ahead, and with look-ahead the upcoming
+    one, unless the run ends before it.
+    """
+    step = rollout_step(trainer)
+    found = [(batch, step)] if batch.group is None else []
+    if batch.upcoming is not None and step + 1 < total_steps(trainer):
+        found.append((batch.upcoming, step + 1))
+    return found

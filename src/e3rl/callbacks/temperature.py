@@ -6,7 +6,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.callbacks.slot import Slot, rollout_step, total_steps, undecided
 from e3rl.reduce import all_sum
 from e3rl.temperatures.base import EntropyReading, TemperatureRule
 
@@ -16,13 +16,15 @@ class TemperatureScheduler(Slot):
 
     Args:
         strategy: the temperature rule (`temperatures/`).
+        lookahead: steps that rollouts are sampled ahead: so much earlier must be decided.
     """
 
     slot = "temperature"
     writes = validation_writes = ("temperature_of",)
 
-    def __init__(self, strategy: TemperatureRule) -> None:
+    def __init__(self, strategy: TemperatureRule, lookahead: int = 0) -> None:
         self.strategy = strategy
+        self.lookahead = lookahead
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.max_epochs is None or trainer.max_epochs < 0:
@@ -30,12 +32,13 @@ class TemperatureScheduler(Slot):
                 f"trainer.max_epochs={trainer.max_epochs}: a temperature schedule needs the length "
                 "of the run; set a number of epochs"
             )
-        self.strategy.bind(int(trainer.max_epochs * trainer.num_training_batches))
+        self.strategy.bind(total_steps(trainer), self.lookahead)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        batch.temperature_of = self.strategy.decide(rollout_step(trainer))
+        for each, step in undecided(trainer, batch):
+            each.temperature_of = self.strategy.decide(step)
 
     def on_validation_batch_start(
         self,

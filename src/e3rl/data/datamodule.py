@@ -39,6 +39,7 @@ class PromptDataModule(LightningDataModule):
         seed: int = 0,
         max_prompt_tokens: int = 1024,
         on_bad_row: OnBadRow = "raise",
+        lookahead: int = 0,
     ) -> None:
         super().__init__()
         self.train_problems = ProblemSet.of(train, "training problems")
@@ -48,6 +49,7 @@ class PromptDataModule(LightningDataModule):
         self.seed = seed
         self.max_prompt_tokens = max_prompt_tokens
         self.on_bad_row = on_bad_row
+        self.lookahead = lookahead
         self._encode: Encode | None = None
         self._loaders: tuple[PromptLoader, ValidationLoader] | None = None
         self._check_sizes()
@@ -108,7 +110,13 @@ class PromptDataModule(LightningDataModule):
     ) -> tuple[PromptLoader, ValidationLoader]:
         return (
             PromptLoader(
-                self.train_problems, encode, self.prompts_per_step, self.seed, rank, world_size
+                self.train_problems,
+                encode,
+                self.prompts_per_step,
+                self.seed,
+                rank,
+                world_size,
+                self.lookahead,
             ),
             ValidationLoader(
                 self.validation_problems,

@@ -2,19 +2,24 @@
 
 A training run gives out one sequence of global batches 0, 1, 2, ...; pass e over the problems is
 batches e*L to (e+1)*L - 1 of it (L batches a pass), in the order of a permutation of its own. So
-one number, the batches given out so far, is the whole state: at the last batch of a pass it
-already points at the first batch of the next.
+one number, the batches given out so far, says where a loader stands: at the last batch of a pass
+it already points at the first batch of the next. With look-ahead each batch brings the next one
+along; once that is sampled, its rollouts are state as well.
 """
 
 import hashlib
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from e3rl.batch import RolloutBatch
+from e3rl.batch_state import batch_from_state, batch_state
 from e3rl.data.problem import Problem
 from e3rl.data.prompt_lengths import Encode
+from e3rl.reduce import all_gather
 from e3rl.seeds import derive_seed
 
 
@@ -24,6 +29,10 @@ class PromptLoader:
     Every rank takes each `world_size`-th prompt of the global batch, so the sequence of prompts
     does not depend on the number of ranks. Prompts that do not fill a batch are left out of a
     pass, other ones in every pass, with a warning at construction.
+
+    Args:
+        lookahead: 1 gives every batch the one after it as `upcoming`, the very object that is
+            given out next; 0 does not.
     """
 
     def __init__(
@@ -34,8 +43,11 @@ class PromptLoader:
         seed: int,
         rank: int = 0,
         world_size: int = 1,
+        lookahead: int = 0,
     ) -> None:
         _check_sizes("prompts_per_step", prompts_per_step, rank, world_size)
+        if lookahead not in (0, 1):
+            raise ValueError(f"rollout.lookahead={lookahead}: use 0, or 1 to sample one step ahead")
         if prompts_per_step % world_size:
             raise ValueError(
                 f"prompts_per_step={prompts_per_step} cannot be shared equally by {world_size} "
@@ -52,7 +64,9 @@ class PromptLoader:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
+        self.lookahead = lookahead
         self.step = 0  # global batches given out so far, over all passes
+        self._upcoming: RolloutBatch | None = None
         self._pass: tuple[int, list[int]] = (-1, [])  # the current pass and its order
         left_out = len(problems) % prompts_per_step
         if left_out:
@@ -74,9 +88,11 @@ class PromptLoader:
         epochs short wherever `limit_train_batches` makes them shorter than a pass.
         """
         for _ in range(len(self)):
-            batch = self.peek()
+            batch = self._upcoming or self.peek()
             # Counted before the step is taken, since the checkpoint is written within the step.
             self.step += 1
+            self._upcoming = batch.upcoming = self.peek() if self.lookahead else None
+            batch.born = time.monotonic()
             yield batch
 
     def peek(self) -> RolloutBatch:
@@ -90,28 +106,32 @@ class PromptLoader:
         chosen = [self.problems[row] for row in rows[self.rank :: self.world_size]]
         return collate(chosen, self.encode, ("train", self.step))
 
-    def state_dict(self) -> dict[str, int | str]:
-        """Where the loader stands, and what that number refers to."""
-        return {
-            "step": self.step,
-            "seed": self.seed,
-            "prompts_per_step": self.prompts_per_step,
-            "problems": fingerprint(self.problems),
-        }
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, what that number refers to, and the upcoming batch of every
+        rank if it is sampled. All ranks must call it."""
+        ahead = self._upcoming
+        sampled = None if ahead is None or ahead.group is None else batch_state(ahead)
+        shards = all_gather(sampled)
+        upcoming = None if sampled is None else shards
+        return {"step": self.step, **self._problems_state(), "upcoming": upcoming}
 
-    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch that the state was taken at.
+
+        Rollouts of an upcoming batch are taken over, unless the number of ranks has changed: they
+        are then sampled anew.
 
         Raises ValueError for unknown or missing keys, and where seed, batch size or problems
         differ, because the remaining prompts would be others.
         """
-        own = self.state_dict()
-        if state.keys() != own.keys():
-            raise ValueError(f"loader state has keys {sorted(state)}, expected {sorted(own)}")
+        own = self._problems_state()
+        expected = sorted(["step", *own, "upcoming"])
+        if sorted(state) != expected:
+            raise ValueError(f"loader state has keys {sorted(state)}, expected {expected}")
         other = [
             f"{key}: {state[key]!r} in the checkpoint, {own[key]!r} now"
             for key in own
-            if key != "step" and state[key] != own[key]
+            if state[key] != own[key]
         ]
         if other:
             raise ValueError(
@@ -123,6 +143,18 @@ class PromptLoader:
         if not isinstance(step, int) or step < 0:
             raise ValueError(f"loader state has step={step!r}, expected a count of batches")
         self.step = step
+        shards = state["upcoming"]
+        if shards is not None and len(shards) == self.world_size:
+            self._upcoming = batch_from_state(shards[self.rank])
+        else:
+            self._upcoming = None
+
+    def _problems_state(self) -> dict[str, int | str]:
+        return {
+            "seed": self.seed,
+            "prompts_per_step": self.prompts_per_step,
+            "problems": fingerprint(self.problems),
+        }
 
     def _order(self, epoch: int) -> list[int]:
         if self._pass[0] != epoch:

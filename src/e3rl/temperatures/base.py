@@ -35,11 +35,12 @@ class Constant:
 class TemperatureRule(Protocol):
     """A rule that picks the temperature(s) of a step and learns from the entropy it got."""
 
-    def bind(self, total_steps: int) -> None:
-        """Tell the length of the run in rollout steps, before the first `decide`; not state."""
+    def bind(self, total_steps: int, lookahead: int = 0) -> None:
+        """Tell the length of the run in rollout steps, and how many steps before it is observed a
+        step must be decided, beyond the usual one; before the first `decide`; not state."""
 
     def decide(self, step: int) -> "TemperaturePlan":
-        """Temperatures of rollout step `step` (0-based)."""
+        """Temperatures of rollout step `step` (0-based); the same however often asked for."""
 
     def observe(self, reading: EntropyReading) -> None: ...
 

@@ -12,7 +12,10 @@ from e3rl.temperatures.gains import Gain
 # Below this many nats the policy is deterministic and ln(target/entropy) says nothing.
 SMALLEST_ENTROPY = 1e-6
 
-STATE = ("step", "temperature", "entropy", "target", "surprisal", "tokens", "decision", "gain")
+STATE = (
+    *("step", "temperature", "planned", "entropy", "target", "surprisal", "tokens", "decision"),
+    "gain",
+)
 
 
 class EntropyTarget:
@@ -22,6 +25,9 @@ class EntropyTarget:
     the token-weighted mean of the first `init_steps` steps, which all run at `initial`; f is the
     annealing factor, 1 without one. Source: arXiv 2505.18573 eq. 4 and 5. There H* is one noisy
     batch, nothing is clamped, and τ_{t+1} aims at the target of step t, one step late.
+
+    With look-ahead L, τ_{t+1+L} is decided: gain(τ_t, ln α) for that step's target. It starts from
+    the temperature that H_t was measured at, so that a correction under way is not made twice.
 
     Args:
         gain: how far τ moves for a given error (`temperatures/gains.py`).
@@ -54,7 +60,9 @@ class EntropyTarget:
         self.bounds = bounds
         self.max_log_alpha = max_log_alpha
         self.ema = ema
-        self._temperature = initial
+        self._lookahead = 0
+        self._temperature = initial  # decided last
+        self._planned: dict[int, float] = {}  # by step, of those ahead; the others have the last
         self._step = -1  # last step observed
         self._entropy: float | None = None  # smoothed, nats
         self._target = target  # before annealing
@@ -62,8 +70,9 @@ class EntropyTarget:
         self._tokens = 0
         self._decision: dict[str, float] = {}
 
-    def bind(self, total_steps: int) -> None:
-        """Tell the annealing the length of the run in rollout steps."""
+    def bind(self, total_steps: int, lookahead: int = 0) -> None:
+        """Tell the length of the run in rollout steps, and how far ahead is decided."""
+        self._lookahead = lookahead
         if self.annealing is not None:
             self.annealing.bind(total_steps)
 
@@ -72,9 +81,10 @@ class EntropyTarget:
 
         Raises RuntimeError where the step does not follow the last one observed.
         """
-        if step > self._step + 1:
+        if step > self._step + 1 + self._lookahead:
             raise RuntimeError(
-                f"temperature schedule is on and no entropy of step {step - 1} reached it (last "
+                "temperature schedule is on and no entropy of step "
+                f"{step - 1 - self._lookahead} reached it (last "
                 f"one: step {self._step}); the engine must return sampler log-probs and the "
                 "`temperature` callback must see the end of every training step"
             )
@@ -83,7 +93,7 @@ class EntropyTarget:
                 f"temperature of step {step} asked for, but step {self._step} was observed "
                 "already; the rule's state and the trainer's progress are not of one run"
             )
-        return Constant(self._temperature)
+        return Constant(self._planned.get(step, self._temperature))
 
     def observe(self, reading: EntropyReading) -> None:
         """Learn from the step just finished.
@@ -93,7 +103,8 @@ class EntropyTarget:
         """
         self._check_reading(reading)
         # Asked for in every step, so that an unknown length of the run shows in the first one.
-        factor = 1.0 if self.annealing is None else self.annealing.factor(reading.step + 1)
+        ahead = reading.step + 1 + self._lookahead
+        factor = 1.0 if self.annealing is None else self.annealing.factor(ahead)
         self.gain.observe(reading)
         self._step = reading.step
         past = reading.sampled if self._entropy is None else self._entropy
@@ -101,13 +112,18 @@ class EntropyTarget:
         if self._target is None:
             self._measure(reading)
         self._decision = {"annealing": factor}
+        base = self._planned.pop(reading.step, self._temperature)
+        for step in range(reading.step + 1, ahead):
+            self._planned.setdefault(step, self._temperature)
         if self._target is not None:
-            self._update(self._target * factor, self._entropy)
+            self._update(base, self._target * factor, self._entropy)
+        self._planned[ahead] = self._temperature
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self._step,
             "temperature": self._temperature,
+            "planned": dict(self._planned),
             "entropy": self._entropy,
             "target": self._target,
             "surprisal": self._surprisal,
@@ -121,6 +137,7 @@ class EntropyTarget:
         self.gain.load_state_dict(state["gain"])
         self._step = state["step"]
         self._temperature = state["temperature"]
+        self._planned = dict(state["planned"])
         self._entropy = state["entropy"]
         self._target = state["target"]
         self._surprisal = state["surprisal"]
@@ -152,12 +169,12 @@ class EntropyTarget:
         if reading.step + 1 >= self.init_steps:
             self._target = self._surprisal / self._tokens
 
-    def _update(self, target: float, entropy: float) -> None:
-        """Decide the temperature of the step after the one observed."""
+    def _update(self, base: float, target: float, entropy: float) -> None:
+        """Decide the temperature of the next step, from the one that the reading was made at."""
         target, entropy = max(target, SMALLEST_ENTROPY), max(entropy, SMALLEST_ENTROPY)
         log_alpha = math.log(target / entropy)
         limited = min(max(log_alpha, -self.max_log_alpha), self.max_log_alpha)
-        wanted = self.gain.step(self._temperature, limited)
+        wanted = self.gain.step(base, limited)
         self._temperature = min(max(wanted, self.bounds[0]), self.bounds[1])
         self._decision |= {
             "target": target,

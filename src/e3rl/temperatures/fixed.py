@@ -22,7 +22,7 @@ class Fixed:
             )
         self.temperature = temperature
 
-    def bind(self, total_steps: int) -> None:
+    def bind(self, total_steps: int, lookahead: int = 0) -> None:
         """The length of the run changes nothing here."""
 
     def decide(self, step: int) -> Constant:

@@ -1,0 +1,232 @@
+"""Sampling one step ahead: which policy, temperature and prompts, what overlaps, what is state."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, slots
+
+from e3rl.batch import Rollout, RolloutBatch
+from e3rl.budgets.e3_rank import E3Rank
+from e3rl.callbacks.budget import RolloutBudget
+from e3rl.callbacks.checkpoint import RunCheckpoint
+from e3rl.callbacks.pass_at_k import PassAtK
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.temperature import TemperatureScheduler
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.data.loader import PromptLoader
+from e3rl.engines.base import RolloutRequest
+from e3rl.temperatures.entropy_target import EntropyTarget
+from e3rl.temperatures.gains import PaperGain
+
+
+def uneven(request: RolloutRequest) -> tuple[str, list[float]]:
+    """Right or wrong, at an entropy of 0.5 to 2.5 nats, by the seed."""
+    return ("right" if request.seed % 2 else "wrong"), [-0.5 - request.seed % 3]
+
+
+@dataclass
+class SlowEngine(ScriptedEngine):
+    """Has weights of its own; a step's last rollout waits until the policy was updated on."""
+
+    holds_weights: bool = True
+    updated: threading.Event = field(default_factory=threading.Event)
+    threads: set[str] = field(default_factory=set)
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        self.threads.add(threading.current_thread().name)
+        ahead = threading.current_thread() is not threading.main_thread()
+        for number, rollout in enumerate(super().generate(requests)):
+            if ahead and number == len(requests) - 1:
+                assert self.updated.wait(20)
+            yield rollout
+        self.updated.clear()
+
+
+def fit_of(engine: ScriptedEngine, folder: Path | None = None, **settings: Any) -> Fit:
+    """Two epochs of three steps of two prompts, with everything that learns."""
+    temperature = EntropyTarget(PaperGain(3), init_steps=1)
+    stack = slots(
+        budget=RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=2), 4),
+        temperature=TemperatureScheduler(temperature, settings.get("lookahead", 0)),
+        pass_at_k=PassAtK([Evaluation("live", n=2)], ks=[1]),
+        rollout=RolloutSampler(engine, 3, SEED),
+    )
+    if folder:
+        stack["checkpoint"] = RunCheckpoint(str(folder / "checkpoints"), every=1, keep=9)
+    return Fit(stack, folder, **{"epochs": 2, "validate_every": 2, **settings})
+
+
+def sampled(fit: Fit) -> list[tuple[Any, ...]]:
+    """What was trained on, step by step."""
+    return [
+        (
+            b.prompt_ids,
+            b.group_sizes.tolist(),
+            b.tensor("temperatures").tolist(),
+            b.completions,
+            b.tensor("policy_version").tolist(),
+        )
+        for b in fit.watcher.trained
+    ]
+
+
+def test_every_step_but_the_first_trains_on_rollouts_of_the_policy_before() -> None:
+    fit = fit_of(ScriptedEngine(), lookahead=1).fit()
+    versions = [set(b.tensor("policy_version").tolist()) for b in fit.watcher.trained]
+    assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]
+    ages = [b.report["policy/age"] for b in fit.watcher.trained]
+    assert ages == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_prompts_and_seeds_are_those_of_a_run_that_does_not_look_ahead() -> None:
+    ahead, plain = (fit_of(ScriptedEngine(), lookahead=n).fit() for n in (1, 0))
+    prompts = [[b.prompt_ids for b in fit.watcher.trained] for fit in (ahead, plain)]
+    assert prompts[0] == prompts[1]
+    assert len(prompts[0]) == 6  # none is lost at the end, none sampled beyond it
+    streams = [[b.stream for b in fit.watcher.trained] for fit in (ahead, plain)]
+    assert streams[0] == streams[1]
+    trained = sum(b.n_rollouts for b in ahead.watcher.trained)
+    validated = sum(b.n_rollouts for b in ahead.watcher.validated)
+    assert len(ahead.engine.requests) == trained + validated
+
+
+def test_an_engine_with_weights_of_its_own_samples_while_the_policy_is_updated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = SlowEngine()
+    step = StubModule.training_step
+
+    def updated(self: StubModule, batch: RolloutBatch, batch_idx: int) -> None:
+        step(self, batch, batch_idx)
+        engine.updated.set()  # the next step's last rollout can only finish after this
+
+    monkeypatch.setattr(StubModule, "training_step", updated)
+    overlapped = fit_of(engine, lookahead=1).fit()
+    assert any(name.startswith("rollouts") for name in engine.threads)
+    plain = fit_of(ScriptedEngine(), lookahead=1).fit()
+    assert sampled(overlapped) == sampled(plain)
+    reports = [b.report for b in overlapped.watcher.trained]
+    assert ["time/lookahead_wait_s" in report for report in reports] == [True] * 5 + [False]
+
+
+def test_temperatures_answer_to_entropies_one_step_later_than_without() -> None:
+    fit = fit_of(ScriptedEngine(uneven), lookahead=1).fit()
+    decided = [b.report["temperature/value"] for b in fit.watcher.trained]  # after each step
+    used = [float(b.tensor("temperatures")[0]) for b in fit.watcher.trained]
+    assert used[:2] == [1.0, 1.0]  # decided before any entropy was known
+    assert used[2:] == pytest.approx(decided[:4])  # after step t: of step t + 2
+    assert len(set(used)) > 2
+
+
+def test_budgets_know_everything_up_to_the_step_before_the_current_one() -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=2)
+    known: list[tuple[int, int]] = []
+    decide = rule.decide
+
+    def noted(ids: Any, total: int, step: int, epoch: int) -> Any:
+        known.append((step, len(rule.state_dict()["history"]["rollouts"])))
+        return decide(ids, total, step, epoch)
+
+    rule.decide = noted  # type: ignore[method-assign]
+    Fit(slots(budget=RolloutBudget(rule, 4)), epochs=2, lookahead=1).fit()
+    # Two new prompts a step: step 2 is decided in step 1, when step 0 was learnt from.
+    assert known == [(0, 0), (1, 0), (2, 2), (3, 4), (4, 6), (5, 6)]
+
+
+@pytest.mark.parametrize("finished", [1, 2, 3, 5])
+def test_a_run_resumed_anywhere_ends_as_the_whole_one(finished: int, tmp_path: Path) -> None:
+    whole = fit_of(ScriptedEngine(), tmp_path, lookahead=1).fit()
+    rest = fit_of(ScriptedEngine(), lookahead=1)
+    rest.fit(tmp_path / "checkpoints" / f"step-{finished:06d}.ckpt")
+    assert sampled(rest) == sampled(whole)[finished:]
+    rewards = [[b.tensor("rewards").tolist() for b in f.watcher.trained] for f in (whole, rest)]
+    assert rewards[1] == rewards[0][finished:]
+    # The first step's rollouts came with the checkpoint; the last step samples nothing.
+    fresh = {r.seed for r in rest.engine.requests}
+    first = {r.seed for r in whole.engine.requests} - fresh
+    assert len(first) >= whole.watcher.trained[finished].n_rollouts
+
+
+def test_a_run_goes_on_without_looking_ahead_and_loses_no_rollouts(tmp_path: Path) -> None:
+    whole = fit_of(ScriptedEngine(), tmp_path, lookahead=1).fit()
+    rest = fit_of(ScriptedEngine(), lookahead=0)
+    rest.fit(tmp_path / "checkpoints" / "step-000002.ckpt")
+    assert sampled(rest)[0] == sampled(whole)[2]
+    versions = [set(b.tensor("policy_version").tolist()) for b in rest.watcher.trained]
+    assert versions == [{1}, {3}, {4}, {5}]
+
+
+def test_an_error_while_sampling_ahead_ends_the_run_with_that_error() -> None:
+    class Broken(ScriptedEngine):
+        def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+            if threading.current_thread() is not threading.main_thread():
+                raise FloatingPointError("log-probs are not finite")
+            return super().generate(requests)
+
+    engine = Broken(holds_weights=True)
+    with pytest.raises(FloatingPointError, match="log-probs are not finite"):
+        fit_of(engine, lookahead=1).fit()
+    assert engine.closed == 1
+
+
+def test_an_error_in_the_update_stops_the_sampling_before_the_engine_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    begun, failed = threading.Event(), threading.Event()
+
+    class Endless(ScriptedEngine):
+        def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+            ahead = threading.current_thread() is not threading.main_thread()
+            try:
+                for rollout in super().generate(requests):
+                    yield rollout
+                    if ahead:
+                        begun.set()
+                        assert failed.wait(20)
+            finally:
+                order.append("sampling ended")
+
+        def close(self) -> None:
+            order.append("closed")
+
+    def fails(self: StubModule, batch: RolloutBatch, batch_idx: int) -> None:
+        assert begun.wait(20)
+        failed.set()
+        raise RuntimeError("the update failed")
+
+    monkeypatch.setattr(StubModule, "training_step", fails)
+    with pytest.raises(RuntimeError, match="the update failed"):
+        fit_of(Endless(holds_weights=True), lookahead=1).fit()
+    assert order[-2:] == ["sampling ended", "closed"]
+
+
+def test_state_holds_the_sampled_batch_of_every_rank_as_builtins_and_tensors(
+    tmp_path: Path,
+) -> None:
+    fit = fit_of(ScriptedEngine(), tmp_path, lookahead=1).fit()
+    saved = torch.load(tmp_path / "checkpoints" / "step-000003.ckpt", weights_only=True)
+    (loader,) = saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    (upcoming,) = loader["upcoming"]
+    assert upcoming["completions"] == fit.watcher.trained[3].completions
+    assert upcoming["rewards"].equal(fit.watcher.trained[3].tensor("rewards"))
+    assert loader["step"] == 3
+
+
+def test_rollouts_ahead_are_sampled_anew_by_another_number_of_ranks() -> None:
+    loader = Fit(slots(), lookahead=1).training
+    batch = next(iter(loader))
+    assert batch.upcoming is not None
+    batch.upcoming.extend([], [], pad=0)
+    state = loader.state_dict()
+    assert len(state["upcoming"]) == 1
+    two = PromptLoader(problems(6), encode, 2, SEED, rank=1, world_size=2, lookahead=1)
+    two.load_state_dict(state)
+    following = next(iter(two))
+    assert following.group is None
+    assert following.prompt_ids == batch.upcoming.prompt_ids[1::2]
