@@ -45,7 +45,7 @@ HEAVY = {"torch", "lightning", "transformers"}
 ENTRY_POINTS = FLOORS[-1]  # commands, and the parts they are made of
 # Where alone a package may be imported: units, or modules below e3rl.
 HOMES: Mapping[str, set[str]] = {
-    "vllm": {"engines.vllm"},
+    "vllm": {"engines.vllm_build"},
     "math_verify": {"rewards.verifier"},
     "wandb": set(),
     "hydra": ENTRY_POINTS,
@@ -236,7 +236,7 @@ def test_source_keeps_the_floors_and_the_house_style() -> None:
 
 
 def made_up(**sources: str) -> dict[str, Module]:
-    """Modules with a docstring and these statements; `engines__vllm` stands for engines.vllm."""
+    """Modules with a docstring and these statements; `data__loader` stands for data.loader."""
     names = {name: name.replace("__", ".") for name in sources}
     modules = [Module(names[name], f'"""D."""\n{text}\n') for name, text in sources.items()]
     return {module.name: module for module in [Module("", "", True), *modules]}
@@ -250,12 +250,12 @@ VIOLATIONS = {
     "strangers": ({"callbacks__a": "import e3rl.module", "module": ""}, "meet on the batch"),
     "circle": ({"data__a": "import e3rl.policy", "policy": "import e3rl.data.a"}, "circle"),
     "no floor": ({"helpers": ""}, "give it a floor"),
-    "vllm elsewhere": ({"engines__base": "def f():\n    import vllm"}, "engines.vllm"),
+    "vllm elsewhere": ({"engines__base": "def f():\n    import vllm"}, "engines.vllm_build"),
     "vllm by name": (
         {"train": "from x import import_module\nf = lambda: import_module('vllm')"},
         "vllm",
     ),
-    "vllm at once": ({"engines__vllm": "from vllm import LLM"}, "in the function"),
+    "vllm at once": ({"engines__vllm_build": "from vllm import LLM"}, "in the function"),
     "math_verify": ({"rewards__pool": "from math_verify import parse"}, "rewards.verifier"),
     "wandb": ({"train": "import wandb"}, "no file"),
     "hydra": ({"callbacks__a": "from hydra.utils import get_class"}, "allowed in"),
@@ -301,7 +301,7 @@ def test_checker_accepts_what_the_contract_allows() -> None:
         batch="import torch",
         budgets__e3=GUARD + "import torch\n    from e3rl.batch import Rollout",
         analysis__plots="def table():\n    import torch",
-        engines__vllm="from e3rl.policy import P\ndef start():\n    from vllm import LLM",
+        engines__vllm_build="from e3rl.policy import P\ndef start():\n    from vllm import LLM",
         policy="from e3rl.batch import Rollout",
         rewards__verifier="import math_verify",
         data__datamodule="import lightning",

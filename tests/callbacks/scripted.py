@@ -64,6 +64,7 @@ class ScriptedEngine:
     versions: list[int] = field(default_factory=list)  # of every sync
     holds_weights: bool = False
     closed: int = 0
+    holds_weights: bool = True
 
     def sync(self, policy: Policy, version: int) -> None:
         self.versions.append(version)

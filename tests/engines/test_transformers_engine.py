@@ -220,3 +220,14 @@ def test_an_empty_prompt_and_calls_of_no_rows_are_refused(policy, engine):
 
 def test_no_requests_give_no_rollouts(engine):
     assert list(engine.generate([])) == []
+
+
+def test_it_samples_from_the_live_weights(policy):
+    live = copy.deepcopy(policy)
+    engine = TransformersEngine(progress=False)
+    engine.sync(live, 0)
+    before = by_place(engine.generate(many(policy, 1)))
+    with torch.no_grad():
+        live.model.get_output_embeddings().weight.mul_(0.5)
+    assert not engine.holds_weights
+    assert by_place(engine.generate(many(policy, 1))) != before

@@ -14,7 +14,8 @@ from engine_requests import PROMPTS, by_place, largest_gap, many, request, train
 import e3rl.engines.vllm as vllm_engine
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.engines.vllm import INSTALL, VLLMEngine
+from e3rl.engines.vllm import VLLMEngine
+from e3rl.engines.vllm_build import INSTALL
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.policy import Policy, embedded_folder
 
@@ -127,6 +128,16 @@ def test_sync_takes_new_weights_over(policy, engine, changed):
     assert largest_gap(changed, before) > 1e-2
     assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
     assert engine.metrics()["engine/canary_mean"] <= engine.metrics()["engine/canary_max"]
+
+
+def test_it_holds_a_copy_of_the_weights(engine, policy, changed):
+    engine.sync(changed, next(VERSIONS))
+    before = by_place(engine.generate(many(policy)))
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.zero_()
+    assert engine.holds_weights
+    assert by_place(engine.generate(many(policy))) == before
 
 
 def test_weights_that_do_not_arrive_are_noticed(engine, changed, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 from tiny_runs import E3, only_train, run
 
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.engines.vllm import INSTALL
+from e3rl.engines.vllm_build import INSTALL
 from e3rl.ledger import read_rows
 
 if importlib.util.find_spec("vllm") is None:

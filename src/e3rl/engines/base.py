@@ -25,6 +25,14 @@ class RolloutRequest:
 class RolloutEngine(Protocol):
     """Lifecycle: `sync` before each use, `generate` any number of times, `close` at the end."""
 
+    @property
+    def holds_weights(self) -> bool:
+        """Whether the engine samples from a copy of the weights that it took over in `sync`.
+
+        Such an engine may go on sampling in another thread while the policy is being trained; one
+        that reads the policy's live weights may not.
+        """
+
     def sync(self, policy: "Policy", version: int) -> None:
         """Make the engine sample from `policy` as it is now; a known version is a no-op.
 

@@ -29,6 +29,8 @@ class TransformersEngine:
         progress: show a bar where generation takes more than a few seconds.
     """
 
+    holds_weights = False  # it reads the policy's own
+
     def __init__(self, rows_per_call: int = 512, progress: bool = True) -> None:
         if rows_per_call < 1:
             raise ValueError(f"engine.rows_per_call={rows_per_call}: use at least 1")

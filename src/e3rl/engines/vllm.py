@@ -11,16 +11,10 @@ vLLM's kernels round differently for batches of different sizes, so that near-ti
 otherwise (vLLM's VLLM_BATCH_INVARIANT lifts that where the hardware allows it).
 """
 
-import copy
-import gc
-import importlib.util
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
-from weakref import WeakSet
+from typing import Any
 
 import torch
 
@@ -28,8 +22,9 @@ from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
 from e3rl.engines.progress import notice, rollout_bar
-from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout, undisturbed
-from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
+from e3rl.engines.vllm_build import build, check_installed, release, sampling_of, shut_down
+from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout
+from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weights import (
     Shapes,
     check_finite,
@@ -40,14 +35,9 @@ from e3rl.engines.weights import (
 )
 from e3rl.policy import Policy
 
-INSTALL = (
-    'run `make vllm` on a CPU machine, `pip install "e3rl[vllm]"` on one with a GPU (README '
-    '"vLLM" has the steps), or sample with engine=transformers'
-)
 # What vLLM's weight loaders raise for weights that they cannot take.
 LOAD_ERRORS = (ValueError, AssertionError, KeyError, AttributeError, RuntimeError)
 
-STARTING = "vLLM starts ..."
 FIRST_TOKENS = "vLLM samples its first tokens (compiles up to a minute, once a machine) ..."
 log = logging.getLogger(__name__)
 
@@ -67,9 +57,7 @@ class VLLMEngine:
         ModuleNotFoundError: where vLLM is not installed, with the command that installs it.
     """
 
-    # The engines of a process share vLLM's process groups; the last one that closes ends them.
-    _open: ClassVar[WeakSet["VLLMEngine"]] = WeakSet()
-    _own_world: ClassVar[bool] = True  # torch's process group is vLLM's, not Lightning's
+    holds_weights = True
 
     def __init__(
         self,
@@ -83,8 +71,7 @@ class VLLMEngine:
             raise ValueError(f"engine.deadline_s={deadline_s}: use seconds > 0, or null for none")
         if canary_tolerance is not None and canary_tolerance <= 0:
             raise ValueError(f"engine.canary_tolerance={canary_tolerance}: use nats > 0, or null")
-        if importlib.util.find_spec("vllm") is None:
-            raise ModuleNotFoundError(f"engine=vllm needs vLLM, which is not installed: {INSTALL}")
+        check_installed()
         self.settings = settings or VLLMSettings()
         self.canary = canary
         self.canary_tolerance = canary_tolerance
@@ -173,14 +160,9 @@ class VLLMEngine:
         self._asleep = False
         if llm is None:
             return
-        self._open.discard(self)
-        core = llm.llm_engine.engine_core.engine_core
-        core.model_executor.shutdown()
-        core.scheduler.shutdown()
-        gc.unfreeze()  # vLLM has frozen what was there when it started
-        del llm, core
-        if not self._open:
-            _release(self._own_world)
+        shut_down(llm)
+        del llm
+        release()
 
     def _transfer(self, policy: Policy) -> None:
         """Send the weights; a vLLM that does not take them is broken for good, so build another."""
@@ -214,18 +196,8 @@ class VLLMEngine:
     def _start(self, policy: Policy) -> None:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
-        config = copy.deepcopy(policy.model.config)
-        config.architectures = [type(policy.model).__name__]
-        check_in_process()
-        arguments = self.settings.arguments(dtype_name(policy.model), policy.device.type == "cpu")
-        if not self._open:
-            VLLMEngine._own_world = not torch.distributed.is_initialized()
-        with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
-            config.save_pretrained(folder)
-            with undisturbed(), notice(STARTING, self.progress):
-                self._llm = _build(folder, arguments)
-        self._open.add(self)
-        self._loop = StepLoop(self._llm.llm_engine, _sampling_params())
+        self._llm = build(policy, self.settings, self.progress)
+        self._loop = StepLoop(self._llm.llm_engine, sampling_of)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
     def _compare(self, policy: Policy) -> None:
@@ -249,52 +221,3 @@ class VLLMEngine:
         rounding = max(TOLERANCES[name] for name in (own, self.settings.precision(own)))
         allowed = self.canary_tolerance or rounding
         check_canary(gaps, allowed, self._version)
-
-
-def _build(folder: str, arguments: dict[str, Any]) -> Any:
-    # What it says while it is imported precedes its own reading of this setting.
-    logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"))
-    from vllm import LLM
-
-    llm = LLM(
-        folder,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        generation_config="vllm",
-        logprobs_mode="processed_logprobs",
-        disable_log_stats=True,
-        **arguments,
-    )
-    # vLLM's own way out would end torch's process group, whoever has made it, and other engines.
-    llm.llm_engine.engine_core._finalizer.detach()
-    return llm
-
-
-def _sampling_params() -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
-        return SamplingParams(
-            temperature=request.temperature,
-            seed=request.seed,
-            max_tokens=request.max_new_tokens,
-            logprobs=0,
-            detokenize=False,
-            ignore_eos=True,  # the policy's own stop tokens are the only ones
-            stop_token_ids=list(stop_ids),
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            skip_clone=True,
-        )
-
-    return sampling_of
-
-
-def _release(own_world: bool) -> None:
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
-
-    if own_world:
-        cleanup_dist_env_and_memory()
-    else:
-        destroy_model_parallel()
-        gc.collect()

@@ -1,0 +1,124 @@
+"""Building a vLLM engine inside this process, and ending it: the only file that knows vLLM's API.
+
+What vLLM does to a process on the way in is undone; what it would do on the way out, to process
+groups that others have made and to other engines, it is kept from.
+"""
+
+import copy
+import gc
+import importlib.util
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.progress import notice
+from e3rl.engines.vllm_loop import undisturbed
+from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
+from e3rl.engines.weights import dtype_name
+from e3rl.policy import Policy
+
+INSTALL = (
+    'run `make vllm` on a CPU machine, `pip install "e3rl[vllm]"` on one with a GPU (README '
+    '"vLLM" has the steps), or sample with engine=transformers'
+)
+STARTING = "vLLM starts ..."
+
+
+class _World:
+    """The process groups that all vLLM engines of this process share; the last one ends them."""
+
+    def __init__(self) -> None:
+        self.llms: WeakSet[Any] = WeakSet()
+        self.is_own = True  # torch's process group is vLLM's, not Lightning's
+
+
+_world = _World()
+
+
+def check_installed() -> None:
+    """Raise ModuleNotFoundError, with the command that installs it, where vLLM is missing."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ModuleNotFoundError(f"engine=vllm needs vLLM, which is not installed: {INSTALL}")
+
+
+def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
+    """A `vllm.LLM` of the policy's configuration with dummy weights, in this process.
+
+    Raises RuntimeError where vLLM has been told to run in a process of its own.
+    """
+    check_in_process()
+    config = copy.deepcopy(policy.model.config)
+    config.architectures = [type(policy.model).__name__]
+    arguments = settings.arguments(dtype_name(policy.model), policy.device.type == "cpu")
+    if not _world.llms:
+        _world.is_own = not torch.distributed.is_initialized()
+    with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
+        config.save_pretrained(folder)
+        with undisturbed(), notice(STARTING, progress):
+            llm = _start(folder, arguments)
+    _world.llms.add(llm)
+    return llm
+
+
+def _start(folder: str, arguments: dict[str, Any]) -> Any:
+    # What it says while it is imported precedes its own reading of this setting.
+    logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"))
+    from vllm import LLM
+
+    llm = LLM(
+        folder,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+        **arguments,
+    )
+    # vLLM's own way out would end torch's process group, whoever has made it, and other engines.
+    llm.llm_engine.engine_core._finalizer.detach()
+    return llm
+
+
+def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
+    """vLLM's sampling parameters of a request; fits `StepLoop`."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    return SamplingParams(
+        temperature=request.temperature,
+        seed=request.seed,
+        max_tokens=request.max_new_tokens,
+        logprobs=0,
+        detokenize=False,
+        ignore_eos=True,  # the policy's own stop tokens are the only ones
+        stop_token_ids=list(stop_ids),
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+
+
+def shut_down(llm: Any) -> None:
+    """End a `vllm.LLM`; call `release` once nothing refers to it any more."""
+    _world.llms.discard(llm)
+    core = llm.llm_engine.engine_core.engine_core
+    core.model_executor.shutdown()
+    core.scheduler.shutdown()
+    gc.unfreeze()  # vLLM has frozen what was there when it started
+
+
+def release() -> None:
+    """Give back memory and process groups, where no engine of this process is left."""
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
+
+    if _world.llms:
+        return
+    if _world.is_own:
+        cleanup_dist_env_and_memory()
+    else:
+        destroy_model_parallel()
+        gc.collect()
