@@ -1,16 +1,21 @@
 # Every command sets up its own environment in .venv first, and only when something has changed.
 #
 #   ARGS="..."         more arguments for `make train`, such as ARGS="experiment=grpo seed=2"
+#   ENGINE=transformers  sample with transformers on machines that vLLM does not serve
 #   PYTEST_ARGS="..."  more arguments for pytest, such as PYTEST_ARGS="-k budget -x"
 #   PYTHON, TORCH_INDEX_URL, TORCH_BUILD   see .ci/setup
 
 RUN := .venv/bin/python -m
 
+# Who samples rollouts: vllm or transformers. Setup installs it, training and tests use it.
+export ENGINE ?= vllm
+TRAIN := e3rl.train $(if $(filter-out vllm,$(ENGINE)),engine=$(ENGINE))
+
 # Threads of torch that wait for work must give their core away; see src/e3rl/environment.py.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm train test check fast slow lint format hooks clean distclean
+.PHONY: help setup train test check fast slow lint format hooks clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -18,11 +23,8 @@ help: ## list the commands
 setup: ## create or update .venv (every other command does it by itself)
 	@bash .ci/setup
 
-vllm: ## add vLLM for CPUs to .venv, so that ARGS="engine=vllm" samples with it
-	@bash .ci/setup_vllm
-
 train: setup ## the main job: train, validate, and draw the curves
-	$(RUN) e3rl.train $(ARGS)
+	$(RUN) $(TRAIN) $(ARGS)
 
 test: setup ## all tests but the slow ones, short training runs included (up to 8 minutes)
 	$(RUN) pytest -m "not slow" $(PYTEST_ARGS)

@@ -44,7 +44,8 @@ def experiment(name: str) -> DictConfig:
 
 @pytest.fixture(scope="module")
 def tiny() -> DictConfig:
-    return composed("debug=tiny", "logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
+    common = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
+    return composed("debug=tiny", "engine=transformers", *common)
 
 
 @pytest.fixture(scope="module")

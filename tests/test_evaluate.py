@@ -20,7 +20,7 @@ from e3rl.evaluate import evaluate, main
 from e3rl.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
-SMALL = ("n=2", "ks=[1,2]", "max_new_tokens=20", "prompts_per_batch=4")
+SMALL = ("n=2", "ks=[1,2]", "max_new_tokens=20", "prompts_per_batch=4", "engine=transformers")
 Run = Callable[..., float]
 
 

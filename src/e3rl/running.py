@@ -92,12 +92,13 @@ def execute(cfg: DictConfig) -> Outcome | None:
 def build(cfg: DictConfig, path: str, **given: Any) -> Any:
     """The object of a configuration node.
 
-    Raises ConfigurationError naming the node where its constructor refuses a value or a file.
+    Raises ConfigurationError naming the node where its constructor refuses a value or a file, or
+    needs a package that is not installed.
     """
     try:
         return instantiate(OmegaConf.select(cfg, path), _convert_="all", **given)
     except InstantiationException as error:
-        if isinstance(error.__cause__, ValueError | OSError):
+        if isinstance(error.__cause__, ValueError | OSError | ModuleNotFoundError):
             raise ConfigurationError(f"{path}: {error.__cause__}") from error
         raise
 

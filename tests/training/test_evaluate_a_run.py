@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from tiny_runs import ENGINE, needs_engine
 
 from e3rl import running
 from e3rl.configuration import conf_dir, register_resolvers
@@ -16,11 +17,15 @@ TINY = (
     *("epochs=1", "data.train.size=8", "data.validation.size=6", "validate_every=2"),
     *("budget=uniform", "temperature=fixed", "module.optimizer.lr=0.01", "sweep.name=test"),
     *("trainer.enable_progress_bar=false", "callbacks.pass_at_k.evaluations.0.n=4"),
-    *("callbacks.pass_at_k.evaluations.2.n=1", "callbacks.pass_at_k.ks=[1,2]"),
+    *("callbacks.pass_at_k.evaluations.2.n=1", "callbacks.pass_at_k.ks=[1,2]", f"engine={ENGINE}"),
 )
-EVALUATION = ("problems.size=6", "n=4", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0,0]")
+EVALUATION = (
+    *("problems.size=6", "n=4", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0,0]"),
+    f"engine={ENGINE}",
+)
 
 
+@needs_engine
 def test_a_checkpoint_gives_the_counts_of_its_validation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from e3rl.ledger import read_rows
 if importlib.util.find_spec("vllm") is None:
     pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)
 
-pytestmark = pytest.mark.slow
 MISMATCH = ("policy/mismatch_max", "engine/canary_max")
 
 

@@ -15,7 +15,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from tiny_runs import E3, TINY, assert_same, configuration, final_state, ledger_rows, only_train
+from tiny_runs import (
+    E3,
+    ENGINE,
+    TINY,
+    assert_same,
+    configuration,
+    final_state,
+    ledger_rows,
+    needs_engine,
+    only_train,
+)
 from tiny_runs import run as train_here
 
 from e3rl import running
@@ -29,6 +39,8 @@ def command(tmp_path: Path, *overrides: str) -> list[str]:
     folders = [f"paths.runs={tmp_path / 'runs'}", f"paths.sweeps={tmp_path / 'sweeps'}"]
     flags = [override for override in overrides if override.startswith("-")]
     settings = [override for override in overrides if not override.startswith("-")]
+    if not any(setting.startswith("engine=") for setting in settings):
+        settings.append(f"engine={ENGINE}")
     return [sys.executable, "-m", "e3rl.train", *flags, *folders, *settings]
 
 
@@ -77,6 +89,7 @@ def wait_until_none_is_alive(group: int) -> None:
     raise AssertionError(f"still running: {alive(group)}")
 
 
+@needs_engine
 def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(tmp_path: Path) -> None:
     done = finished(tmp_path, "debug=tiny")
     assert done.returncode == 0, done.stderr
@@ -122,9 +135,10 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(tmp_pa
     assert list(folder.glob("wandb/offline-run-*"))
 
 
+@needs_engine
 def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path: Path) -> None:
     choice = random.Random(20_250_518)
-    settings = [*TINY, *E3, "epochs=4", "checkpoint_every=2"]
+    settings = [*TINY, *E3, "epochs=4", "checkpoint_every=2", f"engine={ENGINE}"]
     process = started(tmp_path, *settings)
     folder = wait_for_step(process, tmp_path, choice.randint(3, 8))
     time.sleep(choice.uniform(0.0, 0.2))
@@ -143,6 +157,7 @@ def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path
     assert_same(final_state(folder, 12), final_state(tmp_path / "whole", 12))
 
 
+@needs_engine
 @pytest.mark.parametrize(
     ("sent", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],

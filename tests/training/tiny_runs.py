@@ -1,6 +1,7 @@
 """Runs of a few small steps in this process, and what two of them must have in common."""
 
 import hashlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -17,19 +18,29 @@ from e3rl import running
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoint_files import checkpoints, damage
 from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.engines.vllm_build import INSTALL
 from e3rl.ledger import read_rows
 from e3rl.module import GRPOModule
 from e3rl.rewards.pool import RewardPool
 
 LEDGERS = ("metrics", "prompts", "validation", "completions")
-CLOCKS = ("time/", "cost/seconds")  # metrics of the machine, not of the run
+CLOCKS = (  # metrics of the machine, not of the run
+    *("time/", "cost/seconds", "engine/start_s", "engine/sync_s", "engine/canary_s"),
+    "engine/tokens_per_s",
+)
 STEPS = 6
+ENGINE = os.environ.get("ENGINE", "vllm")  # as the make commands have it
+needs_engine = pytest.mark.skipif(
+    ENGINE == "vllm" and importlib.util.find_spec("vllm") is None,
+    reason=f"vLLM is not installed: {INSTALL}; ENGINE=transformers runs this with transformers",
+)
 TINY = (  # 2 epochs of 3 steps of 4 prompts; validated in the middle and at the end of an epoch
     *("debug=tiny", "logger=ledger_only", "max_new_tokens=20", "rollouts_per_prompt=3"),
     *("epochs=2", "data.train.size=12", "data.validation.size=2", "validate_every=2"),
     *("trainer.enable_progress_bar=false", "engine.progress=false", "trainer.accelerator=cpu"),
     *("callbacks.metrics.completions_per_step=1", "callbacks.pass_at_k.evaluations.0.n=2"),
     *("callbacks.pass_at_k.evaluations.2.n=2", "callbacks.pass_at_k.ks=[1,2]", "sweep.name=test"),
+    "engine=transformers",  # vLLM takes seconds to start, and some tests make dozens of runs
 )
 E3 = ("budget.n_low=2", "budget.n_high=4", "temperature.init_steps=2")
 

