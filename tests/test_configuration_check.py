@@ -108,6 +108,29 @@ def test_a_wrong_value_is_named_with_its_path_and_what_it_should_be(
     assert found.startswith(reason)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("engine.top_p=0.9", "engine.settings.top_k=20", "callbacks.rollout.top_p=0.9"),
+        *("rollout.top_p=0.9", "top_p=0.9", "temperature.min_p=0.1"),
+        *("policy.repetition_penalty=1.1", "engine.sampling.top_p=0.9"),
+    ],
+)
+def test_what_truncates_or_penalises_is_refused_with_the_reason(
+    default: DictConfig, setting: str
+) -> None:
+    (mistake,) = listed(altered(default, setting))
+    assert "are not the policy's and the gradient would be wrong" in mistake
+    assert "callbacks.pass_at_k.evaluations" in mistake
+
+
+def test_validation_may_truncate() -> None:
+    evaluation = "callbacks.pass_at_k.evaluations.0"
+    cfg = composed(f"{evaluation}.top_p=0.9", f"{evaluation}.top_k=20")
+    assert cfg.callbacks.pass_at_k.evaluations[0].top_p == 0.9
+    assert listed(cfg) == []
+
+
 def test_a_number_may_be_whole_and_a_tuple_is_written_as_a_list(default: DictConfig) -> None:
     settings = ("module.optimizer.lr=1", "temperature.bounds=[1,2]", "epochs=7")
     assert listed(altered(default, *settings)) == []

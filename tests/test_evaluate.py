@@ -81,6 +81,18 @@ def test_counts_summary_and_table_are_written(
     assert str(tmp_path / "out" / "validation.jsonl") in printed
 
 
+def test_a_top_p_and_a_top_k_may_be_asked_for(evaluated: Run, tmp_path: Path) -> None:
+    evaluated("temperatures=[1.0,0]", "top_p=0.5", "top_k=9")
+    cut, greedy = rows(tmp_path)
+    assert (cut["name"], cut["top_p"], cut["top_k"]) == ("t1_p0.5_k9", 0.5, 9)
+    assert (greedy["name"], greedy["top_p"], greedy["top_k"]) == ("greedy", 1.0, 0)
+    evaluated()
+    (whole,) = rows(tmp_path)
+    assert cut["entropy_sum"] / cut["tokens"] < whole["entropy_sum"] / whole["tokens"]
+    with pytest.raises(ConfigurationError, match=r"t1_p1\.5: top_p=1\.5, use more than 0"):
+        evaluated("top_p=1.5")
+
+
 def test_an_entropy_may_be_asked_for(evaluated: Run, tmp_path: Path) -> None:
     evaluated("temperatures=[]", "entropies=[0.6]")
     (row,) = rows(tmp_path)

@@ -59,6 +59,8 @@ class Scorer(Protocol):
 
 # Sampling temperature of rollouts, given (prompt rows (m,), sample indices (m,)) -> (m,).
 TemperatureOf = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
+# (top_p, top_k) of rollouts, given the same; in validation alone.
+TruncationOf = Callable[[Sequence[int], Sequence[int]], Sequence[tuple[float, int]]]
 
 
 @dataclass
@@ -83,6 +85,7 @@ class RolloutBatch:
     plan: Plan | None = None
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
     temperature_of: TemperatureOf | None = None
+    truncation_of: TruncationOf | None = None  # None in training: the whole distribution
 
     # -- written by `reward`
     scorer: Scorer | None = None

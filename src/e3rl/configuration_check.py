@@ -28,6 +28,15 @@ GROUPS = (
 )
 COLLECTIONS = ("callbacks", "logger")  # groups of objects by name
 GIVEN = {"module.policy"}  # settings that the entry point fills in
+DISTORTING = {
+    *("top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "logit_bias"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+}
+UNDISTORTED = (
+    "training samples from the policy's whole distribution, since log-probs of a truncated or "
+    "penalised one are not the policy's and the gradient would be wrong; validation may truncate: "
+    "set top_p or top_k of an evaluation in callbacks.pass_at_k.evaluations, or of e3rl.evaluate"
+)
 MISSING = "???"
 
 
@@ -163,8 +172,11 @@ class _Settings:
     def _unknown(
         self, given: dict[str, Any], known: list[str], path: str, owner: str = ""
     ) -> Iterator[str]:
-        for key in given:
-            if key not in known:
+        for key, value in given.items():
+            if key not in known and DISTORTING.intersection([key, *_keys(value)]):
+                self.unknown.add(f"{path}{key}")
+                yield f"{path}{key} is no setting{owner}: {UNDISTORTED}"
+            elif key not in known:
                 self.unknown.add(f"{path}{key}")
                 meant = self._nearest(key, known, path)
                 hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
@@ -177,6 +189,11 @@ class _Settings:
         elsewhere = {p.split(".")[-1]: p for p in _paths(self.written) if p not in self.unknown}
         near = difflib.get_close_matches(key, elsewhere, n=1)
         return elsewhere[near[0]] if near else None
+
+
+def _keys(node: Any) -> list[str]:
+    """Names of all settings below a node."""
+    return [path.split(".")[-1] for path in _paths(node)]
 
 
 def _paths(node: Any, path: str = "") -> Iterator[str]:

@@ -15,6 +15,7 @@ from e3rl.checkpoint_files import PATTERN, DamagedCheckpointError, newest_sound
 from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers, run_of
 
 if TYPE_CHECKING:
+    from e3rl.callbacks.validation_plan import Evaluation
     from e3rl.policy import Policy
 
 register_resolvers()
@@ -36,21 +37,15 @@ def main(cfg: DictConfig) -> float:
 def evaluate(cfg: DictConfig) -> float:
     """Sample, count, write and print."""
     from e3rl.analysis.summary import arm_rows, render
-    from e3rl.callbacks.validation_plan import Evaluation
     from e3rl.evaluating import evaluate_policy, measured
     from e3rl.running import build
 
     checkpoint = newest_sound(checkpoint_path(cfg.ckpt_path)) if cfg.ckpt_path else None
     policy = build_policy(cfg, checkpoint)
-    evaluations = [
-        Evaluation("greedy" if t == 0 else f"t{t:g}", 1 if t == 0 else cfg.n, temperature=t)
-        for t in cfg.temperatures
-    ]
-    evaluations += [Evaluation(f"h{h:g}", cfg.n, entropy=h) for h in cfg.entropies]
     counts = evaluate_policy(
         policy,
         build(cfg, "problems"),
-        evaluations,
+        evaluations_of(cfg),
         build(cfg, "engine"),
         build(cfg, "reward"),
         cfg.max_new_tokens,
@@ -68,6 +63,26 @@ def evaluate(cfg: DictConfig) -> float:
     (out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
     print(f"\n{render(rows)}\n\nper-problem counts: {out / 'validation.jsonl'}")
     return float(rows[0]["pass@1"])
+
+
+def evaluations_of(cfg: DictConfig) -> "list[Evaluation]":
+    """One evaluation per temperature and entropy, named after it and what truncates it.
+
+    Raises ConfigurationError where a value makes no sense.
+    """
+    from e3rl.callbacks.validation_plan import Evaluation
+
+    cut = {"top_p": cfg.top_p, "top_k": cfg.top_k}
+    suffix = f"_p{cfg.top_p:g}" * (cfg.top_p != 1) + f"_k{cfg.top_k}" * (cfg.top_k != 0)
+    try:
+        return [
+            Evaluation("greedy", 1, temperature=0)
+            if t == 0
+            else Evaluation(f"t{t:g}{suffix}", cfg.n, temperature=t, **cut)
+            for t in cfg.temperatures
+        ] + [Evaluation(f"h{h:g}{suffix}", cfg.n, entropy=h, **cut) for h in cfg.entropies]
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def checkpoint_path(ckpt_path: str) -> Path:

@@ -62,12 +62,13 @@ class ScriptedEngine:
     events: list[str] = field(default_factory=list)
     requests: list[RolloutRequest] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)  # of every sync
+    temperatures: list[float] = field(default_factory=list)  # of every sync
     holds_weights: bool = False
     closed: int = 0
-    holds_weights: bool = True
 
-    def sync(self, policy: Policy, version: int) -> None:
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         self.versions.append(version)
+        self.temperatures.append(temperature)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         self.requests += requests

@@ -12,10 +12,12 @@ from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, sl
 from e3rl.batch import RolloutBatch, Score
 from e3rl.budgets.base import SingleRound
 from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.data.loader import collate
 from e3rl.engines.base import RolloutRequest
 from e3rl.seeds import derive_seed
 from e3rl.temperatures.base import Constant
+from e3rl.temperatures.fixed import Fixed
 
 
 class TextScorer:
@@ -71,6 +73,21 @@ def test_seeds_do_not_depend_on_what_else_is_in_the_batch() -> None:
     other_step = ScriptedEngine()
     later = seeds_by_place(other_step, sample(ready([4], [3], step=1), other_step))
     assert not set(later.values()) & set(one.values())
+
+
+def test_a_truncated_distribution_is_refused_in_training() -> None:
+    batch = ready([4], [1])
+    batch.truncation_of = lambda rows, samples: [(0.9, 0)] * len(rows)
+    with pytest.raises(ValueError, match="gradient would be wrong; leave it to validation"):
+        sample(batch, ScriptedEngine())
+
+
+def test_every_sync_is_told_the_temperature_of_the_rollouts() -> None:
+    engine = ScriptedEngine()
+    sample(ready([4, 2], [1, 2]), engine)
+    assert engine.temperatures == [0.8]
+    stack = slots(temperature=TemperatureScheduler(Fixed(0.6)))
+    assert set(Fit(stack, validate_every=3).validate().fit().engine.temperatures) == {0.6}
 
 
 def test_an_engine_may_finish_in_any_order() -> None:

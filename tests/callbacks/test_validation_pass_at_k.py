@@ -124,6 +124,22 @@ def test_problems_that_ranks_share_count_once(monkeypatch: pytest.MonkeyPatch) -
     assert slot.results == [both]
 
 
+def test_validation_alone_truncates(tmp_path: Path) -> None:
+    evaluations = [
+        Evaluation("t1", n=1, temperature=1.0),
+        Evaluation("nucleus", n=2, temperature=0.8, top_p=0.9, top_k=20),
+    ]
+    engine = ScriptedEngine()
+    fit = Fit(sampling(evaluations, engine), folder=tmp_path, validate_every=3).validate().fit()
+    validated = [r for r in engine.requests if r.prompt_tokens and r.temperature == 0.8]
+    assert {(r.top_p, r.top_k) for r in validated} == {(0.9, 20)}
+    others = [r for r in engine.requests if r.temperature == 1.0]
+    assert {(r.top_p, r.top_k) for r in others} == {(1.0, 0)}
+    assert results(fit)["nucleus"].n == [2] * 3
+    rows = read_rows(tmp_path / "validation.jsonl")
+    assert [(row["top_p"], row["top_k"]) for row in rows] == [(1.0, 0), (0.9, 20)] * 2
+
+
 def test_every_evaluation_is_counted_and_named(tmp_path: Path) -> None:
     evaluations = [
         Evaluation("t1", n=4, temperature=1.0),
@@ -274,7 +290,7 @@ def test_rows_of_validation_hold_what_the_analysis_reads(tmp_path: Path) -> None
     assert (first["rollout_step"], last["rollout_step"]) == (0, 3)
     assert set(first) == {
         *("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct"),
-        *("entropy_sum", "tokens", "truncated"),
+        *("entropy_sum", "tokens", "truncated", "top_p", "top_k"),
     }
     assert math.isfinite(first["entropy_sum"])
 

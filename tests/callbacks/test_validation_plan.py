@@ -20,6 +20,10 @@ from e3rl.data.loader import collate
         ({"name": "t", "temperature": 0.0}, "n=16 greedy rollouts are all alike, use n=1"),
         ({"name": "t", "entropy": 0.0}, "entropy=0.0, use more than 0"),
         ({"name": "t", "temperature": 1.0, "entropy": 0.3}, "not both"),
+        ({"name": "t", "top_p": 0.0}, "top_p=0.0, use more than 0 and at most 1"),
+        ({"name": "t", "top_p": 1.1}, "top_p=1.1, use more than 0 and at most 1"),
+        ({"name": "t", "top_k": -1}, "top_k=-1, use a number of tokens, or 0"),
+        ({"name": "t", "n": 1, "temperature": 0.0, "top_p": 0.9}, "whatever top_p and top_k"),
     ],
 )
 def test_an_evaluation_says_what_is_wrong_with_it(arguments: Any, message: str) -> None:
@@ -111,6 +115,26 @@ def test_two_entropies_are_searched_for_one_after_the_other() -> None:
         "low": pytest.approx(0.75, rel=0.01),
         "high": pytest.approx(1.5, rel=0.01),
     }
+
+
+def test_truncation_belongs_to_an_evaluation_and_to_its_pilots() -> None:
+    plan = ValidationPlan(
+        [
+            Evaluation("t1", n=2, temperature=1.0),
+            Evaluation("nucleus", n=2, temperature=1.0, top_p=0.9, top_k=20),
+            Evaluation("matched", n=2, entropy=0.6, top_p=0.8),
+        ]
+    )
+    run(plan, empty(2), slope=0.4)
+    cuts = plan.truncation_of([0] * 9, list(range(9)))
+    assert cuts[:4] == [(1.0, 0)] * 2 + [(0.9, 20)] * 2
+    assert set(cuts[4:]) == {(0.8, 0)}
+
+
+def test_before_the_first_round_the_temperature_is_the_training_one() -> None:
+    plan = ValidationPlan([Evaluation("t1", n=4, temperature=1.0)])
+    plan.begin(empty(2), live=0.7)
+    assert plan.temperature_of([0], [0]) == [0.7]
 
 
 def test_without_evaluations_nothing_is_sampled() -> None:

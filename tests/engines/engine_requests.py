@@ -1,6 +1,7 @@
 """Requests and yardsticks that the tests of all engines share."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -45,6 +46,30 @@ def trainer_logprobs(policy: Policy, rollout: Rollout) -> torch.Tensor:
     """(t,) log-probs of a rollout's tokens; a greedy choice is scored at temperature 1."""
     scaled = torch.log_softmax(trainer_logits(policy, rollout) / (rollout.temperature or 1.0), -1)
     return scaled.gather(1, torch.tensor(rollout.tokens)[:, None])[:, 0]
+
+
+def largest_gap_to_the_nucleus(
+    policy: Policy, rollouts: Iterable[Rollout], top_p: float, top_k: int
+) -> float:
+    """The same against log-probs that are renormalised over the likeliest tokens."""
+    gaps = []
+    for r in rollouts:
+        for logits, token, value in zip(
+            trainer_logits(policy, r) / r.temperature, r.tokens, r.logprobs, strict=True
+        ):
+            likeliest = sorted(range(len(logits)), key=lambda i, x=logits: -float(x[i]))[:top_k]
+            chances = torch.softmax(logits[likeliest].double(), dim=0).tolist()
+            size = next(i for i in range(len(chances)) if sum(chances[: i + 1]) >= top_p - 1e-7) + 1
+            place = likeliest.index(token)
+            assert place < size
+            own = torch.log_softmax(logits[likeliest[:size]], dim=0)[place]
+            gaps.append(abs(float(own) - value))
+    return max(gaps)
+
+
+def truncated(requests: Iterable[RolloutRequest], top_p: float, top_k: int) -> list[RolloutRequest]:
+    """The same requests with a top-p and a top-k."""
+    return [replace(r, top_p=top_p, top_k=top_k) for r in requests]
 
 
 def largest_gap(policy: Policy, rollouts: Iterable[Rollout]) -> float:

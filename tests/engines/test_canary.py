@@ -17,6 +17,11 @@ def test_prompts_are_fixed_and_span_two_blocks_and_more(policy):
     assert first[0].prompt_tokens != first[1].prompt_tokens
 
 
+def test_greedy_rollouts_are_checked_at_the_temperature_that_scores_them(policy):
+    greedy = canary_requests(policy, 32, 256, temperature=0.0)
+    assert greedy == canary_requests(policy, 32, 256, temperature=1.0)
+
+
 def test_prompts_fit_into_a_short_model(policy):
     for r in canary_requests(policy, 128, 40, temperature=1.0):
         assert len(r.prompt_tokens) + r.max_new_tokens == 40

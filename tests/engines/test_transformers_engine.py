@@ -4,7 +4,16 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from engine_requests import PROMPTS, by_place, largest_gap, many, request, trainer_logprobs
+from engine_requests import (
+    PROMPTS,
+    by_place,
+    largest_gap,
+    largest_gap_to_the_nucleus,
+    many,
+    request,
+    trainer_logprobs,
+    truncated,
+)
 
 from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
 from e3rl.policy import Policy
@@ -216,6 +225,25 @@ def test_an_empty_prompt_and_calls_of_no_rows_are_refused(policy, engine):
         list(engine.generate([empty]))
     with pytest.raises(ValueError, match=r"engine\.rows_per_call=0"):
         TransformersEngine(rows_per_call=0)
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.6, 34), (1.0, 3), (0.7, 4)])
+def test_truncation_samples_the_likeliest_and_renormalises(policy, engine, top_p, top_k):
+    requests = truncated(many(policy, tau=1.4), top_p, top_k)
+    assert largest_gap_to_the_nucleus(policy, engine.generate(requests), top_p, top_k) < 1e-4
+
+
+def test_truncation_leaves_other_rollouts_and_greedy_ones_alone(policy, engine):
+    requests = many(policy, tau=1.2)
+    greedy = many(policy, 1, tau=0.0)
+    plain, likeliest = (by_place(engine.generate(each)) for each in (requests, greedy))
+    cut = truncated([r for r in requests if r.sample == 3], 0.3, 2)
+    rest = [r for r in requests if r.sample < 3]
+    mixed = by_place(engine.generate([*rest, *cut]))
+    assert {place: mixed[place].tokens for place in plain if place[1] < 3} == {
+        place: r.tokens for place, r in plain.items() if place[1] < 3
+    }
+    assert by_place(engine.generate(truncated(greedy, 0.3, 2))) == likeliest
 
 
 def test_no_requests_give_no_rollouts(engine):

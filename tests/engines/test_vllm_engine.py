@@ -9,7 +9,16 @@ import random
 import numpy as np
 import pytest
 import torch
-from engine_requests import PROMPTS, by_place, largest_gap, many, request, trainer_logits
+from engine_requests import (
+    PROMPTS,
+    by_place,
+    largest_gap,
+    largest_gap_to_the_nucleus,
+    many,
+    request,
+    trainer_logits,
+    truncated,
+)
 
 import e3rl.engines.vllm as vllm_engine
 from e3rl.engines.canary import EngineMismatchError
@@ -82,6 +91,30 @@ def test_greedy_tokens_are_those_of_the_transformers_engine(policy, engine):
         first = next(i for i, (a, b) in enumerate(pairs) if a != b)
         top = trainer_logits(policy, rollout)[first].topk(2).values
         assert top[0] - top[1] < 1e-4
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.6, 34), (1.0, 3), (0.7, 4)])
+def test_truncation_samples_the_likeliest_and_renormalises(policy, engine, top_p, top_k):
+    whole = [dataclasses.replace(r, prompt=r.prompt + 5) for r in many(policy, 1, tau=1.4)]
+    requests = [*truncated(many(policy, tau=1.4), top_p, top_k), *whole]
+    rollouts = list(engine.generate(requests))
+    cut = [r for r in rollouts if r.prompt < 5]
+    assert largest_gap_to_the_nucleus(policy, cut, top_p, top_k) < 1e-4
+    assert largest_gap(policy, [r for r in rollouts if r.prompt >= 5]) < 1e-4
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.4, 1.3])
+def test_the_canary_samples_at_the_temperature_that_rollouts_will_have(
+    policy, engine, monkeypatch, tau
+):
+    asked = []
+    right = engine._loop._sampling_of
+    monkeypatch.setattr(
+        engine._loop, "_sampling_of", lambda r, stops: asked.append(r) or right(r, stops)
+    )
+    engine.sync(policy, next(VERSIONS), tau)
+    assert [r.temperature for r in asked] == [tau or 1.0, 0.7]
+    assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
 
 
 def test_a_seed_alone_decides_a_rollout(policy, engine):

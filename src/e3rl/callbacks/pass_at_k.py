@@ -34,6 +34,8 @@ class Tally:
     entropy_sum: float  # nats
     tokens: int
     truncated: int
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Counts:
     entropy_sum: float
     tokens: int
     truncated: int
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 class PassAtK(Slot):
@@ -62,7 +66,7 @@ class PassAtK(Slot):
 
     slot = "pass_at_k"
     validation_reads = ("temperature_of",)
-    validation_writes = ("plan", "temperature_of")
+    validation_writes = ("plan", "temperature_of", "truncation_of")
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class PassAtK(Slot):
         batch.stream = (self.seed, "validation")
         batch.plan = self._plan.begin(batch, live)
         batch.temperature_of = self._plan.temperature_of
+        batch.truncation_of = self._plan.truncation_of
 
     def on_validation_batch_end(
         self,
@@ -170,6 +175,8 @@ def tally(batch: RolloutBatch, segment: Segment) -> list[Tally]:
             entropy_sum=entropy,
             tokens=round(tokens),
             truncated=round(truncated),
+            top_p=segment.top_p,
+            top_k=segment.top_k,
         )
         for problem_id, source, correct, entropy, tokens, truncated in figures
     ]
@@ -191,6 +198,8 @@ def merge(tallies: Sequence[Tally]) -> Counts:
         entropy_sum=math.fsum(p.entropy_sum for p in problems),
         tokens=sum(p.tokens for p in problems),
         truncated=sum(p.truncated for p in problems),
+        top_p=problems[0].top_p,
+        top_k=problems[0].top_k,
     )
 
 

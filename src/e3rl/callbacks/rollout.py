@@ -92,17 +92,23 @@ class RolloutSampler(Slot):
         self.version += 1
 
     def _seed(self, batch: RolloutBatch) -> None:
-        batch.require("plan", "temperature_of", "scorer")
+        if batch.truncation_of is not None:
+            raise ValueError(
+                "batch.truncation_of is set in training: log-probs of a truncated distribution "
+                "are not the policy's, and the gradient would be wrong; leave it to validation"
+            )
         batch.stream = (self.seed, *batch.stream)
 
     def _sync(self, batch: RolloutBatch, policy: Policy) -> None:
+        batch.require("plan", "temperature_of", "scorer")
+        assert batch.temperature_of is not None
         started = time.monotonic()
-        self.engine.sync(policy, self.version)
+        live = float(batch.temperature_of([0], [0])[0])
+        self.engine.sync(policy, self.version, live)
         batch.report["time/sync_s"] = time.monotonic() - started
 
     def _sample(self, batch: RolloutBatch, policy: Policy) -> None:
         """All rounds of a batch; may run beside an update, and so touches no weights."""
-        batch.require("plan", "temperature_of", "scorer")
         assert batch.plan is not None
         started = time.monotonic()
         waited = 0.0
@@ -142,7 +148,10 @@ class RolloutSampler(Slot):
         assert batch.temperature_of is not None
         before = batch.group_sizes.tolist()
         places = [(row, before[row] + j) for row, count in enumerate(counts) for j in range(count)]
-        taus = batch.temperature_of([row for row, _ in places], [j for _, j in places])
+        rows, samples = [row for row, _ in places], [j for _, j in places]
+        taus = batch.temperature_of(rows, samples)
+        whole = [(1.0, 0)] * len(places)
+        cuts = batch.truncation_of(rows, samples) if batch.truncation_of else whole
         return [
             RolloutRequest(
                 prompt=row,
@@ -151,8 +160,10 @@ class RolloutSampler(Slot):
                 temperature=float(tau),
                 seed=derive_seed(*batch.stream, batch.prompt_ids[row], j),
                 max_new_tokens=self.max_new_tokens,
+                top_p=top_p,
+                top_k=top_k,
             )
-            for (row, j), tau in zip(places, taus, strict=True)
+            for (row, j), tau, (top_p, top_k) in zip(places, taus, cuts, strict=True)
         ]
 
     def _round(self, batch: RolloutBatch, requests: list[RolloutRequest], pad: int) -> float:

@@ -14,6 +14,9 @@ PILOT_ROLLOUTS = 4  # per prompt and pilot round
 class Evaluation:
     """One way of sampling the validation problems.
 
+    With a top-p or top-k the entropy measured is that of the truncated distribution, and so is the
+    one that is matched. Training never truncates.
+
     Args:
         name: part of the metric names, `val/<name>/pass@k`.
         n: rollouts per problem (pass@k wants n >= 4 k to be quiet).
@@ -21,9 +24,12 @@ class Evaluation:
             where a rule gives each its own), or the matched one.
         entropy: sample at the temperature that gives this entropy (nats per token).
         last_only: leave it to the last validation of a run.
+        top_p: sample from the likeliest tokens that hold this probability together; 1 = all.
+        top_k: sample from this many likeliest tokens; 0 = all.
 
     Raises ValueError for a name that metrics cannot carry, n < 1, a negative temperature, more than
-    one greedy rollout, an entropy that is not positive, or both a temperature and an entropy.
+    one greedy rollout, an entropy that is not positive, both a temperature and an entropy, a top-p
+    outside (0, 1], a negative top-k, or either of them beside temperature 0.
     """
 
     name: str
@@ -31,8 +37,11 @@ class Evaluation:
     temperature: float | None = None
     entropy: float | None = None
     last_only: bool = False
+    top_p: float = 1.0
+    top_k: int = 0
 
     def __post_init__(self) -> None:
+        self._check_truncation()
         if not self.name or "/" in self.name:
             raise ValueError(f"evaluation name {self.name!r}: use a word without slashes")
         if self.n < 1:
@@ -54,6 +63,18 @@ class Evaluation:
                 f"evaluation {self.name}: give a temperature or an entropy to match, not both"
             )
 
+    def _check_truncation(self) -> None:
+        where = f"evaluation {self.name}"
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"{where}: top_p={self.top_p}, use more than 0 and at most 1 (all)")
+        if self.top_k < 0:
+            raise ValueError(f"{where}: top_k={self.top_k}, use a number of tokens, or 0 (all)")
+        if self.temperature == 0 and (self.top_p < 1 or self.top_k > 0):
+            raise ValueError(
+                f"{where}: a greedy choice takes the likeliest token whatever top_p and top_k "
+                "are; leave them out, or use a temperature above 0"
+            )
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -63,6 +84,8 @@ class Segment:
     start: int
     n: int
     temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 class ValidationPlan:
@@ -93,24 +116,36 @@ class ValidationPlan:
         before = len(self.segments)
         if first:
             for e in self._fixed:
-                self._add(e.name, e.n, self._live if e.temperature is None else e.temperature)
+                self._add(e, e.n, self._live if e.temperature is None else e.temperature)
         waiting = [e for e in self._matched if not self._has(e.name)]
         for e in waiting:
             matcher = self._matchers[e.name]
             if matcher.done:
-                self._add(e.name, e.n, matcher.temperature)
+                self._add(e, e.n, matcher.temperature)
             else:
-                self._add("", PILOT_ROLLOUTS, matcher.temperature)
+                self._add(e, PILOT_ROLLOUTS, matcher.temperature, pilot=True)
                 break  # one search at a time: a pilot's result belongs to the first waiting
         new = self.segments[before:]
         return [sum(s.n for s in new)] * batch.n_prompts if new else None
 
     def temperature_of(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
-        """Temperature by sample index; fits `batch.temperature_of`."""
-        return [
-            next(s.temperature for s in self.segments if s.start <= j < s.start + s.n)
-            for j in samples
-        ]
+        """Temperature by sample index; fits `batch.temperature_of`.
+
+        Before the first round, which is when an engine is synced, it is the training temperature.
+        """
+        if not self.segments:
+            return [self._live] * len(samples)
+        return [self._segment_of(j).temperature for j in samples]
+
+    def truncation_of(
+        self, prompts: Sequence[int], samples: Sequence[int]
+    ) -> list[tuple[float, int]]:
+        """(top-p, top-k) by sample index; fits `batch.truncation_of`."""
+        segments = [self._segment_of(j) for j in samples]
+        return [(segment.top_p, segment.top_k) for segment in segments]
+
+    def _segment_of(self, sample: int) -> Segment:
+        return next(s for s in self.segments if s.start <= sample < s.start + s.n)
 
     def _learn(self, batch: RolloutBatch) -> None:
         pilot = self.segments[-1]
@@ -129,6 +164,7 @@ class ValidationPlan:
     def _has(self, name: str) -> bool:
         return any(segment.evaluation == name for segment in self.segments)
 
-    def _add(self, evaluation: str, n: int, temperature: float) -> None:
+    def _add(self, e: Evaluation, n: int, temperature: float, pilot: bool = False) -> None:
         start = sum(segment.n for segment in self.segments)
-        self.segments.append(Segment(evaluation, start, n, temperature))
+        name = "" if pilot else e.name
+        self.segments.append(Segment(name, start, n, temperature, e.top_p, e.top_k))

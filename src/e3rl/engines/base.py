@@ -20,6 +20,8 @@ class RolloutRequest:
     temperature: float  # 0 = greedy
     seed: int
     max_new_tokens: int
+    top_p: float = 1.0  # below 1: only the likeliest tokens that hold this probability together
+    top_k: int = 0  # above 0: only this many likeliest tokens
 
 
 class RolloutEngine(Protocol):
@@ -33,8 +35,11 @@ class RolloutEngine(Protocol):
         that reads the policy's live weights may not.
         """
 
-    def sync(self, policy: "Policy", version: int) -> None:
+    def sync(self, policy: "Policy", version: int, temperature: float = 1.0) -> None:
         """Make the engine sample from `policy` as it is now; a known version is a no-op.
+
+        `temperature` is what rollouts are going to be sampled at, for engines that check
+        themselves by sampling.
 
         Raises FloatingPointError for non-finite weights, before anything is taken over.
         """

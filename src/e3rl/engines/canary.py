@@ -32,12 +32,15 @@ def canary_requests(
 ) -> list[RolloutRequest]:
     """One rollout at `temperature` and one at a fixed temperature, always from the same prompts.
 
+    Where rollouts are going to be greedy (0), the first one is sampled at temperature 1, by which
+    engines score a greedy choice: two policies may well agree on the likeliest token.
+
     The prompts span more than two blocks of the KV cache where `max_length` has room for them, so
     that the second canary of a run would read a stale cache.
     """
     length = max(1, min(2 * block_size + TAIL, max_length - NEW_TOKENS))
     requests = []
-    for prompt, tau in enumerate((temperature, FIXED_TEMPERATURE)):
+    for prompt, tau in enumerate((temperature or 1.0, FIXED_TEMPERATURE)):
         seed = derive_seed("canary", prompt)
         ids = np.random.default_rng(seed).integers(policy.vocabulary_size, size=length)
         requests.append(

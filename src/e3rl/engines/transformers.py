@@ -3,7 +3,8 @@
 It samples from the policy's live weights, so `sync` copies nothing. Sampling itself is ours: each
 rollout owns a stream of uniform numbers derived from its seed and picks tokens by inverse
 cumulative probability. Its tokens therefore do not depend on what else is in the call (up to the
-rounding of padded matrix products), and the log-prob kept is that of the distribution sampled from.
+rounding of padded matrix products), and the log-prob kept is that of the distribution sampled from
+(of the truncated one where a request has a top-p or top-k).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import rollout_bar
+from e3rl.engines.truncation import truncate
 from e3rl.engines.weights import check_finite
 from e3rl.policy import Policy
 
@@ -39,7 +41,7 @@ class TransformersEngine:
         self._policy: Policy | None = None
         self._version = -1
 
-    def sync(self, policy: Policy, version: int) -> None:
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Take over the policy's weights as they are.
 
         Raises FloatingPointError naming the first parameter that is not finite.
@@ -125,10 +127,17 @@ class InverseCdfSampler(LogitsProcessor):
         taus = torch.tensor([r.temperature for r in requests], device=device)
         self._greedy = taus == 0
         self._divisor = torch.where(self._greedy, 1.0, taus)[:, None]  # greedy is scored at 1
+        whole = [r.temperature == 0 or (r.top_p == 1 and r.top_k == 0) for r in requests]
+        self._cut = torch.tensor([not each for each in whole], device=device).nonzero()[:, 0]
+        self._top_p = torch.tensor([r.top_p for r in requests], device=device)[self._cut]
+        self._top_k = torch.tensor([r.top_k for r in requests], device=device)[self._cut]
         self._logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        logprobs = torch.log_softmax(scores.float() / self._divisor, dim=-1)  # (n, V)
+        scaled = scores.float() / self._divisor  # (n, V)
+        if len(self._cut):
+            scaled[self._cut] = truncate(scaled[self._cut], self._top_p, self._top_k)
+        logprobs = torch.log_softmax(scaled, dim=-1)
         cumulative = logprobs.double().exp().cumsum(dim=-1)
         u = self._uniform[:, len(self._logprobs), None] * cumulative[:, -1:]
         drawn = (cumulative <= u).sum(dim=-1).clamp(max=scores.shape[1] - 1)

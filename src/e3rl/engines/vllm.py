@@ -4,7 +4,8 @@ Weights go from the policy to the engine in memory: vLLM starts with dummy weigh
 policy's configuration, and every `sync` reloads all of them, drops the prefix cache and lets a
 canary compare the two. Each rollout is a request of its own with its own seed and temperature, on
 the prompt ids as given; log-probs are those of the distribution sampled from
-(`processed_logprobs`; a greedy choice is scored at temperature 1).
+(`processed_logprobs`; a greedy choice is scored at temperature 1, and a request with a top-p or
+top-k, which validation may ask for, by the truncated distribution).
 
 On CPU in float32 a seed alone decides a rollout's tokens, whatever else is in the call. On a GPU
 vLLM's kernels round differently for batches of different sizes, so that near-ties may fall
@@ -84,11 +85,12 @@ class VLLMEngine:
         self._policy: Policy | None = None  # what was synced; None where the next sync must act
         self._version = -1
         self._asleep = False
-        self._temperature = 1.0  # of the last call, for the canary
         self._metrics: dict[str, float] = {}
 
-    def sync(self, policy: Policy, version: int) -> None:
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Send the policy's weights, drop the prefix cache and let the canary compare.
+
+        The canary samples at `temperature`, the one that rollouts are going to have.
 
         Everything is checked before anything is sent. An engine that a failed transfer broke is
         closed and built anew, once; where the new one fails as well, the error is raised and the
@@ -116,7 +118,7 @@ class VLLMEngine:
         self._transfer(policy)
         self._metrics["engine/sync_s"] = time.monotonic() - started
         if self.canary:
-            self._compare(policy)
+            self._compare(policy, temperature)
         self._policy = policy
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
@@ -129,8 +131,6 @@ class VLLMEngine:
         if policy is None or loop is None or self._asleep:
             raise RuntimeError("engine.generate was called before engine.sync")
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
-        warm = [r.temperature for r in requests if r.temperature > 0]
-        self._temperature = warm[0] if warm else self._temperature
         tokens, seconds, cut = loop.tokens, loop.seconds, loop.cut
         with rollout_bar(len(requests), self.progress) as bar:
             for finished in loop.run(requests, policy.stop_ids, self.deadline_s):
@@ -200,7 +200,7 @@ class VLLMEngine:
         self._loop = StepLoop(self._llm.llm_engine, sampling_of)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
-    def _compare(self, policy: Policy) -> None:
+    def _compare(self, policy: Policy, temperature: float) -> None:
         """Let the canary sing; raises EngineMismatchError where it does not."""
         assert self._loop is not None
         started = time.monotonic()
@@ -209,7 +209,7 @@ class VLLMEngine:
             policy,
             vllm_config.cache_config.block_size,
             vllm_config.model_config.max_model_len,
-            self._temperature,
+            temperature,
         )
         with notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
             sampled = list(self._loop.run(requests, stop_ids=()))

@@ -92,6 +92,8 @@ def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
 
     return SamplingParams(
         temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
         seed=request.seed,
         max_tokens=request.max_new_tokens,
         logprobs=0,

@@ -11,8 +11,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 class VLLMSettings:
     """Memory, precision and parallelism of a vLLM engine.
 
-    Nothing that truncates the distribution (top-p, top-k, penalties) can be set: the policy
-    gradient needs log-probs of the distribution that was sampled from.
+    Nothing that changes the distribution (top-p, top-k, penalties) can be set here: the policy
+    gradient needs log-probs of the policy's own. An `Evaluation` may have a top-p or top-k.
     """
 
     dtype: str = "auto"  # of weights and activations; auto = the policy's
