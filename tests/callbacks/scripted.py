@@ -103,6 +103,7 @@ class ScriptedPool:
     progress: list[bool] = field(default_factory=list)
     tested: int = 0
     closed: int = 0
+    scoring_s: float = 0.0
 
     def submit(self, completion: str, gold: str, prompt: str) -> int:
         self.events.append("submit")

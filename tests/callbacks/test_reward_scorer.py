@@ -1,6 +1,7 @@
 """The reward slot: counters, shaping of training rewards alone, and the pool's life."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slot
 
 from e3rl.batch import Rollout
 from e3rl.budgets.e3_rank import E3Rank
+from e3rl.callbacks import reward as reward_file
 from e3rl.callbacks.budget import RolloutBudget
-from e3rl.callbacks.reward import RewardScorer
+from e3rl.callbacks.reward import PooledScorer, RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.engines.base import RolloutRequest
 from e3rl.rewards.pool import STATUSES
@@ -85,6 +87,36 @@ def test_validation_is_never_shaped() -> None:
     assert all(b.tensor("rewards").unique().tolist() == [0.25] for b in fit.watcher.trained)
     for batch in fit.watcher.validated:
         assert batch.tensor("rewards").tolist() == batch.tensor("correct").tolist()
+
+
+def test_the_time_that_scoring_beside_generation_saved_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(reward_file, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Timed(ScriptedPool):
+        """The first collection waits 1 of 4 seconds, the second 3 of 2, the third 0.5 of 2."""
+
+        costs = iter([(4.0, 1.0), (2.0, 3.0), (2.0, 0.5)])
+
+        def collect(self, progress: bool = False) -> list[Any]:
+            self.scoring_s, waited = next(self.costs)
+            now[0] += waited
+            return super().collect(progress)
+
+    batch = scored_batch([[(1.0, [-1.0])]])
+    scorer = PooledScorer(Timed(), batch, None, progress=False)  # type: ignore[arg-type]
+    saved = []
+    for _ in range(3):
+        scorer.collect()
+        saved.append(batch.report["time/reward_saved_s"])
+    assert saved == [3.0, 3.0, 4.5]
+
+
+def test_every_step_reports_what_was_saved() -> None:
+    fit = Fit(scripted(), validate_every=1).validate().fit()
+    assert all(batch.report["time/reward_saved_s"] == 0.0 for batch in fit.watcher.trained)
 
 
 def test_scores_keep_the_order_of_submission() -> None:

@@ -41,6 +41,16 @@ def counted(gold: str, answer: str) -> Verdict:
     return WRONG
 
 
+def burning(gold: str, answer: str) -> Verdict:
+    """Takes the CPU seconds that stand at the end of the answer, and sleeps for 0.2 besides."""
+    seconds = float(answer.split()[-1])
+    time.sleep(0.2)
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return WRONG
+
+
 def always_right(gold: str, answer: str) -> Verdict:
     return CORRECT
 

@@ -11,6 +11,7 @@ import reward_compares
 
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import CORRECT, ERROR, TIMEOUT, UNPARSED, WRONG, Verdict
+from e3rl.rewards.workers import makespan
 
 GOLD = r"\sqrt{2}"  # no number, so that answers reach the workers
 RIGHT = rf"\boxed{{good {GOLD}}}"
@@ -113,6 +114,26 @@ def test_the_same_answer_is_compared_once(tmp_path: Path) -> None:
                 pool.submit(rf"\boxed{{{answer}}}", str(log), "any prompt")
             assert pool.collect() == [WRONG] * 3
     assert sorted(log.read_text().split()) == ["x", "y"]
+
+
+def test_jobs_take_as_long_as_the_workers_that_share_them() -> None:
+    jobs = [3.0, 1.0, 1.0, 2.0]
+    assert makespan(jobs, 1) == 7.0
+    assert makespan(jobs, 2) == 4.0  # one does 3, the other 1 + 1 + 2
+    assert makespan(jobs, 9) == 3.0
+    assert makespan([1.0, 1.0, 2.0, 3.0], 2) == 4.0  # 1 + 2 beside 1 + 3
+    assert makespan([], 2) == 0.0
+
+
+def test_a_collection_knows_what_its_comparisons_cost_in_cpu_time() -> None:
+    with RewardPool("math_box", workers=1, compare=reward_compares.burning) as pool:
+        judge(pool, "a 0.02", "b 0.03", "a 0.02", GOLD)  # one comparison twice, one by its text
+        assert 0.05 <= pool.scoring_s < 0.4  # the sleep does not count
+        judge(pool, "a 0.02")
+        assert pool.scoring_s == 0.0  # known
+    with RewardPool("math_box", 2, deadline_s=0.2, compare=reward_compares.scripted) as pool:
+        judge(pool, "hang", "hang on", "hang up")
+        assert pool.scoring_s == pytest.approx(0.4)  # two deadlines in a row on one of them
 
 
 def test_integers_and_wrong_formats_never_start_a_process() -> None:

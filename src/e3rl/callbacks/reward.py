@@ -1,5 +1,6 @@
 """Slot `reward`: scores completions in worker processes while others are being generated."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -88,7 +89,13 @@ def _shows_progress(trainer: Trainer) -> bool:
 
 
 class PooledScorer:
-    """Scores one batch's rollouts; fits `batch.scorer`."""
+    """Scores one batch's rollouts; fits `batch.scorer`.
+
+    `time/reward_saved_s` of the batch's report is what scoring while others are generated has
+    saved: Σ over rounds of max(0, S - W), where W is the time waited for scores after the last
+    rollout, and S what the same comparisons take on the same workers when they begin only then
+    (`RewardPool.scoring_s`; a lower estimate, since handing work over costs time too).
+    """
 
     def __init__(
         self, pool: RewardPool, batch: RolloutBatch, shaping: Shaping | None, progress: bool
@@ -106,7 +113,12 @@ class PooledScorer:
 
     def collect(self) -> list[Score]:
         rollouts, self._waiting = self._waiting, []
+        started = time.monotonic()
         verdicts = self._pool.collect(self._progress)
+        waited = time.monotonic() - started
+        saved = self._batch.report.get("time/reward_saved_s", 0.0)
+        saved += max(0.0, self._pool.scoring_s - waited)
+        self._batch.report["time/reward_saved_s"] = saved
         for status, count in Counter(verdict.status for verdict in verdicts).items():
             name = f"reward/{status}"  # of this rank, until the step ends
             self._batch.report[name] = self._batch.report.get(name, 0.0) + count

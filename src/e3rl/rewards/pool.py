@@ -16,8 +16,8 @@ from e3rl.rewards.verifier import (
     compare_answers,
     judge_by_text,
 )
-from e3rl.rewards.worker import Compare
-from e3rl.rewards.workers import Job, Workers
+from e3rl.rewards.worker import Compare, Comparison
+from e3rl.rewards.workers import Job, Workers, makespan
 
 CACHE_SIZE = 65_536  # verdicts kept; an entry is two short strings
 SELF_TEST_TRIES = 5
@@ -43,7 +43,9 @@ class RewardPool:
         max_answer_chars: longer answers are `unparsed`, at least 1.
         compare: (gold, answer) -> Verdict, an importable function; what it raises, `collect` does.
 
-    `counters` holds the number of collected verdicts by status since the pool was made.
+    `counters` holds the number of collected verdicts by status since the pool was made;
+    `scoring_s` what the comparisons of the last `collect` would have taken from its call on, had
+    none begun before: the makespan of their CPU seconds over the same workers.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class RewardPool:
         self.answer_format: AnswerFormat = answer_format
         self.max_answer_chars = max_answer_chars
         self.counters: dict[Status, int] = dict.fromkeys(STATUSES, 0)
+        self.scoring_s = 0.0
+        self._count = workers
         self._workers = Workers(compare, workers, deadline_s, memory_limit_mb)
         self._lock = threading.Lock()
         self._pending: list[Verdict | Job] = []
@@ -94,13 +98,14 @@ class RewardPool:
         with self._lock:
             pending, self._pending = self._pending, []
         jobs = list({id(item): item for item in pending if isinstance(item, Job)}.values())
-        verdicts: dict[int, Verdict] = {}
+        done: dict[int, Comparison] = {}
         with tqdm(total=len(jobs), desc="rewards", delay=2, disable=not progress) as bar:
-            for position, verdict in self._workers.results(jobs):
-                verdicts[id(jobs[position])] = verdict
-                self._remember(jobs[position], verdict)
+            for position, comparison in self._workers.results(jobs):
+                done[id(jobs[position])] = comparison
+                self._remember(jobs[position], comparison.verdict)
                 bar.update()
-        collected = [verdicts[id(i)] if isinstance(i, Job) else i for i in pending]
+        self.scoring_s = makespan([done[id(job)].seconds for job in jobs], self._count)
+        collected = [done[id(i)].verdict if isinstance(i, Job) else i for i in pending]
         for status, count in Counter(verdict.status for verdict in collected).items():
             self.counters[status] += count
         return collected
@@ -138,8 +143,8 @@ class RewardPool:
         return UNPARSED if answer is None else judge_by_text(answer, gold, prompt)
 
     def _compare_now(self, gold: str, answer: str) -> Verdict:
-        ((_, verdict),) = self._workers.results([self._workers.schedule(gold, answer)])
-        return verdict
+        ((_, comparison),) = self._workers.results([self._workers.schedule(gold, answer)])
+        return comparison.verdict
 
     def _compare_patiently(self, gold: str, answer: str) -> Verdict:
         """A busy machine may let a known answer time out; a broken verifier does so every time."""

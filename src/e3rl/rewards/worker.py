@@ -10,8 +10,10 @@ import multiprocessing
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,6 +32,18 @@ class WorkerDied(Exception):
     """The process of a worker ended during a comparison."""
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A verdict, and what it cost: CPU seconds of the worker, or the deadline that ended it.
+
+    CPU time, since a comparison beside generation on shared cores takes longer by the clock than
+    one that has a core to itself.
+    """
+
+    verdict: Verdict
+    seconds: float
+
+
 class Worker:
     """A process that runs `compare(gold, answer)`; use from one thread at a time."""
 
@@ -40,8 +54,10 @@ class Worker:
         self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
 
-    def compare(self, gold: str, answer: str) -> Verdict:
-        """The verdict, `timeout` after `deadline_s` seconds; starts the process if there is none.
+    def compare(self, gold: str, answer: str) -> Comparison:
+        """The verdict and its cost, `timeout` after `deadline_s` seconds.
+
+        Starts the process if there is none.
 
         Raises WorkerDied where the process ended, and RuntimeError, with the worker's traceback,
         where `compare` raised or the process cannot start.
@@ -51,18 +67,18 @@ class Worker:
             pipe.send((gold, answer))
             if not pipe.poll(self.deadline_s):
                 self.kill()
-                return TIMEOUT
+                return Comparison(TIMEOUT, self.deadline_s)
             result = pipe.recv()
         except HUNG_UP as error:
             code = self.kill()
             if code == -signal.SIGALRM:
-                return TIMEOUT
+                return Comparison(TIMEOUT, self.deadline_s)
             raise WorkerDied(f"exit code {code} while comparing {answer!r}") from error
         if isinstance(result, str):
             self.kill()
             raise RuntimeError(f"comparing {answer!r} with {gold!r} raised in a worker:\n{result}")
-        verdict: Verdict = result
-        return verdict
+        comparison: Comparison = result
+        return comparison
 
     def kill(self) -> int | None:
         """End the process at once, if there is one; returns its exit code."""
@@ -127,10 +143,11 @@ def serve(pipe: Connection, compare: Compare, deadline_s: float, memory_limit_mb
         except HUNG_UP:
             return
         signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
+        started = time.process_time()
         with CarriedOver(pipe):
             verdict = compare(gold, answer)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        pipe.send(verdict)
+        pipe.send(Comparison(verdict, time.process_time() - started))
 
 
 class CarriedOver:

@@ -1,5 +1,6 @@
 """`Workers`: several worker processes, and the threads that watch them."""
 
+import heapq
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -7,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from e3rl.rewards.verifier import ERROR, Verdict
-from e3rl.rewards.worker import Compare, Worker, WorkerDied
+from e3rl.rewards.verifier import ERROR
+from e3rl.rewards.worker import Compare, Comparison, Worker, WorkerDied
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,19 @@ class Job:
 
     gold: str
     answer: str
-    future: "Future[Verdict]"
+    future: "Future[Comparison]"
+
+
+def makespan(seconds: Sequence[float], workers: int) -> float:
+    """Seconds until `workers` have done all jobs, each taking the next one when it is free.
+
+    Jobs are taken in the order given, which is how `Workers` hands them out:
+    e(i) = min over workers of when they are free + seconds(i); the result is max e(i), 0 for none.
+    """
+    free = [0.0] * workers
+    for each in seconds:
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)
 
 
 class Workers:
@@ -47,8 +60,8 @@ class Workers:
                 raise RuntimeError("the reward pool is closed; make a new RewardPool")
             return Job(gold, answer, self._threads.submit(self._compare, gold, answer))
 
-    def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
-        """(position in `jobs`, verdict) of every job, as they become known.
+    def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Comparison]]:
+        """(position in `jobs`, comparison) of every job, as they become known.
 
         A job whose worker died is compared once more when all others are done, since a neighbour
         may have starved it of memory; if its worker dies again, the verdict is `error`. Whatever
@@ -57,11 +70,11 @@ class Workers:
         suspects = []
         for position, job in enumerate(jobs):
             try:
-                verdict = job.future.result()
+                comparison = job.future.result()
             except WorkerDied:
                 suspects.append(position)
             else:
-                yield position, verdict
+                yield position, comparison
         for position in suspects:
             yield position, self._second_chance(jobs[position])
 
@@ -78,14 +91,14 @@ class Workers:
         for worker in self._workers:
             worker.kill()
 
-    def _second_chance(self, job: Job) -> Verdict:
+    def _second_chance(self, job: Job) -> Comparison:
         try:
             return self.schedule(job.gold, job.answer).future.result()
         except WorkerDied as death:
             log.warning("an answer killed its worker twice, it earns 0: %s", death)
-            return ERROR
+            return Comparison(ERROR, 0.0)
 
-    def _compare(self, gold: str, answer: str) -> Verdict:
+    def _compare(self, gold: str, answer: str) -> Comparison:
         """Runs in a thread; there are as many workers as threads, so one is always free."""
         worker = self._free.get()
         try:
