@@ -84,13 +84,14 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
         pytest.importorskip("vllm")
     *groups, option = name.split("/")
     path = ".".join(groups)
-    if "defaults" in plain(name):
+    if "defaults" in plain(name) or "# @package" in (conf_dir() / f"{name}.yaml").read_text():
         common = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
-        cfg = composed(*common, "debug=short", f"{path}={option}")
+        cfg = composed(*common, "debug=short", f"{'/'.join(groups)}={option}")
     else:
         cfg = copy.deepcopy(tiny)
         OmegaConf.update(cfg, path, plain(name), merge=False)
-    OmegaConf.update(cfg, path, filled(name, tmp_path), merge=True)
+    if left_open := filled(name, tmp_path):
+        OmegaConf.update(cfg, path, left_open, merge=True)
     HydraConfig.instance().set_config(hydra_of_a_job)
     check(cfg)
     given = {"module": {"policy": policy}, "trainer": {"logger": False}}.get(path, {})
@@ -180,6 +181,24 @@ def test_a_short_run_on_ones_own_files_is_whole(tmp_path: Path) -> None:
 def test_debugging_wins_over_the_experiment_and_the_command_line_over_both() -> None:
     cfg = composed("experiment=e3", "debug=tiny", "epochs=2", "logger=ledger_only")
     assert (cfg.prompts_per_step, cfg.validate_every, cfg.epochs) == (4, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "function", "level"),
+    [
+        ("tis", "truncated", "token"),
+        ("tis_sequence", "truncated", "sequence"),
+        ("mis", "masked", "token"),
+        ("mis_sequence", "masked", "geometric"),
+    ],
+)
+def test_a_correction_is_chosen_on_the_command_line(option: str, function: str, level: str) -> None:
+    common = ("logger=ledger_only", "paths.run_dir=x")
+    cfg = composed(f"loss/correction={option}", *common)
+    check(cfg)
+    correction = instantiate(cfg.loss, _convert_="all").correction
+    assert correction.func.__name__ == function
+    assert correction.keywords["level"] == level
 
 
 def test_the_study_of_arms_sweeps_them_over_seeds() -> None:

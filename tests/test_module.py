@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
+from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import Surrogate, SurrogateInput, clipped
 from e3rl.policy import Policy
 from finished_batches import reference_logprobs
@@ -229,6 +230,78 @@ def test_the_reference_is_neither_trained_nor_saved(policy, batch):
     fitted = fit(module, [batch, batch])
     assert gap(weights_of(module._reference[0]), start) == 0
     assert gap(fitted.weights[-1], start) > 0
+
+
+# -- correction of the mismatch between trainer and sampler
+
+
+def sampled_elsewhere(batch: RolloutBatch) -> tuple[RolloutBatch, Tensor]:
+    """The batch with log-probs of another sampler, and (N, T) ln trainer - ln sampler."""
+    own = copy.deepcopy(batch)
+    noise = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(5))
+    gaps = torch.where(batch.completion_mask, 0.5 * noise, 0.0)
+    own.sampler_logprobs = batch.sampler_logprobs - gaps
+    return own, gaps.double()
+
+
+def corrections_by_hand(level: str, gaps: Tensor, mask: Tensor) -> Tensor:
+    """(N, T) weights: of the token, product over the rollout, geometric mean of the rollout."""
+    logs = {
+        "token": gaps,
+        "sequence": gaps.sum(dim=1, keepdim=True),
+        "geometric": gaps.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True),
+    }[level]
+    return torch.where(mask, logs.exp(), 0.0)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_corrected_gradients_are_weighted_ones_whatever_the_split(exact, batch, level, steps):
+    own, gaps = sampled_elsewhere(batch)
+    weights = corrections_by_hand(level, gaps, batch.completion_mask)
+    cut = batch.completion_mask & (weights > 1.3)
+    logprobs = reference_logprobs(exact, batch)
+    terms = weights.clamp(max=1.3) * batch.advantages[:, None] * logprobs
+    by_hand = gradient(exact, -terms.sum() / batch.completion_mask.sum())
+    for budget in (1, 50, 10**6):
+        loss = make_loss(correction=partial(truncated, level=level, cap=1.3))
+        settings = {"tokens_per_microbatch": budget, "inner_epochs": steps}
+        fitted = fit(make_module(exact, loss, **settings), [own])
+        assert gap(fitted.gradients[0], by_hand) < 1e-6
+        kept = batch.completion_mask & (batch.advantages != 0)[:, None]
+        share = float((cut & kept).sum() / kept.sum())
+        assert fitted.reports[0]["policy/correction_cut"] == pytest.approx(share)
+    assert 0 < share < 1
+    assert size(by_hand) > 1e-3
+
+
+def test_skipping_stays_exact_under_a_correction(exact, batch):
+    own, _ = sampled_elsewhere(batch)
+    loss = make_loss(correction=partial(masked, level="geometric", low=0.9, high=1.1))
+    off, on = (
+        fit(make_module(exact, loss, skip_zero_advantage=skip, minibatches=2), [own])
+        for skip in ("off", "exact")
+    )
+    for first, second in zip(off.gradients, on.gradients, strict=True):
+        assert gap(first, second) < 1e-7
+
+
+def test_what_the_sampler_did_differently_is_reported_by_weights(exact, batch):
+    own, gaps = sampled_elsewhere(batch)
+    module = make_module(exact, skip_zero_advantage="off", tokens_per_microbatch=50)
+    report = fit(module, [own]).reports[0]
+    weights = gaps[batch.completion_mask].exp()
+    assert report["policy/mismatch_weight"] == pytest.approx(float(weights.mean()), rel=1e-4)
+    assert report["policy/mismatch_weight_max"] == pytest.approx(float(weights.max()), rel=1e-4)
+    chi2 = float(weights.square().mean()) - 1
+    assert report["policy/mismatch_chi2"] == pytest.approx(chi2, rel=1e-3)
+    ess = float(weights.sum().square() / weights.square().sum()) / len(weights)
+    assert report["policy/mismatch_ess"] == pytest.approx(ess, rel=1e-4)
+
+
+def test_a_correction_together_with_the_samplers_ratios_is_refused_at_construction(policy):
+    with pytest.raises(ValueError, match="would count them twice"):
+        make_module(policy, make_loss(correction=truncated), old_logprobs="sampler")
 
 
 # -- several steps per batch

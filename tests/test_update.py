@@ -1,8 +1,10 @@
+import dataclasses
 import math
 
 import pytest
 import torch
 
+from e3rl.functional.mismatch import Correction, truncated
 from e3rl.losses.policy_loss import LossParts
 from e3rl.update import UpdateSettings, UpdateStatistics
 from update_harness import make_loss
@@ -41,7 +43,15 @@ def test_rollouts_are_skipped_only_where_the_loss_allows_it(skip, loss, skips):
 
 def test_renormalising_needs_a_loss_without_further_terms():
     with pytest.raises(ValueError, match="use exact or off"):
-        UpdateSettings(skip_zero_advantage="renormalise").skips(make_loss(kl_coef=0.1))
+        UpdateSettings(skip_zero_advantage="renormalise").check(make_loss(kl_coef=0.1))
+
+
+def test_the_samplers_log_probs_as_old_ones_and_a_correction_exclude_each_other():
+    loss = make_loss(correction=truncated)
+    with pytest.raises(ValueError, match=r"count them twice: use old_logprobs=trainer or loss/cor"):
+        UpdateSettings(old_logprobs="sampler").check(loss)
+    UpdateSettings().check(loss)
+    UpdateSettings(old_logprobs="sampler").check(make_loss())
 
 
 def test_steps_of_a_batch_are_minibatches_times_passes():
@@ -72,6 +82,30 @@ def test_metrics_are_means_over_the_tokens_they_were_counted_on():
     assert metrics["policy/lr"] == 1e-4
 
 
-def test_a_batch_that_forwards_nothing_has_finite_metrics():
-    metrics = UpdateStatistics().metrics(learning_rate=1e-4)
+def test_weights_of_tokens_are_counted_before_the_first_step_and_corrections_at_every_step():
+    statistics = UpdateStatistics(corrects=True)
+    gap = torch.tensor([math.log(2.0), math.log(0.5)])  # trainer over sampler
+    for first in (True, False):
+        same = parts(0.0, [-1.0, -1.0], [0.0, 0.0], 0)
+        correction = Correction(torch.tensor([1.5, 0.5]), torch.tensor([True, False]))
+        own = dataclasses.replace(same, correction=correction)
+        statistics.add(own, own.logprobs - gap, first)
+    metrics = statistics.metrics(learning_rate=1e-4)
+    assert metrics["policy/mismatch_weight"] == pytest.approx(1.25)
+    assert metrics["policy/mismatch_weight_max"] == pytest.approx(2.0)
+    assert metrics["policy/mismatch_ess"] == pytest.approx(2.5**2 / (2 * 4.25))
+    assert metrics["policy/mismatch_chi2"] == pytest.approx(4.25 / 2 - 1)
+    assert metrics["policy/correction_weight"] == 1.0
+    assert metrics["policy/correction_weight_max"] == 1.5
+    assert metrics["policy/correction_ess"] == pytest.approx(4**2 / (4 * 2 * 2.5))
+    assert metrics["policy/correction_cut"] == 0.5
+
+
+def test_without_a_correction_nothing_is_said_about_one():
+    assert not [n for n in UpdateStatistics().metrics(1e-4) if "correction" in n]
+
+
+@pytest.mark.parametrize("corrects", [False, True])
+def test_a_batch_that_forwards_nothing_has_finite_metrics(corrects):
+    metrics = UpdateStatistics(corrects).metrics(learning_rate=1e-4)
     assert all(value == 0 for name, value in metrics.items() if name != "policy/lr")

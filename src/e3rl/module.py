@@ -60,10 +60,11 @@ class GRPOModule(LightningModule):
         self.make_scheduler = scheduler
         self.settings = settings
         self.probe = probe
+        settings.check(loss)
         self._skips = settings.skips(loss)
         # In a list: the reference is neither trained nor saved, it is the policy's own start.
         self._reference = [policy.frozen_copy()] if loss.kl_coef else []
-        self._statistics = UpdateStatistics()
+        self._statistics = UpdateStatistics(self.loss.corrects)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
@@ -78,7 +79,7 @@ class GRPOModule(LightningModule):
         """
         started = time.monotonic()
         batch.check()
-        self._statistics = UpdateStatistics()
+        self._statistics = UpdateStatistics(self.loss.corrects)
         if self.probe.rows:
             budget = self.settings.tokens_per_microbatch
             batch.entropy = self.probe.measure(self.policy, batch, budget)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from e3rl.functional.kl import k3, mismatch
+from e3rl.functional.kl import k3
 
 
 def test_it_is_zero_for_equal_and_worked_by_hand_for_halved_probabilities():
@@ -42,23 +42,6 @@ def test_a_huge_gap_stays_finite():
     assert value.item() == pytest.approx(math.exp(20) - 21, rel=1e-5)
 
 
-def test_mismatch_estimates_the_divergence_of_the_trainer_from_the_sampler():
-    sampler = torch.tensor([math.log(0.5), math.log(0.25)])
-    trainer = torch.tensor([math.log(0.25), math.log(0.5)])
-    result = mismatch(trainer, sampler)
-    expected = ((math.log(2) - 0.5) + (1 - math.log(2))) / 2
-    assert result.k3_mean == pytest.approx(expected)
-    assert result.max_gap == pytest.approx(math.log(2))
-
-
-def test_mismatch_follows_the_samplers_direction():
-    # The sampler drew a token the trainer finds twice as unlikely: w = 1/2.
-    result = mismatch(torch.tensor([math.log(0.25)]), torch.tensor([math.log(0.5)]))
-    assert result.k3_mean == pytest.approx(math.log(2) - 0.5)
-
-
-def test_no_tokens_are_refused():
-    with pytest.raises(ValueError, match="at least one token"):
-        mismatch(torch.zeros(0), torch.zeros(0))
+def test_tokens_of_different_number_are_refused():
     with pytest.raises(ValueError, match="of one length"):
         k3(torch.zeros(2), torch.zeros(3))

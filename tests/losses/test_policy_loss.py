@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from functools import partial
 
@@ -5,6 +6,7 @@ import pytest
 import torch
 
 from e3rl.functional.aggregation import Totals
+from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import PolicyLoss
@@ -103,6 +105,103 @@ def test_a_kl_term_without_reference_is_an_error():
 )
 def test_which_losses_need_every_rollout(settings, every):
     assert PolicyLoss(clipped, **settings).needs_every_rollout is every
+
+
+# -- correction of the mismatch between trainer and sampler
+
+SAMPLER = (0.5, 0.3, 0.2)  # probabilities of the three tokens
+REWARDS = (1.0, -2.0, 0.5)
+
+
+def every_token(trainer_logits: torch.Tensor) -> MicroBatch:
+    """Rollouts of one token, each token once: weights of SAMPLER make sums over it expectations."""
+    return MicroBatch(
+        logits=trainer_logits.repeat(3, 1),
+        tokens=torch.arange(3),
+        temperatures=torch.ones(3),
+        advantages=torch.tensor(REWARDS),
+        rollout=torch.arange(3),
+        sampler_logprobs=torch.tensor(SAMPLER).log(),
+        positions=torch.ones(3, 1, dtype=torch.bool),
+    )
+
+
+def expected_gradient(weights: list[float], trainer: list[float]) -> list[float]:
+    """d/dz of -E_sampler[w r ln p] with w fixed: -sum_v mu_v w_v r_v (1[v = j] - p_j)."""
+    terms = [mu * w * r for mu, w, r in zip(SAMPLER, weights, REWARDS, strict=True)]
+    return [-sum(term * ((v == j) - trainer[j]) for v, term in enumerate(terms)) for j in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("correction", "bounded"),
+    [
+        (partial(truncated, cap=1e6), lambda w: w),
+        (partial(truncated, cap=1.2), lambda w: min(w, 1.2)),
+        (partial(masked, low=0.5, high=1.2), lambda w: w if 0.5 <= w <= 1.2 else 0.0),
+        (None, lambda w: 1.0),
+    ],
+)
+def test_tokens_of_another_sampler_give_the_on_policy_gradient_up_to_the_bound(correction, bounded):
+    logits = torch.tensor([0.2, 0.7, -1.0], requires_grad=True)
+    trainer = torch.softmax(logits, dim=0).tolist()
+    ratios = [p / mu for p, mu in zip(trainer, SAMPLER, strict=True)]  # 0.69, 1.89, 0.52
+    loss = PolicyLoss(clipped, correction=correction)
+    parts = loss(every_token(logits), torch.tensor(SAMPLER), TOTALS)
+    parts.loss.backward()
+    wanted = expected_gradient([bounded(w) for w in ratios], trainer)
+    assert logits.grad.tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_without_a_bound_the_sampler_does_not_matter():
+    logits = torch.tensor([0.2, 0.7, -1.0], requires_grad=True)
+    loss = PolicyLoss(clipped, correction=partial(truncated, cap=1e6))
+    loss(every_token(logits), torch.tensor(SAMPLER), TOTALS).loss.backward()
+    probs = torch.softmax(logits, dim=0)
+    (on_policy,) = torch.autograd.grad(-(probs * torch.tensor(REWARDS)).sum(), logits)
+    torch.testing.assert_close(logits.grad, on_policy)
+
+
+def test_the_correction_compares_the_policy_before_the_first_step_not_the_present_one():
+    micro = micro_batch()
+    old = torch.tensor(by_hand()[0]) - 0.1  # every importance ratio is e^0.1
+    sampler = old - torch.tensor([0.5, -0.5, 0.0, 2.0])
+    micro = dataclasses.replace(micro, sampler_logprobs=sampler)
+    parts = PolicyLoss(clipped, correction=truncated)(micro, WEIGHTS, TOTALS, old)
+    weights = [math.exp(0.5), math.exp(-0.5), 1.0, 2.0]
+    assert parts.correction.weights.tolist() == pytest.approx(weights, rel=1e-5)
+    assert parts.correction.cut.tolist() == [False, False, False, True]
+    share = [float(w) for w in WEIGHTS]
+    wanted = -math.exp(0.1) * sum(
+        s * w * a for s, w, a in zip(share, weights, ADVANTAGES, strict=True)
+    )
+    assert parts.loss.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_masked_token_has_no_gradient_and_the_others_keep_theirs():
+    sampler = torch.tensor(by_hand()[0]) - torch.tensor([0.0, 3.0, 0.0, -3.0])
+    micro = dataclasses.replace(micro_batch(), sampler_logprobs=sampler)
+    PolicyLoss(clipped, correction=masked)(micro, WEIGHTS, TOTALS).loss.backward()
+    plain = micro_batch()
+    PolicyLoss(clipped)(plain, WEIGHTS, TOTALS).loss.backward()
+    assert bool((micro.logits.grad[[1, 3]] == 0).all())
+    assert torch.allclose(micro.logits.grad[[0, 2]], plain.logits.grad[[0, 2]], atol=1e-6)
+
+
+def test_a_correction_leaves_the_other_terms_alone():
+    sampler = torch.tensor(by_hand()[0]) - 3.0  # every token is masked
+    micro = dataclasses.replace(micro_batch(), sampler_logprobs=sampler)
+    parts = PolicyLoss(clipped, entropy_coef=0.3, correction=masked)(micro, WEIGHTS, TOTALS)
+    assert parts.loss.item() == pytest.approx(-0.3 * sum(by_hand()[1]) / 8, rel=1e-5)
+
+
+def test_a_loss_says_whether_it_corrects():
+    assert PolicyLoss(clipped, correction=truncated).corrects
+    assert not PolicyLoss(clipped).corrects
+
+
+def test_bounds_of_the_correction_are_checked_at_construction_too():
+    with pytest.raises(ValueError, match=r"cap=0\.5"):
+        PolicyLoss(clipped, correction=partial(truncated, cap=0.5))
 
 
 def test_bounds_of_the_surrogate_are_checked_at_construction_too():

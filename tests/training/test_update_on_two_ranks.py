@@ -17,12 +17,13 @@ def ranks(tmp_path_factory) -> list[dict]:
     """What both ranks saw and ended with."""
     folder = tmp_path_factory.mktemp("ranks")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MASTER_", "PYTEST"))}
+    sources = [str(SCRIPT.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     run = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder)],
         capture_output=True,
         text=True,
         timeout=600,
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])},
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sources)},
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
@@ -34,9 +35,14 @@ def test_two_ranks_with_ragged_groups_train_like_one_process_on_all_of_them(rank
     for step, weights in enumerate(alone.weights):
         assert gap(ranks[0]["weights"][step], ranks[1]["weights"][step]) == 0
         assert gap(ranks[0]["weights"][step], weights) < 1e-6
+    assert 0 < alone.reports[0]["policy/correction_cut"] < 1
     moved = [gap(a, b) for a, b in zip(alone.weights, alone.weights[1:], strict=False)]
     assert min(moved) > 1e-4
-    same = ("loss", "clip_fraction", "approx_kl", "mismatch_kl", "skipped", "grad_norm")
+    same = (
+        *("loss", "clip_fraction", "approx_kl", "mismatch_kl", "skipped", "grad_norm"),
+        *("mismatch_weight", "mismatch_weight_max", "mismatch_ess", "mismatch_chi2"),
+        *("correction_weight", "correction_weight_max", "correction_ess", "correction_cut"),
+    )
     for rank in ranks:
         for step, report in enumerate(alone.reports):
             for name in same:

@@ -1,22 +1,13 @@
-"""Sums over ragged groups, and the two decisions that all estimators share."""
+"""The two decisions that all estimators share: what is equal, and what is centred."""
 
 import torch
 from torch import Tensor
 
+from e3rl.functional.ragged import group_means
+
 # Rewards closer than this are equal: twelve times 0.7 in float32 has a mean that is not 0.7, and
 # dividing by its standard deviation would turn rounding noise into advantages of 0.1.
 EQUAL_REWARDS = 1e-6
-
-
-def group_counts(group: Tensor, n_groups: int) -> Tensor:
-    """Rollouts per group: (N,) int64 -> (n_groups,) int64."""
-    return torch.bincount(group, minlength=n_groups)
-
-
-def group_means(values: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """Mean per group, 0 for an empty one: (N,), (N,) -> (n_groups,)."""
-    sums = values.new_zeros(n_groups).index_add(0, group, values)
-    return sums / group_counts(group, n_groups).clamp(min=1)
 
 
 def constant_groups(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:

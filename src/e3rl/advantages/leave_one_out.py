@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from e3rl.advantages.groups import centred_rewards, group_counts
+from e3rl.advantages.groups import centred_rewards
+from e3rl.functional.ragged import group_counts
 
 
 class LeaveOneOut:

@@ -1,7 +1,5 @@
 """Kullback-Leibler divergences estimated from log-probs of sampled tokens."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -28,31 +26,3 @@ def k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     check_vectors(logprobs=logprobs, reference_logprobs=reference_logprobs)
     d = (reference_logprobs - logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return torch.expm1(d) - d
-
-
-class Mismatch(NamedTuple):
-    """How far the trainer's log-probs are from the sampler's, on the sampler's tokens."""
-
-    k3_mean: float  # estimate of KL(sampler‖trainer), nats per token
-    max_gap: float  # largest |ln π_trainer - ln π_sampler|, not clamped
-
-
-@torch.no_grad()
-def mismatch(logprobs: Tensor, sampler_logprobs: Tensor) -> Mismatch:
-    """Compare log-probs of one policy from two programs, at the same temperature.
-
-    Gaps above about 0.05 in float32 are a bug: another temperature, another tokenisation, or
-    weights that were not synchronised.
-
-    Args:
-        logprobs: (M,) from the trainer's forward pass, M >= 1.
-        sampler_logprobs: (M,) as reported by the engine.
-
-    Raises:
-        ValueError: shapes that differ, or no token at all.
-    """
-    estimates = k3(sampler_logprobs, logprobs)
-    if not estimates.numel():
-        raise ValueError("mismatch needs at least one token")
-    gap = (logprobs - sampler_logprobs).abs().max()
-    return Mismatch(k3_mean=float(estimates.double().mean()), max_gap=float(gap))

@@ -1,6 +1,8 @@
 """The policy objective: a surrogate, an aggregation, and two optional terms.
 
-loss = Σ_tokens w · l(ρ, A)  −  λ · mean_tokens H(π_τ)  +  β · mean_tokens KL(π ‖ π_ref)
+loss = Σ_tokens w · c · l(ρ, A)  −  λ · mean_tokens H(π_τ)  +  β · mean_tokens KL(π ‖ π_ref)
+
+with c = 1, or the importance weight of a correction (`functional/mismatch.py`).
 
 Every weight is made from counts of the whole minibatch on all ranks, so the sum over micro-batches
 does not depend on how they were cut.
@@ -16,6 +18,7 @@ from torch import Tensor
 from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollout_weights
 from e3rl.functional.entropy import token_entropy
 from e3rl.functional.kl import k3
+from e3rl.functional.mismatch import Correction
 from e3rl.functional.surrogates import Surrogate, SurrogateInput
 from e3rl.losses.micro_batch import MicroBatch
 
@@ -28,6 +31,7 @@ class LossParts:
     logprobs: Tensor  # (M,) detached
     log_ratios: Tensor  # (M,) detached, against the old policy
     clipped: Tensor  # (M,) bool
+    correction: Correction | None = None  # what multiplied the surrogate's losses
 
 
 class PolicyLoss:
@@ -40,6 +44,8 @@ class PolicyLoss:
         max_length: L_max of the aggregation "constant" (Dr. GRPO), in tokens.
         entropy_coef: λ ≥ 0, the entropy bonus (the ER baseline of arXiv 2505.18573, eq. 3).
         kl_coef: β ≥ 0, weight of the k3 estimate of the divergence from the initial policy.
+        correction: (log-ratios trainer over sampler (M,), rollouts (M,)) -> Correction, from
+            `functional/mismatch.py`; None = tokens count as if the trainer had sampled them.
 
     Raises ValueError for anything out of range, the surrogate's settings included.
     """
@@ -52,6 +58,7 @@ class PolicyLoss:
         max_length: int | None = None,
         entropy_coef: float = 0.0,
         kl_coef: float = 0.0,
+        correction: Callable[[Tensor, Tensor], Correction] | None = None,
     ) -> None:
         for name, value in (("entropy_coef", entropy_coef), ("kl_coef", kl_coef)):
             if value < 0:
@@ -68,12 +75,20 @@ class PolicyLoss:
             )
         nothing = torch.zeros(1)
         surrogate(SurrogateInput(nothing, nothing, nothing, nothing.long()))  # refuses bad settings
+        if correction is not None:
+            correction(nothing, nothing.long())
         self.surrogate = surrogate
         self.aggregation: Aggregation = aggregation
         self.prompt_weight: PromptWeight = prompt_weight
         self.max_length = max_length
         self.entropy_coef = entropy_coef
         self.kl_coef = kl_coef
+        self.correction = correction
+
+    @property
+    def corrects(self) -> bool:
+        """Whether token losses are weighted by π_trainer / π_sampler."""
+        return self.correction is not None
 
     @property
     def needs_every_rollout(self) -> bool:
@@ -113,10 +128,15 @@ class PolicyLoss:
             reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
         """
         logprobs = micro.logprobs()
-        log_ratios = logprobs - (logprobs.detach() if old_logprobs is None else old_logprobs)
+        old = logprobs.detach() if old_logprobs is None else old_logprobs
+        log_ratios = logprobs - old
         surrogate = self.surrogate(
             SurrogateInput(log_ratios, logprobs, micro.advantages, micro.rollout)
         )
+        correction = None
+        if self.correction is not None:
+            correction = self.correction(old - micro.sampler_logprobs, micro.rollout)
+            weights = weights * correction.weights
         loss = (weights * surrogate.loss).sum()
         if self.entropy_coef:
             entropy = token_entropy(micro.logits, micro.temperatures).sum()
@@ -125,4 +145,6 @@ class PolicyLoss:
             if reference_logprobs is None:
                 raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
             loss = loss + self.kl_coef * k3(logprobs, reference_logprobs).sum() / totals.tokens
-        return LossParts(loss, logprobs.detach(), log_ratios.detach(), surrogate.clipped)
+        return LossParts(
+            loss, logprobs.detach(), log_ratios.detach(), surrogate.clipped, correction
+        )
