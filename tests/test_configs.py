@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,37 @@ def test_a_correction_is_chosen_on_the_command_line(option: str, function: str, 
     correction = instantiate(cfg.loss, _convert_="all").correction
     assert correction.func.__name__ == function
     assert correction.keywords["level"] == level
+
+
+LOSSES = {
+    "grpo": ("GroupNormalized", "clipped", "token_mean"),
+    "dr_grpo": ("Centred", "clipped", "constant"),
+    "dapo": ("GroupNormalized", "clipped", "token_mean"),
+    "rloo": ("LeaveOneOut", "clipped", "sequence_sum"),
+    "gspo": ("GroupNormalized", "gspo", "sequence_mean"),
+    "cispo": ("GroupNormalized", "cispo", "token_mean"),
+    "reinforce_pp": ("BatchNormalized", "clipped", "token_mean"),
+}
+
+
+@pytest.mark.parametrize("option", LOSSES)
+def test_a_loss_brings_its_advantage_surrogate_and_aggregation(option: str) -> None:
+    cfg = composed(f"loss={option}", "experiment=grpo", "logger=ledger_only", "paths.run_dir=x")
+    check(cfg)
+    loss = instantiate(cfg.loss, _convert_="all")
+    estimator = type(instantiate(cfg.advantage, _convert_="all")).__name__
+    assert (estimator, loss.surrogate.func.__name__, loss.aggregation) == LOSSES[option]
+    assert (cfg.shaping is not None) == (option == "dapo")
+    assert loss.max_length == (cfg.max_new_tokens if option == "dr_grpo" else None)
+
+
+def test_every_loss_is_in_that_table() -> None:
+    assert set(LOSSES) == {n.split("/")[1] for n in OPTIONS if re.fullmatch(r"loss/\w+", n)}
+
+
+def test_the_advantage_of_the_command_line_wins_over_that_of_the_loss() -> None:
+    cfg = composed("loss=rloo", "advantage=centred", "logger=ledger_only", "paths.run_dir=x")
+    assert cfg.advantage._target_.endswith(".Centred")
 
 
 def test_the_study_of_arms_sweeps_them_over_seeds() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.mismatch import masked, truncated
-from e3rl.functional.surrogates import Surrogate, SurrogateInput, clipped
+from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
 from e3rl.policy import Policy
 from finished_batches import reference_logprobs
 from update_harness import (
@@ -135,6 +135,22 @@ def test_skipping_rollouts_of_advantage_0_leaves_the_step_as_it_is(
     assert off.reports[0]["policy/skipped"] == 0
     assert on.reports[0]["policy/skipped"] == 0.3  # 3 of 10 rollouts
     assert on.reports[0]["policy/loss"] == pytest.approx(off.reports[0]["policy/loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("surrogate", [clipped, gspo, cispo])
+def test_skipping_is_exact_for_every_surrogate_over_several_steps(exact, batch, surrogate):
+    loss = make_loss(surrogate=surrogate, aggregation="sequence_mean")
+    off, on = (
+        fit(
+            make_module(
+                exact, loss, ADAMW, skip_zero_advantage=skip, minibatches=2, inner_epochs=2
+            ),
+            [batch],
+        )
+        for skip in ("off", "exact")
+    )
+    assert gap(off.weights[0], on.weights[0]) < 1e-7
+    assert on.reports[0]["policy/skipped"] > 0
 
 
 def test_renormalising_scales_the_step_by_all_over_kept_tokens(exact, batch):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.functional.surrogates import Surrogate, SurrogateInput, clipped
+from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
 
 
 def inputs(log_ratios, advantages):
@@ -109,3 +109,93 @@ def test_bounds_out_of_range_are_refused(bounds, message):
 def test_fields_of_different_length_are_refused():
     with pytest.raises(ValueError, match="advantages"):
         SurrogateInput(torch.zeros(2), torch.zeros(2), torch.zeros(3), torch.zeros(2))
+
+
+# -- one ratio per rollout (GSPO)
+
+# Rollouts of the tokens 0 and 2, and of 1, 3 and 4; mean log-ratios 0.1 and -0.2.
+LOGS = [0.3, -0.5, -0.1, -0.2, 0.1]
+ROLLOUT = torch.tensor([0, 1, 0, 1, 1])
+
+
+def of_rollouts(log_ratios, advantages) -> SurrogateInput:
+    return SurrogateInput(log_ratios, log_ratios.detach() - 1, torch.tensor(advantages), ROLLOUT)
+
+
+def test_gspo_gives_every_token_the_geometric_mean_of_its_rollouts_ratios():
+    s = of_rollouts(torch.tensor(LOGS), [1.0, -2.0, 1.0, -2.0, -2.0])
+    result = gspo(s, clip_low=0.3, clip_high=0.3)
+    first, second = math.exp(0.1), math.exp(-0.2)
+    wanted = torch.tensor([-first, 2 * second, -first, 2 * second, 2 * second])
+    torch.testing.assert_close(result.loss, wanted)
+    assert not result.clipped.any()
+
+
+def test_gspo_clips_whole_rollouts():
+    log_ratios = torch.tensor(LOGS, requires_grad=True)
+    inputs = of_rollouts(log_ratios, [1.0, 1.0, 1.0, 1.0, 1.0])
+    result = gspo(inputs, clip_low=0.05, clip_high=0.05)
+    result.loss.sum().backward()
+    assert result.clipped.tolist() == [True, False, True, False, False]  # 1.105 > 1.05; A > 0
+    assert result.loss[0].item() == pytest.approx(-1.05)
+    second = math.exp(-0.2)  # below the range, but the minimum keeps it for A > 0
+    assert log_ratios.grad.tolist() == pytest.approx([0, -second, 0, -second, -second])
+
+
+def test_gspos_token_form_has_the_gradient_of_the_ratio_of_rollouts():
+    log_ratios = torch.tensor(LOGS, requires_grad=True)
+    result = gspo(of_rollouts(log_ratios, [1.0, -2.0, 1.0, -2.0, -2.0]), clip_low=1, clip_high=9)
+    per_token = torch.tensor([1 / 2, 1 / 3, 1 / 2, 1 / 3, 1 / 3])  # sequence_mean
+    (by_token,) = torch.autograd.grad((per_token * result.loss).sum(), log_ratios)
+    first = log_ratios[[0, 2]].mean().exp()
+    second = log_ratios[[1, 3, 4]].mean().exp()
+    (by_rollout,) = torch.autograd.grad(-first * 1.0 + second * 2.0, log_ratios)
+    torch.testing.assert_close(by_token, by_rollout)
+
+
+# -- bounded weights on REINFORCE (CISPO)
+
+
+def test_cispo_weighs_the_log_prob_and_bounds_the_weight_only():
+    ratios = torch.tensor([0.4, 1.0, 3.0, 3.0]).log()
+    logprobs = torch.tensor([-1.0, -2.0, -0.5, -0.5], requires_grad=True)
+    advantages = torch.tensor([1.0, -1.0, 2.0, -2.0])
+    own = SurrogateInput(ratios, logprobs, advantages, torch.zeros(4, dtype=torch.int64))
+    result = cispo(own, weight_low=0.5, weight_high=2.0)
+    weights = torch.tensor([0.5, 1.0, 2.0, 2.0])
+    torch.testing.assert_close(result.loss, -weights * advantages * logprobs)
+    result.loss.sum().backward()
+    torch.testing.assert_close(logprobs.grad, -weights * advantages)  # no token is lost
+    assert result.clipped.tolist() == [True, False, True, True]
+
+
+def test_cispo_has_no_gradient_through_the_weight():
+    log_ratios = torch.zeros(2, requires_grad=True)
+    own = SurrogateInput(
+        log_ratios, torch.zeros(2), torch.ones(2), torch.zeros(2, dtype=torch.int64)
+    )
+    assert not cispo(own).loss.requires_grad
+
+
+@pytest.mark.parametrize("surrogate", [clipped, gspo, cispo])
+def test_on_policy_all_surrogates_have_the_same_gradient(surrogate):
+    logprobs = torch.tensor([-1.0, -0.3, -2.0, -0.1, -4.0], requires_grad=True)
+    advantages = torch.tensor([1.5, -2.0, 1.5, -2.0, -2.0])
+    own = SurrogateInput(logprobs - logprobs.detach(), logprobs, advantages, ROLLOUT)
+    result = surrogate(own)
+    result.loss.sum().backward()
+    torch.testing.assert_close(logprobs.grad, -advantages)
+    assert not result.clipped.any()
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "bounds", "message"),
+    [
+        (gspo, {"clip_low": 2.0}, r"clip_low=2\.0"),
+        (cispo, {"weight_low": 1.5}, r"weight_low=1\.5 must lie in \[0, 1\]"),
+        (cispo, {"weight_high": 0.2}, r"weight_high=0\.2 be at least 1"),
+    ],
+)
+def test_bounds_of_the_other_surrogates_are_checked_too(surrogate, bounds, message):
+    with pytest.raises(ValueError, match=message):
+        surrogate(of_rollouts(torch.tensor(LOGS), [1.0] * 5), **bounds)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.rewards.shaping import LengthShaping
+from e3rl.rewards.shaping import LengthShaping, OverlongPenalty
 
 
 def test_penalty_of_easy_right_answers_worked_by_hand() -> None:
@@ -53,3 +53,38 @@ def test_mismatched_or_negative_input_is_refused() -> None:
         LengthShaping()([1, 1], [5], [0, 0])
     with pytest.raises(ValueError, match="-5"):
         LengthShaping()([1], [-5], [0])
+
+
+def test_overlong_penalty_worked_by_hand() -> None:
+    """L = 20480, c = 4096: nothing up to 16384, half at 18432, 1 from 20480 on; right or wrong."""
+    shaped = OverlongPenalty(limit=20480, share=0.2)(
+        [1, 1, 0, 1, 0], [100, 16384, 18432, 20480, 30000], [math.nan] * 5
+    )
+    assert shaped == pytest.approx([1.0, 1.0, -0.5, 0.0, -1.0])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 10**6), st.floats(0.01, 1), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_the_overlong_penalty_never_rises_with_length(
+    limit: int, share: float, one: int, other: int
+) -> None:
+    short, long = OverlongPenalty(limit, share)([1, 1], sorted((one, other)), [0, 0])
+    assert 1 >= short >= long >= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"limit": 0}, "limit=0"),
+        ({"limit": 9, "share": 0.0}, "share=0"),
+        ({"limit": 9, "share": 2}, "share=2"),
+    ],
+)
+def test_senseless_overlong_settings_are_named(arguments: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        OverlongPenalty(**arguments)
+
+
+def test_overlong_lengths_are_checked_like_others() -> None:
+    with pytest.raises(ValueError, match="-5"):
+        OverlongPenalty(limit=9)([1], [-5], [0])

@@ -1,4 +1,4 @@
-"""The two decisions that all estimators share: what is equal, and what is centred."""
+"""The decisions that all estimators share: what is allowed, what is equal, what is centred."""
 
 import torch
 from torch import Tensor
@@ -21,13 +21,10 @@ def constant_groups(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
     return highest - lowest <= EQUAL_REWARDS
 
 
-def centred_rewards(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """Reward minus its group's mean, exactly 0 in constant groups: (N,) float64.
+def check_rewards(rewards: Tensor, group: Tensor, n_groups: int) -> None:
+    """Raise ValueError unless rewards and prompt rows are what an estimator can work with.
 
-    In float64, so that the order of the rollouts does not show in a float32 advantage.
-
-    Raises:
-        ValueError: shapes that differ, rewards that are not finite, rows outside [0, n_groups).
+    That is: shapes that agree, finite rewards, rows in [0, n_groups).
     """
     if rewards.ndim != 1 or rewards.shape != group.shape:
         raise ValueError(
@@ -39,6 +36,16 @@ def centred_rewards(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
         raise ValueError(
             f"group rows must lie in [0, {n_groups}), got {int(group.min())} to {int(group.max())}"
         )
+
+
+def centred_rewards(rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Reward minus its group's mean, exactly 0 in constant groups: (N,) float64.
+
+    In float64, so that the order of the rollouts does not show in a float32 advantage.
+
+    Raises ValueError like `check_rewards`.
+    """
+    check_rewards(rewards, group, n_groups)
     exact = rewards.double()
     centred = exact - group_means(exact, group, n_groups)[group]
     return centred.masked_fill(constant_groups(exact, group, n_groups)[group], 0.0)

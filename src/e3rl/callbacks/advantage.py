@@ -1,10 +1,12 @@
-"""Slot `advantage`: rewards become group-relative advantages."""
+"""Slot `advantage`: rewards become advantages."""
 
+import torch
 from lightning import LightningModule, Trainer
 
-from e3rl.advantages.base import AdvantageEstimator
+from e3rl.advantages.base import AdvantageEstimator, Scheduled
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.slot import Slot
+from e3rl.callbacks.slot import Slot, rollout_step, total_steps
+from e3rl.reduce import all_sum
 
 
 class Advantage(Slot):
@@ -24,5 +26,12 @@ class Advantage(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
+        scheduled = self.estimator if isinstance(self.estimator, Scheduled) else None
+        if scheduled is not None:
+            scheduled.begin(rollout_step(trainer), total_steps(trainer))
+            batch.report |= {f"advantage/{name}": x for name, x in scheduled.metrics().items()}
         rewards, group = batch.tensor("rewards"), batch.tensor("group")
         batch.advantages = self.estimator(rewards, group, batch.n_prompts)
+        counts = [len(torch.unique(group[batch.advantages != 0])), len(torch.unique(group))]
+        teaching, sampled = all_sum(counts)
+        batch.report["advantage/silent"] = 1 - teaching / max(1.0, sampled)  # share of prompts

@@ -1,7 +1,7 @@
 """Per-token surrogate losses whose gradient is a policy gradient."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from e3rl.functional.checks import check_vectors
 from e3rl.functional.kl import LOG_RATIO_LIMIT
+from e3rl.functional.ragged import group_means
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class SurrogateInput:
 
 
 class Surrogate(NamedTuple):
-    """Losses to be minimised, and where the bound cut the gradient off."""
+    """Losses to be minimised, and where a bound on the importance ratio acted."""
 
     loss: Tensor  # (M,)
     clipped: Tensor  # (M,) bool
@@ -71,3 +72,57 @@ def clipped(
     bounded = ratio.clamp(lower, upper)
     cut = (bounded != ratio) & (inputs.advantages != 0)
     return Surrogate(loss=-inputs.advantages * bounded, clipped=cut.detach())
+
+
+def gspo(inputs: SurrogateInput, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Surrogate:
+    """Group sequence policy optimisation: one ratio for the whole rollout, clipped as one.
+
+        s = (Π_t ρ_t)^(1/T),   l = -min(sA, clip(s, 1-ε_low, 1+ε_high)·A)  for each token
+
+    (arXiv 2507.18071, section 4; the bounds are those of its experiments.) In the token form of
+    its section 4.3, ln s_t = sg(mean ln ρ) + ln π_t - sg(ln π_t), so that each token has the
+    gradient -s·A ∇ln π_t of its own and can be weighted or masked; summed with the aggregation
+    `sequence_mean` it is the gradient of the sequence objective. At ρ = 1 it is GRPO.
+
+    Args:
+        inputs: the micro-batch's tokens, whole rollouts.
+        clip_low: ε_low in [0, 1].
+        clip_high: ε_high >= 0.
+
+    Raises:
+        ValueError: bounds out of range.
+    """
+    logs = inputs.log_ratios
+    means = group_means(logs.detach(), inputs.rollout, int(inputs.rollout.max()) + 1)
+    of_rollout = replace(inputs, log_ratios=means[inputs.rollout] + logs - logs.detach())
+    return clipped(of_rollout, clip_low=clip_low, clip_high=clip_high, dual_clip=None)
+
+
+def cispo(
+    inputs: SurrogateInput, *, weight_low: float = 0.0, weight_high: float = 5.0
+) -> Surrogate:
+    """Clipped importance weights on a REINFORCE loss, so that no token loses its gradient.
+
+        l = -sg(clip(ρ, w_low, w_high))·A·ln π
+
+    (MiniMax-M1, arXiv 2506.13585, section 3.1, which leaves the lower side open.) The bounds are
+    those of the weight itself, not distances from 1. `clipped` marks tokens whose weight was
+    bounded; their gradient remains. At ρ = 1 the gradient is that of GRPO.
+
+    Args:
+        inputs: the micro-batch's tokens; log-ratios are clamped to ±20.
+        weight_low: smallest weight, in [0, 1].
+        weight_high: largest weight, >= 1.
+
+    Raises:
+        ValueError: bounds that do not hold 1, the weight of an unchanged policy.
+    """
+    if not 0 <= weight_low <= 1 <= weight_high:
+        raise ValueError(
+            f"weight_low={weight_low} must lie in [0, 1] and weight_high={weight_high} be at least "
+            "1; they bound the importance weight itself"
+        )
+    ratio = inputs.log_ratios.detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    weight = ratio.clamp(weight_low, weight_high)
+    cut = (weight != ratio) & (inputs.advantages != 0)
+    return Surrogate(loss=-weight * inputs.advantages * inputs.logprobs, clipped=cut)

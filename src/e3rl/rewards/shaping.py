@@ -1,4 +1,8 @@
-"""`LengthShaping`: right answers to easy prompts earn less the longer they are."""
+"""Rewards that depend on the length of the completion.
+
+`LengthShaping`: right answers to easy prompts earn less the longer they are.
+`OverlongPenalty`: whatever comes near the length limit loses reward.
+"""
 
 import math
 
@@ -42,14 +46,54 @@ class LengthShaping:
 
         Raises ValueError where the shapes differ or a length is negative.
         """
-        reward, length, rank = (np.asarray(x, dtype=np.float64) for x in (rewards, lengths, ranks))
-        if not reward.shape == length.shape == rank.shape:
-            raise ValueError(
-                f"rewards {reward.shape}, lengths {length.shape} and ranks {rank.shape} must "
-                "have one entry per rollout"
-            )
-        if (length < 0).any():
-            raise ValueError(f"lengths must not be negative, got {length.min():g}")
+        reward, length, rank = _checked(rewards, lengths, ranks)
         penalty = np.minimum(self.mu * length / (1 + self.mu * length), BELOW_ONE)
         # NaN compares false: an unseen prompt keeps its reward.
         return np.where(rank <= self.rank_threshold, reward * (1 - penalty), reward)
+
+
+class OverlongPenalty:
+    """r ← r + p, with p falling from 0 to -1 over the last part of the allowed length.
+
+        p = 0 for ℓ ≤ L - c,   (L - c - ℓ)/c up to L,   -1 beyond
+
+    (DAPO's soft overlong punishment, arXiv 2503.14476 eq. 13, where L = 20,480 and c = 4,096.)
+    Wrong answers lose as much as right ones, so a group that is all wrong gets advantages by
+    length alone: a verified reward is no longer the only thing that teaches.
+
+    Args:
+        limit: L ≥ 1, tokens after which a completion is cut.
+        share: c / L in (0, 1], the part of the limit in which the penalty grows.
+    """
+
+    def __init__(self, limit: int, share: float = 0.2) -> None:
+        if limit < 1:
+            raise ValueError(f"limit={limit}; completions have at least one token")
+        if not 0 < share <= 1:
+            raise ValueError(f"share={share} must lie in (0, 1]; the published value is 0.2")
+        self.limit = limit
+        self.share = share
+
+    def __call__(
+        self, rewards: ArrayLike, lengths: ArrayLike, ranks: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Shaped rewards (N,), from rewards (N,) and lengths (N,) in tokens; ranks do not matter.
+
+        Raises ValueError where the shapes differ or a length is negative.
+        """
+        reward, length, _ = _checked(rewards, lengths, ranks)
+        buffer = self.share * self.limit
+        return reward + np.clip((self.limit - buffer - length) / buffer, -1.0, 0.0)
+
+
+def _checked(*columns: ArrayLike) -> list[NDArray[np.float64]]:
+    """Rewards, lengths and ranks as float64, their shapes compared."""
+    reward, length, rank = (np.asarray(x, dtype=np.float64) for x in columns)
+    if not reward.shape == length.shape == rank.shape:
+        raise ValueError(
+            f"rewards {reward.shape}, lengths {length.shape} and ranks {rank.shape} must "
+            "have one entry per rollout"
+        )
+    if (length < 0).any():
+        raise ValueError(f"lengths must not be negative, got {length.min():g}")
+    return [reward, length, rank]
