@@ -19,6 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "e3rl"
 FLOORS = (
     {
         "batch",
+        "batch_prompts",
         "batch_state",
         "seeds",
         "environment",

@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, encode, problems, scored_batch, slots
+from scripted import (
+    SEED,
+    Fit,
+    ScriptedEngine,
+    ScriptedPool,
+    encode,
+    problems,
+    scored_batch,
+    slots,
+)
 
 from e3rl.batch import RolloutBatch
+from e3rl.batch_prompts import prompt_columns
 from e3rl.budgets.base import Allocation, SingleRound
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.uniform import Uniform
@@ -18,7 +28,8 @@ from e3rl.callbacks import budget as budget_file
 from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.data.loader import collate
+from e3rl.data.loader import PromptLoader, collate
+from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutRequest
 from e3rl.seeds import derive_seed
 
@@ -168,54 +179,140 @@ def test_a_prompt_that_the_plan_leaves_out_stays_unseen() -> None:
     (batch,) = fit.watcher.trained
     state = fit.stack["budget"].state_dict()
     assert batch.group_sizes.tolist() == [0, 8]
-    assert list(state["history"]["rollouts"]) == [batch.prompt_ids[1]]
+    assert list(state["strategy"]["history"]["rollouts"]) == [batch.prompt_ids[1]]
+    assert state["lengths"]["rollouts"] == {batch.prompt_ids[1]: 8.0}
 
 
-class Ranks:
-    """Two ranks in one process: the other one holds `prompt_ids`."""
-
-    def __init__(self, prompt_ids: list[str], own: int) -> None:
-        self.prompt_ids = prompt_ids
-        self.own = own
-
-    def all_gather(self, item: Any) -> list[Any]:
-        other = self.prompt_ids if isinstance(item, list) else (self.prompt_ids, [])
-        return [item, other] if self.own == 0 else [other, item]
+def unsampled(*names: str) -> RolloutBatch:
+    return collate([Problem(x, f"{x}?", f"{x}!", source="s") for x in names], encode, ("train", 3))
 
 
-@pytest.mark.parametrize("own", [0, 1])
-def test_ranks_decide_over_all_prompts_and_take_their_own_part(
-    own: int, monkeypatch: pytest.MonkeyPatch
+def decided_by_ranks(
+    slots_of_ranks: Sequence[RolloutBudget],
+    batches: Sequence[RolloutBatch],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rule = E3Rank(n_low=2, n_high=6, n_update=2)
-    ids = ["p0", "p1", "q0", "q1", "q2"]
-    rule.observe(ids, [np.array([x]) for x in (1.0, 0.0, 1.0, 0.0, 0.0)])
-    expected = rule.decide(ids, 20, 3, 1)
-    batch = collate(problems(2), encode, ("train", 3))  # p0, p1
-    ranks = Ranks(["q0", "q1", "q2"], own)
-    monkeypatch.setattr(budget_file, "all_gather", ranks.all_gather)
-    monkeypatch.setattr(budget_file, "rank", lambda: own)
+    """Let every rank decide step 3 in epoch 1, one after the other in this process."""
+    columns = [prompt_columns(batch) for batch in batches]
     trainer: Any = type("T", (), {"num_training_batches": 2, "fit_loop": type("L", (), {})})
     trainer.fit_loop.total_batch_idx = 3
-    RolloutBudget(rule, 4).on_train_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(budget_file, "all_gather", lambda _: columns)
+    for own, (slot, batch) in enumerate(zip(slots_of_ranks, batches, strict=True)):
+        monkeypatch.setattr(budget_file, "rank", lambda own=own: own)
+        slot.on_train_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
+
+
+def test_ranks_decide_over_all_prompts_and_share_them_by_expected_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = ["p0", "p1", "q0", "q1", "q2"]
+    stacks = [RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=2), 4) for _ in range(2)]
+    for slot in stacks:
+        slot.strategy.observe(ids, [np.array([x]) for x in (1.0, 0.0, 1.0, 0.0, 0.0)])
+        slot.lengths.observe(ids, [[8], [98], [18], [38], [58]])  # with the prompt 10, 100 ...
+    expected = stacks[0].strategy.decide(ids, 20, 3, 1)
     assert isinstance(expected.plan, SingleRound)
-    assert isinstance(batch.plan, SingleRound)
-    assert batch.plan.counts == expected.plan.counts[:2]
-    assert batch.tensor("ranks").tolist() == expected.ranks[:2].tolist()
+    batches = [unsampled("p0", "p1", "q0"), unsampled("q1", "q2")]
+    before = list(batches)
+    decided_by_ranks(stacks, batches, monkeypatch)
+    assert all(one is other for one, other in zip(before, batches, strict=True))
+    assert sorted(x for batch in batches for x in batch.prompt_ids) == ids
+    assert [p for batch in batches for p in batch.prompt_ids] != ids
+    tokens = dict(zip(ids, (10, 100, 20, 40, 60), strict=True))
+    shares = []
+    for batch in batches:
+        assert isinstance(batch.plan, SingleRound)
+        rows = [ids.index(x) for x in batch.prompt_ids]
+        assert rows == sorted(rows)
+        assert batch.answers == [f"{x}!" for x in batch.prompt_ids]
+        assert batch.plan.counts == [expected.plan.counts[row] for row in rows]
+        assert batch.tensor("ranks").tolist() == expected.ranks[rows].tolist()
+        shares.append(
+            sum(n * tokens[x] for n, x in zip(batch.plan.counts, batch.prompt_ids, strict=True))
+        )
+    reported = {batch.report["budget/rank_imbalance"] for batch in batches}
+    assert reported == {max(shares) / (sum(shares) / 2)}
+    # 4 or 5 rollouts each: 100 stands against 60, 40, 20 and 10, or nearly so.
+    assert max(shares) / sum(shares) < 0.55
+
+
+def test_rollouts_do_not_depend_on_the_rank_that_samples_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def requests_of(shards: Sequence[RolloutBatch]) -> dict[tuple[str, int], tuple[Any, ...]]:
+        sampler = RolloutSampler(ScriptedEngine(), 3, SEED)
+        found = {}
+        for batch in shards:
+            batch.stream = (SEED, *batch.stream)
+            batch.temperature_of = lambda rows, samples: [1.0] * len(rows)
+            assert batch.plan is not None
+            for r in sampler._requests(batch, list(batch.plan.next(batch) or [])):
+                key = batch.prompt_ids[r.prompt], r.sample
+                found[key] = (r.seed, r.prompt_tokens, r.temperature)
+        return found
+
+    one = [unsampled("a", "b", "c", "d")]
+    two = [unsampled("a", "c"), unsampled("b", "d")]
+    for shards in (one, two):
+        stacks = [RolloutBudget(Uniform(), 4) for _ in shards]
+        for slot in stacks:
+            slot.lengths.observe(["a", "b", "c", "d"], [[99], [9], [99], [9]])
+        decided_by_ranks(stacks, shards, monkeypatch)
+    assert two[0].prompt_ids != ["a", "c"]
+    expected = requests_of(one)
+    assert len(expected) == 16
+    assert requests_of(two) == expected
+
+
+def test_all_ranks_learn_the_same_from_all_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [
+        scored_batch([[(1.0, [-1.0] * 3)], [(0.0, [-1.0]), (1.0, [-1.0] * 2)]]),
+        scored_batch([[(0.0, [-1.0] * 4)]]),
+    ]
+    batches[1].prompt_ids = ["q"]
+    sent: list[Any] = []
+    monkeypatch.setattr(budget_file, "all_gather", lambda item: sent.append(item) or [item])
+    for batch in batches:
+        RolloutBudget(Recorded(), 4).on_train_batch_end(None, None, None, batch, 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(budget_file, "all_gather", lambda _: sent)
+    rule = Recorded()
+    slot = RolloutBudget(rule, 4)
+    slot.on_train_batch_end(None, None, None, batches[0], 0)  # type: ignore[arg-type]
+    assert rule.told == [("p0", [1.0]), ("p1", [0.0, 1.0]), ("q", [0.0])]
+    assert slot.lengths.expect(["p0", "p1", "q"]).tolist() == [3.0, 1.5, 4.0]
+    # Prompts have 2 tokens: 5 + 3 + 4 on one rank, 6 on the other.
+    assert batches[0].report["rollout/rank_imbalance"] == pytest.approx(12 / 9)
+
+
+def test_one_rank_keeps_its_prompts_and_reports_no_imbalance() -> None:
+    fit = Fit(slots(budget=RolloutBudget(Uniform(), 4))).fit()
+    fresh = PromptLoader(problems(fit.n_prompts), encode, fit.per_step, SEED)
+    for batch, loaded in zip(fit.watcher.trained, fresh, strict=True):
+        assert batch.prompt_ids == loaded.prompt_ids
+        assert not [name for name in batch.report if "imbalance" in name]
 
 
 def test_rounds_that_look_at_all_prompts_are_refused_on_several_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budget_file, "all_gather", Ranks(["q0"], 0).all_gather)
-    trainer: Any = type("T", (), {"num_training_batches": 2, "fit_loop": type("L", (), {})})
-    trainer.fit_loop.total_batch_idx = 0
     with pytest.raises(ValueError, match=r"UntilSolved .* 2 ranks .* trainer.devices=1"):
-        RolloutBudget(Sequential(), 2).on_train_batch_start(
-            trainer,
-            None,  # type: ignore[arg-type]
-            collate(problems(1), encode, ("train", 0)),
-            0,
+        decided_by_ranks(
+            [RolloutBudget(Sequential(), 2)] * 2, [unsampled("a"), unsampled("b")], monkeypatch
+        )
+
+
+def test_a_budget_that_leaves_a_rank_without_rollouts_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Single(Uniform):
+        def decide(
+            self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+        ) -> Allocation:
+            return Allocation(SingleRound([total, 0]), np.full(2, np.nan))
+
+    with pytest.raises(ValueError, match="rollouts to 1 prompts, which leaves some of 2 ranks"):
+        decided_by_ranks(
+            [RolloutBudget(Single(), 2)] * 2, [unsampled("a"), unsampled("b")], monkeypatch
         )
 
 

@@ -1,19 +1,31 @@
-"""Slot `budget`: how many rollouts each prompt of the step gets."""
+"""Slot `budget`: how many rollouts each prompt of the step gets, and which rank samples it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from lightning import LightningModule, Trainer
+from numpy.typing import NDArray
 
-from e3rl.batch import RolloutBatch
+from e3rl.batch import Plan, RolloutBatch
+from e3rl.batch_prompts import Columns, hold_prompts, join_columns, prompt_columns
 from e3rl.budgets.base import Budget, SingleRound
+from e3rl.budgets.keys import prompt_keys
+from e3rl.budgets.lengths import CompletionLengths
 from e3rl.callbacks.slot import Slot, undecided
 from e3rl.reduce import all_gather, rank
+from e3rl.state import require_keys
+from e3rl.statistics.balance import balance, imbalance
 
 
 class RolloutBudget(Slot):
     """Decides over the prompts of all ranks, learns from the rewards of all ranks.
+
+    Ranks wait for each other in every update, and budgets are uneven on purpose. So once the
+    counts are known, whole groups are given to ranks anew, such that all have the same number of
+    tokens to expect. Rollouts do not depend on who samples them: their seeds derive from the
+    prompt.
 
     Args:
         strategy: the allocation rule (`budgets/`).
@@ -28,6 +40,7 @@ class RolloutBudget(Slot):
             raise ValueError(f"rollouts_per_prompt={rollouts_per_prompt}: use at least 1")
         self.strategy = strategy
         self.rollouts_per_prompt = rollouts_per_prompt
+        self.lengths = CompletionLengths()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
@@ -37,23 +50,33 @@ class RolloutBudget(Slot):
             self._decide(each, step, int(step // trainer.num_training_batches))
 
     def _decide(self, batch: RolloutBatch, step: int, epoch: int) -> None:
-        shards = all_gather(batch.prompt_ids)
-        ids = [prompt_id for shard in shards for prompt_id in shard]
-        total = self.rollouts_per_prompt * len(ids)
-        allocation = self.strategy.decide(ids, total, step, epoch)
-        start = sum(len(shard) for shard in shards[: rank()])
-        own = slice(start, start + batch.n_prompts)
-        batch.ranks = torch.from_numpy(allocation.ranks[own].copy())
-        batch.plan = allocation.plan
+        """Write plan and ranks; with several ranks, exchange the prompts they are about."""
+        shards = all_gather(prompt_columns(batch))
+        columns = join_columns(shards)
+        ids = columns["prompt_ids"]
+        allocation = self.strategy.decide(ids, self.rollouts_per_prompt * len(ids), step, epoch)
         batch.report |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
+        plan, rows = allocation.plan, list(range(len(ids)))
         if len(shards) > 1:
-            if not isinstance(allocation.plan, SingleRound):
-                raise ValueError(
-                    f"{type(allocation.plan).__name__} decides round by round over all prompts, "
-                    f"which {len(shards)} ranks cannot share: use trainer.devices=1 or a budget "
-                    "with all counts known beforehand"
-                )
-            batch.plan = SingleRound(allocation.plan.counts[own])
+            counts = _known_counts(plan, len(shards))
+            load = counts * self._tokens_of_a_rollout(columns)
+            holder = balance(load, len(shards), prompt_keys(0, step, ids))
+            rows = np.flatnonzero(holder == rank()).tolist()
+            hold_prompts(batch, columns, rows)
+            plan = SingleRound(counts[rows])
+            shares = np.bincount(holder, weights=load, minlength=len(shards))
+            batch.report["budget/rank_imbalance"] = imbalance(shares)
+        batch.plan = plan
+        batch.ranks = torch.from_numpy(allocation.ranks[rows].copy())
+
+    def _tokens_of_a_rollout(self, columns: Columns) -> NDArray[np.float64]:
+        """(B,) tokens to expect, prompt and completion.
+
+        The prompt counts for every rollout: an engine may compute it once a group, but the
+        update, which takes longer, goes over it with each of them.
+        """
+        prompts = np.array([len(tokens) for tokens in columns["prompt_tokens"]])
+        return prompts + self.lengths.expect(columns["prompt_ids"])
 
     def on_train_batch_end(
         self,
@@ -63,13 +86,45 @@ class RolloutBudget(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
-        correct, group = batch.tensor("correct").double().cpu(), batch.tensor("group").cpu()
-        rewards = [correct[group == row].numpy() for row in range(batch.n_prompts)]
-        for ids, arrays in all_gather((batch.prompt_ids, rewards)):
+        rewards = _by_prompt(batch, "correct")
+        lengths = _by_prompt(batch, "completion_mask")
+        tokens = float(batch.tensor("lengths").sum())
+        shards = all_gather((batch.prompt_ids, rewards, lengths, tokens))
+        for ids, arrays, _, _ in shards:
             self.strategy.observe(ids, arrays)
+        self.lengths.observe(
+            [i for ids, *_ in shards for i in ids], [x for _, _, xs, _ in shards for x in xs]
+        )
+        if len(shards) > 1:
+            batch.report["rollout/rank_imbalance"] = imbalance([each for *_, each in shards])
 
     def state_dict(self) -> dict[str, Any]:
-        return self.strategy.state_dict()
+        return {"strategy": self.strategy.state_dict(), "lengths": self.lengths.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self.strategy.load_state_dict(state_dict)
+        require_keys("RolloutBudget", state_dict, ("strategy", "lengths"))
+        self.strategy.load_state_dict(state_dict["strategy"])
+        self.lengths.load_state_dict(state_dict["lengths"])
+
+
+def _known_counts(plan: Plan, n_ranks: int) -> NDArray[np.int64]:
+    """(B,) rollouts per prompt; ValueError where they are not known, or too few prompts get any."""
+    if not isinstance(plan, SingleRound):
+        raise ValueError(
+            f"{type(plan).__name__} decides round by round over all prompts, which {n_ranks} "
+            "ranks cannot share: use trainer.devices=1 or a budget with all counts known beforehand"
+        )
+    counts = np.array(plan.counts, dtype=np.int64)
+    if (sampled := int((counts > 0).sum())) < n_ranks:
+        raise ValueError(
+            f"the budget gives rollouts to {sampled} prompts, which leaves some of {n_ranks} ranks "
+            "without any: use a budget with a minimum per prompt, or fewer trainer.devices"
+        )
+    return counts
+
+
+def _by_prompt(batch: RolloutBatch, name: str) -> Sequence[NDArray[np.float64]]:
+    """Per prompt the values of its rollouts; those of (N, T) fields are summed over tokens."""
+    values, group = batch.tensor(name).double().cpu(), batch.tensor("group").cpu()
+    values = values.flatten(1).sum(dim=1) if values.ndim > 1 else values
+    return [values[group == row].numpy() for row in range(batch.n_prompts)]
