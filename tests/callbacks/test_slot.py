@@ -43,7 +43,12 @@ def moved_behind(name: str, other: str) -> dict[str, Any]:
 def composed(*overrides: str) -> DictConfig:
     register_resolvers()
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        fixed = ["vocabulary_size=34", "paths.run_dir=unused", "logger=ledger_only"]
+        fixed = [
+            "engine=transformers",
+            "vocabulary_size=34",
+            "paths.run_dir=unused",
+            "logger=ledger_only",
+        ]
         return compose("train", [*fixed, *overrides])
 
 
