@@ -19,7 +19,7 @@ from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
-from e3rl.engines.weights import check_finite
+from e3rl.engines.weights import check_finite, is_sharded
 from e3rl.policy import Policy
 
 
@@ -44,10 +44,16 @@ class TransformersEngine:
     def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Take over the policy's weights as they are.
 
-        Raises FloatingPointError naming the first parameter that is not finite.
+        Raises FloatingPointError naming the first parameter that is not finite, ValueError for a
+        sharded policy.
         """
         if policy is self._policy and version == self._version:
             return
+        if is_sharded(policy.model):  # ranks would sample different numbers of tokens, and hang
+            raise ValueError(
+                "engine=transformers samples with the policy itself, which is sharded over ranks: "
+                "use engine=vllm, which holds weights of its own"
+            )
         check_finite(policy.model, version)
         self._policy, self._version = policy, version
 

@@ -25,6 +25,7 @@ from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_
 from e3rl.engines.progress import notice, rollout_bar
 from e3rl.engines.vllm_build import build, check_installed, release, sampling_of, shut_down
 from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout
+from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, together
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weights import (
     Shapes,
@@ -35,9 +36,7 @@ from e3rl.engines.weights import (
     named_weights,
 )
 from e3rl.policy import Policy
-
-# What vLLM's weight loaders raise for weights that they cannot take.
-LOAD_ERRORS = (ValueError, AssertionError, KeyError, AttributeError, RuntimeError)
+from e3rl.reduce import all_gather
 
 FIRST_TOKENS = "vLLM samples its first tokens (compiles up to a minute, once a machine) ..."
 log = logging.getLogger(__name__)
@@ -179,9 +178,12 @@ class VLLMEngine:
         self._loop.abort()
         self._wake(["weights"])
         on_cpu = policy.device.type == "cpu"
-        weights: Iterator[Any] = named_weights(policy.model, tied_head=on_cpu)
+        weights: Weights = named_weights(policy.model, tied_head=on_cpu)
         if self.settings.tensor_parallel_size > 1:  # it travels to other processes
             weights = iter([(name, value.cpu()) for name, value in weights])
+        together(self._load, weights)
+
+    def _load(self, weights: Weights) -> None:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self._wake(["kv_cache"])
         if not self._llm.reset_prefix_cache():
@@ -213,7 +215,8 @@ class VLLMEngine:
         )
         with notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
             sampled = list(self._loop.run(requests, stop_ids=()))
-        gaps = canary_gaps(policy, [to_rollout(f, policy, self._version) for f in sampled])
+        own_gaps = canary_gaps(policy, [to_rollout(f, policy, self._version) for f in sampled])
+        gaps = torch.cat(all_gather(own_gaps))  # where one rank's engine is wrong, all must stop
         self._metrics["engine/canary_mean"] = float(gaps.mean())
         self._metrics["engine/canary_max"] = float(gaps.max())
         self._metrics["engine/canary_s"] = time.monotonic() - started

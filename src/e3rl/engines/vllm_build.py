@@ -19,6 +19,7 @@ import torch
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import notice
 from e3rl.engines.vllm_loop import undisturbed
+from e3rl.engines.vllm_parallel import placed
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
 from e3rl.engines.weights import dtype_name
 from e3rl.policy import Policy
@@ -51,7 +52,10 @@ def check_installed() -> None:
 def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     """A `vllm.LLM` of the policy's configuration with dummy weights, in this process.
 
-    Raises RuntimeError where vLLM has been told to run in a process of its own.
+    All ranks must build theirs at the same time.
+
+    Raises RuntimeError where vLLM has been told to run in a process of its own, ValueError for
+    tensor parallelism within data-parallel ranks.
     """
     check_in_process()
     config = copy.deepcopy(policy.model.config)
@@ -61,8 +65,9 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
         _world.is_own = not torch.distributed.is_initialized()
     with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
         config.save_pretrained(folder)
-        with undisturbed(), notice(STARTING, progress):
-            llm = _start(folder, arguments)
+        place = placed(settings.tensor_parallel_size, policy.device)
+        with place as own, undisturbed(), notice(STARTING, progress):
+            llm = _start(folder, arguments | own)
     _world.llms.add(llm)
     return llm
 

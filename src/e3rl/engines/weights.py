@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from e3rl.reduce import all_sum
+
 HEAD = "lm_head.weight"
 SHOWN = 3  # names that a message lists
 
@@ -17,6 +19,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 def dtype_name(model: Any) -> str:
     """Precision of a model's weights, such as "float32"."""
     return str(next(model.parameters()).dtype).removeprefix("torch.")
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether ranks hold parts of the parameters, so that using them takes all ranks."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def expected_shapes(model: Any) -> Shapes:
@@ -53,14 +60,14 @@ def check_shapes(model: Any, expected: Shapes) -> None:
 
 
 def check_finite(model: Any, version: int) -> None:
-    """Raise FloatingPointError naming the first parameter that is not finite."""
+    """Raise FloatingPointError, on all ranks, naming the first parameter not finite on any rank."""
     names = [name for name, _ in model.named_parameters()]
-    flags = [_whole(torch.isfinite(p).all()) for p in model.parameters()]
+    flags = [~torch.isfinite(_own_part(p)).all() for p in model.parameters()]
     if not flags:
         return
-    finite = torch.stack(flags)  # one transfer from the device
-    if not bool(finite.all()):
-        name = names[int((~finite).nonzero()[0])]
+    broken = all_sum(torch.stack(flags).tolist())  # one transfer from the device
+    if any(broken):
+        name = next(name for name, ranks in zip(names, broken, strict=True) if ranks)
         raise FloatingPointError(
             f"weights of {name} are not finite at policy version {version}: the last "
             "update diverged; lower the learning rate or resume an earlier checkpoint"
@@ -78,6 +85,10 @@ def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
         yield name, _whole(parameter.detach())
     if tied_head and model.config.get_text_config().tie_word_embeddings:
         yield HEAD, _whole(model.get_output_embeddings().weight.detach())
+
+
+def _own_part(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _whole(value: Tensor) -> Tensor:

@@ -1,0 +1,96 @@
+"""vLLM beside other ranks, and in several processes of its own.
+
+With data-parallel ranks every rank has an engine of its own, in its process and on its device; the
+engines share nothing but process groups, which all ranks make and leave together. So whatever one
+rank finds out that makes it build an engine anew must be known to all: `together` sees to that.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from e3rl.reduce import all_gather, rank, world_size
+
+Weights = Iterator[tuple[str, Tensor]]
+# What vLLM's weight loaders raise for weights that they cannot take.
+LOAD_ERRORS = (ValueError, AssertionError, KeyError, AttributeError, RuntimeError)
+
+
+class OtherRankError(RuntimeError):
+    """The vLLM of another rank did not take the weights."""
+
+
+@contextmanager
+def placed(tensor_parallel_size: int, device: torch.device) -> Iterator[dict[str, Any]]:
+    """The arguments that `vllm.LLM` needs about processes, and the environment that goes with them.
+
+    Alone it runs in this process; with ranks in each of theirs, on the device that the rank
+    trains on (vLLM's own choice would be the first one for all of them); tensor parallelism gets
+    worker processes, whose effects on this one are undone.
+
+    Raises ValueError for tensor parallelism within data-parallel ranks.
+    """
+    ranks = world_size()
+    if tensor_parallel_size > 1 and ranks > 1:
+        raise ValueError(
+            f"engine.settings.tensor_parallel_size={tensor_parallel_size} with {ranks} ranks: "
+            "each rank has an engine of its own; use tensor_parallel_size=1, or trainer.devices=1"
+        )
+    environment: dict[str, str] = {}
+    arguments: dict[str, Any] = {}
+    if ranks > 1:
+        local = rank() if device.index is None else device.index
+        environment = {"RANK": str(rank()), "LOCAL_RANK": str(local)}
+        arguments = {"distributed_executor_backend": "external_launcher"}
+    elif tensor_parallel_size > 1:
+        # Without it vLLM wants a NUMA node for each worker.
+        bind = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": bind}
+        arguments = {"distributed_executor_backend": "mp"}
+    with _own_environment(environment):
+        yield arguments
+
+
+def together(load: Callable[[Weights], None], weights: Weights) -> None:
+    """Let every rank load its engine's weights; where one cannot, all raise.
+
+    Sharded weights are gathered by all ranks one after the other while they are taken from the
+    iterator, so a rank that fails goes on taking them, for the sake of the others.
+
+    Raises OtherRankError where only others failed.
+    """
+    error: Exception | None = None
+    try:
+        load(weights)
+    except LOAD_ERRORS as caught:
+        error = caught
+        for _ in weights:
+            pass
+    reasons = all_gather(None if error is None else repr(error))
+    if error is not None:
+        raise error
+    for failed, reason in enumerate(reasons):
+        if reason is not None:
+            raise OtherRankError(f"rank {failed} did not take the weights: {reason}")
+
+
+@contextmanager
+def _own_environment(changes: dict[str, str]) -> Iterator[None]:
+    """Put variables into the environment, and back; also the thread counts that vLLM changes."""
+    before = {name: os.environ.get(name) for name in (*changes, "OMP_NUM_THREADS")}
+    threads = torch.get_num_threads()
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

@@ -1,0 +1,54 @@
+"""Run by test_run_on_two_ranks.py: `python ddp_run.py FOLDER OVERRIDE ...` is a whole tiny run.
+
+Lightning starts the second rank by the same command.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import E3, configuration, only_train
+
+from e3rl import running
+from e3rl.batch import RolloutBatch
+from e3rl.environment import prepare
+from e3rl.module import GRPOModule
+
+OVERRIDES = (*E3, "checkpoint_every=3")
+Steps = list[dict[str, list[list[int]]]]
+
+
+def rollouts_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:
+    """Tokens of every rollout, by prompt id."""
+    found: dict[str, list[list[int]]] = {prompt_id: [] for prompt_id in batch.prompt_ids}
+    lengths, tokens = batch.tensor("lengths"), batch.tensor("tokens")
+    for row, group in enumerate(batch.tensor("group").tolist()):
+        found[batch.prompt_ids[group]].append(tokens[row, : lengths[row]].tolist())
+    return found
+
+
+def train(folder: Path, *overrides: str) -> Steps:
+    """This rank's rollouts of every step."""
+    steps: Steps = []
+    step = GRPOModule.training_step
+
+    def recorded(module: GRPOModule, batch: RolloutBatch, batch_idx: int) -> None:
+        steps.append(rollouts_of(batch))
+        step(module, batch, batch_idx)
+
+    with pytest.MonkeyPatch.context() as patch:
+        only_train(patch)
+        patch.setattr(GRPOModule, "training_step", recorded)
+        running.execute(configuration(folder / "run", *OVERRIDES, *overrides))
+    return steps
+
+
+if __name__ == "__main__":
+    prepare()
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    mine = train(place, *sys.argv[2:])
+    (place / f"rank{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(mine))
