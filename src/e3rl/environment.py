@@ -28,6 +28,8 @@ DEFAULTS = {
     # The first rollouts with vLLM compile for some twenty seconds; the default folder is a
     # temporary one, from which machines forget the result.
     "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
+    # Headers are compiled in advance by default: seconds, and 150 MB in the temporary folder.
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
 
 

@@ -253,11 +253,16 @@ def test_an_engine_broken_by_a_transfer_is_built_anew(policy, engine, changed, m
         for name, weight in whole(model, tied_head):
             yield name, weight[..., :-1] if next(torn, False) else weight
 
+    version, requests = next(VERSIONS), many(policy)
+    engine.sync(changed, version)
+    undisturbed = by_place(engine.generate(requests))
+    engine.sync(policy, next(VERSIONS))
     monkeypatch.setattr(vllm_engine, "named_weights", once_torn)
     before = engine._llm
-    engine.sync(changed, next(VERSIONS))
+    engine.sync(changed, version)
     assert engine._llm is not before
-    assert largest_gap(changed, engine.generate(many(policy, 1))) < 1e-4
+    assert by_place(engine.generate(requests)) == undisturbed  # the same seeds, the same rollouts
+    assert largest_gap(changed, undisturbed.values()) < 1e-4
 
 
 def test_a_transfer_that_keeps_failing_ends_the_run_and_the_next_sync_recovers(

@@ -4,6 +4,7 @@ What vLLM does to a process on the way in is undone; what it would do on the way
 groups that others have made and to other engines, it is kept from.
 """
 
+import atexit
 import copy
 import gc
 import importlib.util
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
-import torch
+from torch import distributed
 
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import notice
@@ -60,9 +61,10 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     check_in_process()
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
-    arguments = settings.arguments(dtype_name(policy.model), policy.device.type == "cpu")
+    on_cpu = policy.device.type == "cpu"
+    arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
-        _world.is_own = not torch.distributed.is_initialized()
+        _found_world(on_cpu)
     with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
         config.save_pretrained(folder)
         place = placed(settings.tensor_parallel_size, policy.device)
@@ -70,6 +72,18 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
             llm = _start(folder, arguments | own)
     _world.llms.add(llm)
     return llm
+
+
+def _found_world(on_cpu: bool) -> None:
+    """Take note of whose process group it is going to be; on CPU, make one of this process alone.
+
+    vLLM's own meets through a file in the temporary folder, which stays there when the process is
+    killed.
+    """
+    _world.is_own = not distributed.is_initialized()
+    if _world.is_own and on_cpu:
+        store = distributed.HashStore()  # type: ignore[attr-defined]
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
 def _start(folder: str, arguments: dict[str, Any]) -> Any:
@@ -117,6 +131,15 @@ def shut_down(llm: Any) -> None:
     core.model_executor.shutdown()
     core.scheduler.shutdown()
     gc.unfreeze()  # vLLM has frozen what was there when it started
+
+
+@atexit.register
+def end_all() -> None:
+    """End what nobody has closed, such as an engine of a script that an exception ended."""
+    if _world.llms:
+        for llm in list(_world.llms):
+            shut_down(llm)
+        release()
 
 
 def release() -> None:

@@ -8,6 +8,7 @@ new interpreter. Each has a pipe of its own, so that a killed one leaves no lock
 
 import multiprocessing
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from types import TracebackType
 
@@ -111,7 +113,7 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=serve,
-            args=(theirs, self.function, self.deadline_s, self.memory_limit_mb),
+            args=(theirs, self.function, self.deadline_s, self.memory_limit_mb, own_folder()),
             name="reward-worker",
             daemon=True,
         )
@@ -129,25 +131,49 @@ class Worker:
             )
 
 
-def serve(pipe: Connection, compare: Compare, deadline_s: float, memory_limit_mb: int) -> None:
+def serve(
+    pipe: Connection,
+    compare: Compare,
+    deadline_s: float,
+    memory_limit_mb: int,
+    folder: str | None = None,
+) -> None:
     """The life of a worker process: compare until the other end of the pipe is closed.
 
     An alarm, whose default action ends the process even inside C code, sees to it that a trainer
     that is killed leaves no hanging worker behind.
     """
     prepare(memory_limit_mb)
-    pipe.send(True)
-    while True:
-        try:
+    try:
+        pipe.send(True)
+        while True:
             gold, answer = pipe.recv()
-        except HUNG_UP:
-            return
-        signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
-        started = time.process_time()
-        with CarriedOver(pipe):
-            verdict = compare(gold, answer)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        pipe.send(Comparison(verdict, time.process_time() - started))
+            signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
+            started = time.process_time()
+            with CarriedOver(pipe):
+                verdict = compare(gold, answer)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            pipe.send(Comparison(verdict, time.process_time() - started))
+    except HUNG_UP:
+        clear_up(folder)
+
+
+def own_folder() -> str | None:
+    """The temporary folder that multiprocessing has made for this process and its children.
+
+    It holds the socket of the server that workers are forked from. None where this process is
+    itself a child: the folder is its parent's then.
+    """
+    return get_temp_dir() if multiprocessing.parent_process() is None else None
+
+
+def clear_up(folder: str | None) -> None:
+    """Remove the trainer's temporary folder if it was killed before it could do so."""
+    trainer = multiprocessing.parent_process()
+    if trainer is not None and folder is not None:
+        trainer.join(GRACE_S)
+        if not trainer.is_alive():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class CarriedOver:
