@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.seeds import derive_seed
+from e3rl.seeds import derive_seed, derive_seeds
 
 PARTS = st.lists(st.one_of(st.integers(), st.text(alphabet="ab1:", max_size=3)), max_size=4)
 
@@ -37,3 +37,8 @@ def test_every_seed_is_one_that_torch_takes(parts):
     seed = derive_seed(*parts)
     assert 0 <= seed < 2**63
     assert torch.Generator().manual_seed(seed).initial_seed() == seed
+
+
+@given(PARTS, st.lists(st.text(max_size=4), max_size=4))
+def test_seeds_with_a_common_head_are_the_same_seeds(head, tails):
+    assert derive_seeds(tuple(head), tails) == [derive_seed(*head, tail) for tail in tails]

@@ -1,6 +1,7 @@
 """Every random number derives from what it is for, never from how many were drawn before."""
 
 import hashlib
+from collections.abc import Iterable
 
 SEED_BITS = 63
 
@@ -12,5 +13,21 @@ def derive_seed(*parts: int | str) -> int:
     which seeds are asked for, so a resumed or re-batched run draws the same tokens.
     """
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return _seed(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def derive_seeds(head: tuple[int | str, ...], tails: Iterable[str]) -> list[int]:
+    """`derive_seed(*head, tail)` of every tail, with the head hashed only once."""
+    text = "".join(f"{type(part).__name__}:{part}\x1f" for part in head)
+    start = hashlib.blake2b(f"{text}str:".encode(), digest_size=8)
+
+    def finished(tail: str) -> bytes:
+        rest = start.copy()
+        rest.update(tail.encode())
+        return rest.digest()
+
+    return [_seed(finished(tail)) for tail in tails]
+
+
+def _seed(digest: bytes) -> int:
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)

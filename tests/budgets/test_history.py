@@ -48,3 +48,49 @@ def test_ids_and_rewards_must_pair_up() -> None:
 def test_decay_outside_its_range_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match=f"decay={decay}"):
         RewardHistory(decay)
+
+
+def test_a_prompt_that_occurs_twice_is_visited_twice() -> None:
+    one, other = RewardHistory(decay=0.5), RewardHistory(decay=0.5)
+    visits = [np.array([1.0, 1.0]), np.array([0.0]), np.array([1.0, 0.0])]
+    one.observe(["a", "b", "a"], visits)
+    for prompt_id, rewards in zip(["a", "b", "a"], visits, strict=True):
+        other.observe([prompt_id], [rewards])
+    assert one.state_dict() == other.state_dict()
+    assert one.means() == {"a": 2 / 3, "b": 0.0}  # (0.5·2 + 1) / (0.5·2 + 2)
+
+
+def test_counts_of_prompts_never_seen_are_zero() -> None:
+    history = RewardHistory()
+    assert history.counts(["new"]).tolist() == [[0], [0]]
+    history.observe(["a", "b"], [np.ones(3), np.zeros(2)])
+    assert history.counts(["new", "b", "a"]).tolist() == [[0, 0, 3], [0, 2, 3]]
+
+
+def test_the_posterior_is_the_recursion_with_a_discounted_prior() -> None:
+    history, a, b, decay = RewardHistory(decay=0.5), 1.0, 2.0, 0.5
+    for right, n in [(3, 8), (0, 4), (5, 6)]:
+        history.observe(["x"], [np.repeat([1.0, 0.0], [right, n - right])])
+        a = decay * a + (1 - decay) * 1.0 + right
+        b = decay * b + (1 - decay) * 2.0 + n - right
+    found = history.posterior(["x", "new"], (1.0, 2.0))
+    assert found.a.tolist() == pytest.approx([a, 1])
+    assert found.b.tolist() == pytest.approx([b, 2])
+
+
+def test_a_restored_history_goes_on_as_if_never_stopped() -> None:
+    history = RewardHistory(decay=0.7)
+    history.observe(["b", "a"], [np.ones(3), np.zeros(2)])
+    restored = RewardHistory(decay=0.7)
+    restored.load_state_dict(history.state_dict())
+    for each in (history, restored):
+        each.observe(["c", "a"], [np.ones(1), np.ones(1)])
+    assert restored.state_dict() == history.state_dict()
+    assert list(restored.means()) == ["b", "a", "c"]
+
+
+def test_an_empty_history_has_an_empty_state() -> None:
+    restored = RewardHistory()
+    restored.load_state_dict(RewardHistory().state_dict())
+    assert restored.state_dict() == {"rewards": {}, "rollouts": {}}
+    assert restored.means() == {}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.statistics.apportion import greedy_marginal_gain, water_fill
+from e3rl.statistics.apportion import water_fill
 
 EIGHTHS = np.arange(8) / 8
 PASS_RATES = np.array([0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1 / 9])
@@ -70,8 +70,6 @@ def test_the_smaller_key_wins_the_last_rollout():
 def test_an_impossible_total_is_named_with_both_bounds(total, n_min, n_max, numbers):
     with pytest.raises(ValueError, match=numbers):
         water_fill([0.1, 0.9], total, n_min, n_max, by_index(2))
-    with pytest.raises(ValueError, match=numbers):
-        greedy_marginal_gain(lambda i, n: 1.0, total, n_min, n_max, by_index(2))
 
 
 @pytest.mark.parametrize(
@@ -149,62 +147,3 @@ def test_no_count_is_a_whole_rollout_away_from_the_bisected_share(weights, extra
     shares = np.minimum(high * weights, 10)
     counts = water_fill(weights, total, 0, 10, by_index(weights.size))
     assert (np.abs(counts - shares) < 1 + 1e-6).all()
-
-
-def knapsack_gain(i, n):
-    p = PASS_RATES[i]
-    return (p**n * (1 - p) + (1 - p) ** n * p) * p * (1 - p) ** 2
-
-
-def test_knapsack_utilities_give_the_golden_counts_and_value():
-    counts = greedy_marginal_gain(knapsack_gain, 64, 2, 32, by_index(8))
-    assert counts.tolist() == [2, 16, 11, 7, 8, 2, 2, 16]
-    p = PASS_RATES
-    value = ((1 - p**counts - (1 - p) ** counts) * p * (1 - p) ** 2).sum()
-    assert value == pytest.approx(0.442749, abs=5e-7)
-
-
-def test_hit_utilities_give_the_golden_counts():
-    posteriors = [(1, 9), (1, 3), (3, 7), (5, 5), (9, 1)]
-
-    def gain(i, n):
-        a, b = posteriors[i]
-        misses = np.prod([(b + j) / (a + b + j) for j in range(n)])
-        return a / (a + b + n) * misses
-
-    counts = greedy_marginal_gain(gain, 40, 2, 40, by_index(5))
-    assert counts.tolist() == [13, 10, 9, 6, 2]
-
-
-@given(
-    st.lists(st.floats(0.02, 0.98), min_size=1, max_size=4),
-    st.integers(0, 8),
-    st.integers(1, 4),
-)
-@settings(deadline=None, max_examples=60)
-def test_greedy_reaches_the_best_value_of_all_allocations(rates, total, cap):
-    total = min(total, cap * len(rates))
-
-    def utility(i, n):
-        return 1 - (1 - rates[i]) ** n
-
-    counts = greedy_marginal_gain(
-        lambda i, n: utility(i, n + 1) - utility(i, n), total, 0, cap, by_index(len(rates))
-    )
-    best = max(
-        sum(utility(i, n) for i, n in enumerate(split))
-        for split in itertools.product(range(cap + 1), repeat=len(rates))
-        if sum(split) == total
-    )
-    assert counts.sum() == total
-    assert sum(utility(i, n) for i, n in enumerate(counts)) == pytest.approx(best)
-
-
-def test_equal_gains_follow_the_keys_wherever_the_prompt_stands():
-    keys = np.array([3, 1, 2], dtype=np.uint64)
-    assert greedy_marginal_gain(lambda i, n: -n, 5, 0, 9, keys).tolist() == [1, 2, 2]
-
-
-def test_a_gain_that_is_not_a_number_is_named():
-    with pytest.raises(ValueError, match=r"gains\(0, 1\) is NaN"):
-        greedy_marginal_gain(lambda i, n: float("nan"), 3, 1, 4, by_index(1))

@@ -1,23 +1,26 @@
 """What is known about every prompt seen so far: its rewards and its rollouts."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from e3rl.budgets.posterior import BetaPosterior
 from e3rl.state import require_keys
 
 
 class RewardHistory:
-    """Cumulative reward and rollout counts by prompt id.
+    """Discounted reward and rollout counts by prompt id, the one statistic of all budget rules.
 
         Rᵢ ← λ·Rᵢ + Σⱼ rᵢⱼ,   Cᵢ ← λ·Cᵢ + nᵢ,   mean = Rᵢ/Cᵢ
 
     at every visit of prompt i. λ = 1 is the published lifetime mean (arXiv 2505.18573 section
     3.1), which grows stale and, where the budgets differ, weighs later visits by their rollouts;
-    λ < 1 forgets old visits.
+    λ < 1 forgets old visits. The same two numbers make the Beta posterior of the pass rate.
+
+    Counts lie in arrays, one row per prompt in the order of first sight, so that a million prompts
+    are a matter of a second.
 
     Args:
         decay: λ in (0, 1].
@@ -29,12 +32,12 @@ class RewardHistory:
                 f"decay={decay} must lie in (0, 1]; 1 keeps every visit, 0.5 halves their weight"
             )
         self.decay = decay
-        self._rewards: dict[str, float] = {}
-        self._rollouts: dict[str, float] = {}
+        self._row: dict[str, int] = {}
+        self._counts = np.zeros((2, 0))  # R and C by row; there may be more rows than prompts
 
     def __len__(self) -> int:
         """Prompts seen."""
-        return len(self._rollouts)
+        return len(self._row)
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Add one visit per prompt; prompts without a rollout were not visited.
@@ -42,31 +45,67 @@ class RewardHistory:
         Raises ValueError for rewards outside [0, 1] (NaN included), and where the number of ids
         differs from the number of reward arrays.
         """
-        for prompt_id, values in zip(prompt_ids, rewards, strict=True):
-            if len(values) == 0:
-                continue
-            if not all(0 <= value <= 1 for value in values):
-                raise ValueError(
-                    f"prompt {prompt_id}: rewards {list(values)} outside [0, 1]; budgets learn "
-                    "from the verifier's raw 0/1, not from shaped rewards"
-                )
-            old_reward = self.decay * self._rewards.get(prompt_id, 0.0)
-            old_rollouts = self.decay * self._rollouts.get(prompt_id, 0.0)
-            self._rewards[prompt_id] = old_reward + math.fsum(values)
-            self._rollouts[prompt_id] = old_rollouts + len(values)
+        visits = [(x, values) for x, values in zip(prompt_ids, rewards, strict=True) if len(values)]
+        if not visits:
+            return
+        sizes = np.array([len(values) for _, values in visits])
+        flat = np.concatenate([values for _, values in visits]).astype(np.float64)
+        starts = np.cumsum(sizes) - sizes
+        bad = ~((flat >= 0) & (flat <= 1))
+        if bad.any():
+            prompt_id, values = visits[int(np.searchsorted(starts, bad.argmax(), "right")) - 1]
+            raise ValueError(
+                f"prompt {prompt_id}: rewards {list(values)} outside [0, 1]; budgets learn "
+                "from the verifier's raw 0/1, not from shaped rewards"
+            )
+        rows = np.array([self._row.setdefault(x, len(self._row)) for x, _ in visits])
+        self._add(rows, np.stack([np.add.reduceat(flat, starts), sizes]))
+
+    def _add(self, rows: NDArray[np.int64], visits: NDArray[np.float64]) -> None:
+        missing = len(self) - self._counts.shape[1]
+        if missing > 0:
+            room = np.zeros((2, max(missing, self._counts.shape[1])))
+            self._counts = np.concatenate([self._counts, room], axis=1)
+        while rows.size:  # a second time only where a prompt occurs twice: one visit after another
+            _, first = np.unique(rows, return_index=True)
+            now = rows[first]
+            self._counts[:, now] = self.decay * self._counts[:, now] + visits[:, first]
+            rows, visits = np.delete(rows, first), np.delete(visits, first, axis=1)
 
     def means(self) -> dict[str, float]:
         """Mean reward in [0, 1] of every prompt seen."""
-        return {key: self._rewards[key] / count for key, count in self._rollouts.items()}
+        rewards, rollouts = self._counts[:, : len(self)]
+        return dict(zip(self._row, (rewards / rollouts).tolist(), strict=True))
+
+    def counts(self, prompt_ids: Sequence[str]) -> NDArray[np.float64]:
+        """(2, B) rewards and rollouts, 0 for prompts never seen."""
+        rows = np.array([self._row.get(x, -1) for x in prompt_ids], dtype=np.int64)
+        found = np.zeros((2, rows.size))
+        found[:, rows >= 0] = self._counts[:, rows[rows >= 0]]
+        return found
+
+    def posterior(self, prompt_ids: Sequence[str], prior: tuple[float, float]) -> BetaPosterior:
+        """Beliefs about the pass rates; the prior (a₀, b₀) itself for prompts never seen."""
+        rewards, rollouts = self.counts(prompt_ids)
+        return BetaPosterior(prior[0] + rewards, prior[1] + rollouts - rewards)
 
     def never_solved(self, prompt_ids: Sequence[str]) -> NDArray[np.bool_]:
         """(B,) True for prompts that were seen and never earned a reward."""
-        return np.array([self._rewards.get(prompt_id) == 0 for prompt_id in prompt_ids])
+        rewards, rollouts = self.counts(prompt_ids)
+        unsolved: NDArray[np.bool_] = (rewards == 0) & (rollouts > 0)
+        return unsolved
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rewards": dict(self._rewards), "rollouts": dict(self._rollouts)}
+        rewards, rollouts = self._counts[:, : len(self)].tolist()
+        return {
+            "rewards": dict(zip(self._row, rewards, strict=True)),
+            "rollouts": dict(zip(self._row, rollouts, strict=True)),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         require_keys("RewardHistory", state, ("rewards", "rollouts"))
-        self._rewards = dict(state["rewards"])
-        self._rollouts = dict(state["rollouts"])
+        rollouts = state["rollouts"]
+        self._row = {prompt_id: row for row, prompt_id in enumerate(rollouts)}
+        self._counts = np.array(
+            [[state["rewards"][x] for x in rollouts], list(rollouts.values())], dtype=np.float64
+        ).reshape(2, len(rollouts))

@@ -1,8 +1,6 @@
-"""Splitting a fixed number of rollouts over prompts in whole numbers, within bounds."""
+"""Splitting a fixed number of rollouts over prompts in proportion to weights, within bounds."""
 
-import heapq
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,7 +48,7 @@ def water_fill(
         raise ValueError(f"weights {weight.shape} and keys {key.shape} must both be (B,)")
     if not np.isfinite(weight).all() or (weight < 0).any():
         raise ValueError(f"weights must be finite and >= 0, got {weight[:8].tolist()} ...")
-    low, high = _bounds(n_min, n_max, weight.size, total)
+    low, high = whole_bounds(n_min, n_max, weight.size, total)
     capacity, extra = high - low, total - int(low.sum())
     if extra == 0:
         return low
@@ -60,53 +58,7 @@ def water_fill(
     return low + _largest_remainder(shares, capacity, extra, key)
 
 
-def greedy_marginal_gain(
-    gains: Callable[[int, int], float],
-    total: int,
-    n_min: Bound,
-    n_max: Bound,
-    keys: ArrayLike,
-) -> Counts:
-    """Counts that maximise Σ Uᵢ(nᵢ) for concave utilities Uᵢ, by always buying the best next one.
-
-    Exact for concave Uᵢ, where each prompt's marginal gains never rise; O(total · log B).
-
-    Args:
-        gains: `gains(i, n)` = Uᵢ(n + 1) - Uᵢ(n), the value of going from n to n + 1.
-        total: rollouts to give out.
-        n_min: scalar or (B,) whole numbers, hard lower bound.
-        n_max: scalar or (B,) whole numbers, hard upper bound.
-        keys: (B,) uint64, a distinct hash per prompt; of equal gains the smaller key wins.
-
-    Returns:
-        (B,) int64, Σ = total, n_min <= nᵢ <= n_max.
-
-    Raises:
-        ValueError: bounds that cannot hold `total`, or a gain that is NaN.
-    """
-    tie_breakers = np.asarray(keys, dtype=np.uint64).tolist()
-    low, high = _bounds(n_min, n_max, len(tie_breakers), total)
-    counts, caps = low.tolist(), high.tolist()
-
-    def offer(i: int) -> tuple[float, int, int]:
-        gain = float(gains(i, counts[i]))
-        if math.isnan(gain):
-            raise ValueError(f"gains({i}, {counts[i]}) is NaN; utilities must be numbers")
-        return -gain, tie_breakers[i], i
-
-    heap = [offer(i) for i in range(len(counts)) if counts[i] < caps[i]]
-    heapq.heapify(heap)
-    for _ in range(total - int(low.sum())):
-        i = heap[0][2]
-        counts[i] += 1
-        if counts[i] < caps[i]:
-            heapq.heapreplace(heap, offer(i))
-        else:
-            heapq.heappop(heap)
-    return np.array(counts, dtype=np.int64)
-
-
-def _bounds(n_min: Bound, n_max: Bound, n: int, total: int) -> tuple[Counts, Counts]:
+def whole_bounds(n_min: Bound, n_max: Bound, n: int, total: int) -> tuple[Counts, Counts]:
     """Both bounds as (n,) int64, once `total` is known to fit between them."""
     low, high = (_whole_numbers(name, x, n) for name, x in (("n_min", n_min), ("n_max", n_max)))
     if (low < 0).any() or (low > high).any():
