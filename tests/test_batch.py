@@ -74,6 +74,14 @@ def test_an_empty_round_counts_as_a_round_and_adds_nothing():
     assert (batch.rounds, batch.n_rollouts) == (2, 1)
 
 
+def test_the_tally_counts_rollouts_and_right_ones_of_all_rounds_by_prompt():
+    batch = empty_batch()
+    assert [x.tolist() for x in batch.tally()] == [[0, 0, 0], [0, 0, 0]]
+    batch.extend([rollout(2, 0, (5,), 7), rollout(0, 0, (5,), 8)], [RIGHT, WRONG], pad=99)
+    batch.extend([rollout(2, 1, (5,), 7)], [RIGHT], pad=99)
+    assert [x.tolist() for x in batch.tally()] == [[1, 0, 2], [0, 0, 2]]
+
+
 def test_a_batch_without_rollouts_has_groups_of_size_zero():
     assert empty_batch(2).group_sizes.tolist() == [0, 0]
     assert empty_batch(2).n_rollouts == 0

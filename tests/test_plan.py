@@ -77,3 +77,8 @@ def test_a_mean_outside_the_budgets_bounds_is_refused_before_any_work(
     ):
         plan(policy, f"rollouts_per_prompt={mean}")
     assert plan(policy, f"rollouts_per_prompt={mean}", "budget=uniform").total_steps == 12
+
+
+def test_a_mean_below_the_first_round_is_refused_before_any_work(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"rollouts_per_prompt=3.*budget.per_round=4"):
+        plan(policy, "rollouts_per_prompt=3", "budget=sequential")

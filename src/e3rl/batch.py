@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -129,6 +131,14 @@ class RolloutBatch:
         if self.group is None:
             return torch.zeros(self.n_prompts, dtype=torch.int64)
         return torch.bincount(self.group, minlength=self.n_prompts)
+
+    def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rollouts so far by prompt (P,), and how many of them were right (P,)."""
+        right = torch.zeros(self.n_prompts, dtype=torch.float64)
+        if self.n_rollouts:
+            group, correct = self.tensor("group").cpu(), self.tensor("correct").cpu()
+            right.index_add_(0, group, correct.double())
+        return self.group_sizes.cpu().numpy(), right.numpy()
 
     def require(self, *names: str) -> None:
         """Raise a `RuntimeError` that names the slot whose field is missing."""

@@ -54,10 +54,11 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
             f"validate_every={cfg.validate_every} does not divide the run's {total} steps, so the "
             f"last step would not be validated: use for instance validate_every={best}"
         )
-    low, high = cfg.budget.get("n_low", 1), cfg.budget.get("n_high", math.inf)
+    lowest = "per_round" if "per_round" in cfg.budget else "n_low"
+    low, high = cfg.budget.get(lowest, 1), cfg.budget.get("n_high", math.inf)
     if not low <= cfg.rollouts_per_prompt <= high:
         raise ConfigurationError(
-            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.n_low={low} "
+            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
             f"and budget.n_high={high}: change one of the three"
         )
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt

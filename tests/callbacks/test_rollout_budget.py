@@ -22,7 +22,9 @@ from scripted import (
 from e3rl.batch import RolloutBatch
 from e3rl.batch_prompts import prompt_columns
 from e3rl.budgets.base import Allocation, SingleRound
+from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.sequential import Sequential as SequentialRounds
 from e3rl.budgets.uniform import Uniform
 from e3rl.callbacks import budget as budget_file
 from e3rl.callbacks.budget import RolloutBudget
@@ -319,3 +321,41 @@ def test_a_budget_that_leaves_a_rank_without_rollouts_is_refused(
 def test_a_group_size_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="rollouts_per_prompt=0"):
         RolloutBudget(Uniform(), 0)
+
+
+def even_rows_solve(request: RolloutRequest) -> tuple[str, list[float]]:
+    return ("right" if request.prompt % 2 == 0 else "wrong"), [-1.0]
+
+
+def test_rounds_of_a_real_rule_are_sampled_scored_trained_on_and_reported() -> None:
+    stack = slots(
+        budget=RolloutBudget(SequentialRounds("positive", per_round=2, max_rounds=4), 4),
+        rollout=RolloutSampler(ScriptedEngine(script=even_rows_solve), 3, SEED),
+    )
+    fit = Fit(stack, n_prompts=4, per_step=4).fit()
+    (batch,) = fit.watcher.trained
+    # 16 may be spent: 8 in the first round, then 2 each for the wrong ones, twice.
+    assert batch.group_sizes.tolist() == [2, 6, 2, 6]
+    assert batch.rounds == 3
+    figures = ("cap", "spent_share", "rounds", "unresolved", "first_accuracy")
+    found = {name: batch.report[f"budget/{name}"] for name in figures}
+    assert found == {
+        "cap": 16.0,
+        "spent_share": 1.0,
+        "rounds": 3.0,
+        "unresolved": 0.5,
+        "first_accuracy": 0.5,
+    }
+
+
+def test_candidates_that_dynamic_sampling_does_not_reach_have_no_rollouts() -> None:
+    stack = slots(
+        budget=RolloutBudget(DynamicSampling(wanted_share=0.25), 4),
+        rollout=RolloutSampler(ScriptedEngine(), 3, SEED),
+    )
+    fit = Fit(stack, n_prompts=8, per_step=8).fit()
+    (batch,) = fit.watcher.trained
+    sizes, right = batch.tally()
+    assert set(sizes.tolist()) == {0, 4}
+    assert ((right > 0) & (right < sizes)).sum() == 2
+    assert batch.report["budget/reached"] == (sizes > 0).mean()

@@ -2,20 +2,31 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from e3rl.batch import Plan, RolloutBatch
+
+class Tally(Protocol):
+    """What a plan sees of a step that is under way, whoever samples it."""
+
+    def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rollouts of all earlier rounds by prompt (P,), and how many were right (P,)."""
+
+
+class StepPlan(Protocol):
+    """How many rollouts each prompt gets, round by round (the `Plan` of a batch)."""
+
+    def next(self, batch: Tally) -> list[int] | None:
+        """Rollouts to add per prompt (P,), or None when done."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A decided step: the plan, and the difficulty ranks it was made from."""
+    """A decided step: the plan, and the difficulty ranks of its prompts."""
 
-    plan: "Plan"
+    plan: StepPlan
     ranks: NDArray[np.float64]  # (B,) in [0, 1), 0 = easiest, NaN = never seen
 
 
@@ -23,10 +34,10 @@ class SingleRound:
     """The common plan: all counts known beforehand."""
 
     def __init__(self, counts: Sequence[int] | NDArray[np.int64]) -> None:
-        self.counts = [int(c) for c in counts]
+        self.counts: list[int] = np.asarray(counts, dtype=np.int64).tolist()
         self._done = False
 
-    def next(self, batch: "RolloutBatch") -> list[int] | None:
+    def next(self, batch: Tally) -> list[int] | None:
         if self._done:
             return None
         self._done = True
@@ -36,8 +47,9 @@ class SingleRound:
 class Budget(Protocol):
     """A rule that spends `total` rollouts on the prompts of a step.
 
-    Contract: counts sum to `total`, lie within the rule's bounds, do not depend on the order of
-    the prompts, and are uniform before anything was observed.
+    Contract: a plan of one round spends exactly `total`, a plan of several at most that; counts
+    lie within the rule's bounds, do not depend on the order of the prompts, and are uniform before
+    anything was observed.
     """
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:

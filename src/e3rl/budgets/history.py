@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.state import require_keys
+from e3rl.statistics.ranks import mid_ranks
 
 
 class RewardHistory:
@@ -88,6 +89,13 @@ class RewardHistory:
         """Beliefs about the pass rates; the prior (a₀, b₀) itself for prompts never seen."""
         rewards, rollouts = self.counts(prompt_ids)
         return BetaPosterior(prior[0] + rewards, prior[1] + rollouts - rewards)
+
+    def ranks(self, prompt_ids: Sequence[str]) -> NDArray[np.float64]:
+        """(B,) difficulty ranks by mean reward among all prompts seen so far, NaN if unseen."""
+        every = np.append(
+            mid_ranks(self._counts[0, : len(self)] / self._counts[1, : len(self)]), np.nan
+        )
+        return every[[self._row.get(x, -1) for x in prompt_ids]]
 
     def never_solved(self, prompt_ids: Sequence[str]) -> NDArray[np.bool_]:
         """(B,) True for prompts that were seen and never earned a reward."""

@@ -1,5 +1,6 @@
 """Slot `budget`: how many rollouts each prompt of the step gets, and which rank samples it."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,16 +47,18 @@ class RolloutBudget(Slot):
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
         for each, step in undecided(trainer, batch):
+            if each is not batch:  # the figures are still those of the batch before it
+                batch.report |= self._figures()
             # The epoch is an argument, never a hook: a resumed run may skip epoch-start hooks.
             self._decide(each, step, int(step // trainer.num_training_batches))
 
     def _decide(self, batch: RolloutBatch, step: int, epoch: int) -> None:
         """Write plan and ranks; with several ranks, exchange the prompts they are about."""
+        started = time.monotonic()
         shards = all_gather(prompt_columns(batch))
         columns = join_columns(shards)
         ids = columns["prompt_ids"]
         allocation = self.strategy.decide(ids, self.rollouts_per_prompt * len(ids), step, epoch)
-        batch.report |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
         plan, rows = allocation.plan, list(range(len(ids)))
         if len(shards) > 1:
             counts = _known_counts(plan, len(shards))
@@ -68,6 +71,10 @@ class RolloutBudget(Slot):
             batch.report["budget/rank_imbalance"] = imbalance(shares)
         batch.plan = plan
         batch.ranks = torch.from_numpy(allocation.ranks[rows].copy())
+        batch.report["time/budget_s"] = time.monotonic() - started
+
+    def _figures(self) -> dict[str, float]:
+        return {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
 
     def _tokens_of_a_rollout(self, columns: Columns) -> NDArray[np.float64]:
         """(B,) tokens to expect, prompt and completion.
@@ -90,11 +97,11 @@ class RolloutBudget(Slot):
         lengths = _by_prompt(batch, "completion_mask")
         tokens = float(batch.tensor("lengths").sum())
         shards = all_gather((batch.prompt_ids, rewards, lengths, tokens))
-        for ids, arrays, _, _ in shards:
-            self.strategy.observe(ids, arrays)
-        self.lengths.observe(
-            [i for ids, *_ in shards for i in ids], [x for _, _, xs, _ in shards for x in xs]
-        )
+        ids = [prompt_id for shard in shards for prompt_id in shard[0]]
+        self.strategy.observe(ids, [array for shard in shards for array in shard[1]])
+        self.lengths.observe(ids, [array for shard in shards for array in shard[2]])
+        if batch.upcoming is None or batch.upcoming.plan is None:
+            batch.report |= self._figures()
         if len(shards) > 1:
             batch.report["rollout/rank_imbalance"] = imbalance([each for *_, each in shards])
 

@@ -1,0 +1,93 @@
+"""Whole groups, prompt by prompt, until enough of them are mixed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.budgets.base import Allocation
+from e3rl.budgets.keys import prompt_keys
+from e3rl.budgets.rounds import Rounds
+from e3rl.state import require_keys
+from e3rl.statistics.apportion import Counts, Reals
+
+
+class DynamicSampling:
+    """Samples groups of G = ⌊total/B⌋ until w·B of the step's B candidates are mixed, in rounds.
+
+    DAPO's dynamic sampling (arXiv 2503.14476) within a step: the first round takes w·B candidates,
+    each further one as many as mixed groups are missing, in an order drawn anew each step. It ends
+    early, never with an error, when `max_rounds` are over or no candidate is left; every group that
+    was sampled stays in the batch, silent ones with advantages of 0. Set prompts_per_step to 1/w
+    times the groups that are wanted; total is a cap that only a step without enough mixed groups
+    reaches.
+
+    What differs from DAPO: candidates that were not reached get no rollout and wait for the next
+    pass over the prompts, since a plan cannot hand prompts back to the loader; and mixed groups
+    beyond w·B do not occur, as each round asks for no more than what is missing.
+
+    Args:
+        wanted_share: w in (0, 1), mixed groups to look for as a share of the candidates.
+        max_rounds: rounds of sampling at most.
+        seed: what the order of the candidates derives from.
+    """
+
+    def __init__(self, wanted_share: float = 0.5, max_rounds: int = 10, seed: int = 0) -> None:
+        if not 0 < wanted_share < 1:
+            raise ValueError(
+                f"wanted_share={wanted_share}: use a share between 0 and 1; with 1 every candidate "
+                "is sampled, which is the budget `uniform`"
+            )
+        if max_rounds < 1:
+            raise ValueError(f"max_rounds={max_rounds}: use at least 1")
+        self.wanted_share = wanted_share
+        self.max_rounds = max_rounds
+        self.seed = seed
+        self._plan: Rounds | None = None
+        self._group = 0
+
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+        """Plan of a step; raises ValueError where `total` is less than two rollouts a prompt."""
+        n = len(prompt_ids)
+        group = self._group = total // n
+        if group < 2:
+            raise ValueError(
+                f"{total} rollouts for {n} prompts make groups of {group}, which are never mixed: "
+                "use rollouts_per_prompt of at least 2"
+            )
+        wanted = max(1, round(self.wanted_share * n))
+        order = np.argsort(prompt_keys(self.seed, step, prompt_ids))
+
+        def more(rollouts: Counts, right: Reals, left: int) -> Counts:
+            missing = wanted - int(((right > 0) & (right < rollouts)).sum())
+            counts = np.zeros_like(rollouts)
+            if plan.rounds < self.max_rounds and missing > 0:
+                counts[order[rollouts[order] == 0][:missing]] = group
+            return counts
+
+        plan = self._plan = Rounds(total, more)
+        return Allocation(plan, np.full(n, np.nan))
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Rewards matter within a step only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys("DynamicSampling", state, ())
+
+    def metrics(self) -> dict[str, float]:
+        """The record of the last step's rounds (`rounds.py`), and:
+
+        reached: share of the candidates that were sampled; kept: share of those that were mixed.
+        """
+        if self._plan is None or not self._plan.rounds:
+            return {}
+        rollouts, right = self._plan.rollouts, self._plan.right
+        mixed = (right > 0) & (right < rollouts)
+        return self._plan.metrics(0, self._group) | {
+            "reached": float((rollouts > 0).mean()),
+            "kept": float(mixed.sum() / (rollouts > 0).sum()),
+        }

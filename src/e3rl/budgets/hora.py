@@ -1,0 +1,115 @@
+"""Rollouts where a first right answer is likely to come of them."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.budgets.base import Allocation
+from e3rl.budgets.keys import prompt_keys
+from e3rl.budgets.posterior import BetaPosterior
+from e3rl.budgets.rounds import Rounds
+from e3rl.budgets.utility import UtilityBudget
+from e3rl.statistics.apportion import Counts, Reals
+from e3rl.statistics.greedy import Gains, greedy_marginal_gain
+
+
+class Hora(UtilityBudget):
+    """Uᵢ(m) = P(at least one of m rollouts is right) = 1 - Π_{j<m} (bᵢ + j)/(aᵢ + bᵢ + j),
+
+    the hit utility of a prompt whose pass rate is Beta(aᵢ, bᵢ) (arXiv 2605.07114). One rollout
+    more is worth a/(a + b + m) · Π_{j<m} (b + j)/(a + b + j), which falls with m.
+
+    Mode `history` splits the whole step by what earlier visits say. Mode `pilot` first samples
+    n_low of every prompt; those that were hit get no more, the others share the rest by the hit
+    utility of the posterior that includes their n_low misses. Where all are hit, or full, the rest
+    stays unspent.
+
+    Args:
+        mode: `history` or `pilot`.
+        n_low, n_high, prior, decay, seed: as in `UtilityBudget`.
+    """
+
+    def __init__(
+        self,
+        mode: Literal["history", "pilot"] = "history",
+        n_low: int = 2,
+        n_high: int = 64,
+        prior: tuple[float, float] = (1.0, 1.0),
+        decay: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_low, n_high, prior, decay, seed)
+        if mode not in ("history", "pilot"):
+            raise ValueError(f"mode={mode!r}: use 'history' or 'pilot'")
+        self.mode = mode
+        self._plan: Rounds | None = None
+
+    def gains(self, posterior: BetaPosterior) -> Gains:
+        a, b = posterior.a, posterior.b
+        table = np.empty((self.n_high, a.size))  # a row per count, since it follows from the last
+        misses = np.ones(a.size)
+        for n, row in enumerate(table):
+            row[:] = misses * a / (a + b + n)
+            misses *= (b + n) / (a + b + n)
+
+        def gain(rows: Counts, n: Counts) -> Reals:
+            found: Reals = table[n, rows]
+            return found
+
+        return gain
+
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+        """Plan of a step; raises ValueError where the bounds cannot hold `total`."""
+        if self.mode == "history":
+            return super().decide(prompt_ids, total, step, epoch)
+        n = len(prompt_ids)
+        if not self.n_low * n <= total <= self.n_high * n:
+            raise ValueError(
+                f"{total} rollouts for {n} prompts lie outside n_low={self.n_low} and "
+                f"n_high={self.n_high} each: change rollouts_per_prompt or the bounds"
+            )
+        posterior = self._history.posterior(prompt_ids, self.prior)
+        keys = prompt_keys(self.seed, step, prompt_ids)
+
+        def more(rollouts: Counts, right: Reals, left: int) -> Counts:
+            if not rollouts.any():
+                return np.full(n, self.n_low, dtype=np.int64)
+            if plan.rounds > 1:
+                return np.zeros_like(rollouts)
+            missed = BetaPosterior(posterior.a, posterior.b + rollouts)
+            room = np.where(right == 0, self.n_high - rollouts, 0)
+            left = min(left, int(room.sum()))
+            return greedy_marginal_gain(self.gains(missed), left, 0, room, keys)
+
+        plan = self._plan = Rounds(total, more)
+        return Allocation(plan, self._history.ranks(prompt_ids))
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Compare a step's rewards with what was believed, then learn them."""
+        if self._plan is not None:
+            self._metrics = self._plan.metrics(self.n_low, self.n_high)
+        else:
+            posterior = self._history.posterior(prompt_ids, self.prior)
+            counts = np.array([len(x) for x in rewards])
+            self._metrics["expected_hits"] = float(hit_utility(posterior, counts).mean())
+        self._metrics["hits"] = float(np.mean([bool(np.any(x)) for x in rewards]))
+        super().observe(prompt_ids, rewards)
+
+    def metrics(self) -> dict[str, float]:
+        """As in `UtilityBudget` (in mode `pilot` the record of the rounds), and:
+
+        hits: share of prompts with a right rollout in this step;
+        expected_hits: what the hit utilities of the counts promised, in mode `history`.
+        """
+        return super().metrics()
+
+
+def hit_utility(posterior: BetaPosterior, counts: Counts) -> Reals:
+    """(B,) probability that at least one of `counts` (B,) rollouts is right."""
+    a, b = posterior.a, posterior.b
+    misses = np.ones(a.size)
+    for n in range(int(counts.max(initial=0))):
+        misses *= np.where(n < counts, (b + n) / (a + b + n), 1.0)
+    return 1 - misses

@@ -1,0 +1,99 @@
+"""Rollouts where they reduce the variance of the gradient most: one solver, four weights."""
+
+from typing import Literal
+
+import numpy as np
+
+from e3rl.budgets.neyman_weights import cures_deviation, gvm_weight
+from e3rl.budgets.posterior import BetaPosterior
+from e3rl.budgets.utility import UtilityBudget
+from e3rl.statistics.apportion import Counts, Reals
+from e3rl.statistics.greedy import Gains
+
+Weight = Literal["sqrt_pq", "vip_drgrpo", "gvm", "cures"]
+SMALLEST_LOW = {"sqrt_pq": 2, "vip_drgrpo": 3, "gvm": 2, "cures": 2}
+
+
+class Neyman(UtilityBudget):
+    """min Σ vᵢ·h(nᵢ), the variance of the gradient, which is Neyman's rule of sampling strata.
+
+    | weight       | v                                    | h(n)       | solution between bounds |
+    |--------------|--------------------------------------|------------|-------------------------|
+    | `sqrt_pq`    | E[p(1-p)]                            | 1/(n-1)    | 1 + λ·√v                |
+    | `vip_drgrpo` | E[p(1-p)]                            | (n-1)/n²   | root of v(n-2)/n³ = λ   |
+    | `gvm`        | g²/(p + α/p)                         | 1/n        | λ·√v                    |
+    | `cures`      | pq²E[g₊²] + p²qE[g₋²] - p²q²(g₊-g₋)² | 1/n        | λ·√v                    |
+
+    The first two are VIP for leave-one-out and Dr. GRPO baselines (arXiv 2602.01601), the third
+    GVM-RAFT (arXiv 2505.02391), the fourth CurES; their weights are in `neyman_weights.py`. All
+    are convex in n, so the whole numbers are found directly, not by rounding. (n-1)/n² is 0 at
+    n = 1 and largest at n = 2, where a biased estimator has no variance because it vanishes:
+    `vip_drgrpo` therefore needs n_low >= 3.
+
+    `gvm` and `cures` weigh by norms g of per-prompt gradients. Training does not measure them (it
+    accumulates the gradient of many prompts at once, and a norm per prompt would need a backward
+    pass each), so these two run with `unit_norms`: all g are 1, and what is left is how the papers
+    treat pass rates. `cures` is then `sqrt_pq` with 1/n for 1/(n-1).
+
+    Args:
+        weight: `sqrt_pq`, `vip_drgrpo`, `gvm` or `cures`.
+        unit_norms: take all gradient norms as 1; `gvm` and `cures` do not run without it.
+        n_low, n_high, prior, decay, seed: as in `UtilityBudget`.
+    """
+
+    def __init__(
+        self,
+        weight: Weight = "sqrt_pq",
+        unit_norms: bool = False,
+        n_low: int = 2,
+        n_high: int = 64,
+        prior: tuple[float, float] = (1.0, 1.0),
+        decay: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_low, n_high, prior, decay, seed)
+        if weight not in SMALLEST_LOW:
+            raise ValueError(f"weight={weight!r}: use one of {', '.join(SMALLEST_LOW)}")
+        if n_low < SMALLEST_LOW[weight]:
+            raise ValueError(
+                f"n_low={n_low}: weight={weight} needs at least 3, its variance is 0 at 1"
+            )
+        if weight in ("gvm", "cures") and not unit_norms:
+            raise ValueError(
+                f"weight={weight} needs gradient norms of every prompt, which training does not "
+                "measure: set unit_norms=true to take them as 1, or use weight=sqrt_pq"
+            )
+        self.weight = weight
+
+    def gains(self, posterior: BetaPosterior) -> Gains:
+        variances = self._variances(posterior)
+        saved = {"sqrt_pq": _leave_one_out, "vip_drgrpo": _dr_grpo}.get(self.weight, _independent)
+
+        def gain(rows: Counts, n: Counts) -> Reals:
+            return variances[rows] * saved(n.astype(np.float64))
+
+        return gain
+
+    def _variances(self, posterior: BetaPosterior) -> Reals:
+        p, one = posterior.mean, np.ones_like(posterior.mean)
+        match self.weight:
+            case "gvm":
+                return gvm_weight(p, one) ** 2
+            case "cures":
+                return cures_deviation(p, one, one, one, one) ** 2
+        return posterior.reward_variance
+
+
+def _leave_one_out(n: Reals) -> Reals:
+    """h(n) - h(n + 1) for h = 1/(n - 1)."""
+    return 1 / (n * (n - 1))
+
+
+def _dr_grpo(n: Reals) -> Reals:
+    """h(n) - h(n + 1) for h = (n - 1)/n²."""
+    return (n * n - n - 1) / (n * n * (n + 1) ** 2)
+
+
+def _independent(n: Reals) -> Reals:
+    """h(n) - h(n + 1) for h = 1/n."""
+    return 1 / (n * (n + 1))

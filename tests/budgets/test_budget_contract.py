@@ -1,0 +1,193 @@
+"""What every budget rule keeps, whatever was observed."""
+
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from played_steps import play
+
+from e3rl.budgets.base import Budget, SingleRound
+from e3rl.budgets.dynamic_sampling import DynamicSampling
+from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.hora import Hora
+from e3rl.budgets.knapsack import Knapsack
+from e3rl.budgets.neyman import Neyman
+from e3rl.budgets.sequential import Sequential
+from e3rl.budgets.uniform import Uniform
+
+Make = Callable[[], Budget]
+LOW, HIGH = 3, 20
+BOUNDS = {"n_low": LOW, "n_high": HIGH}
+SINGLE: dict[str, Make] = {
+    "uniform": Uniform,
+    "e3_rank": lambda: E3Rank(**BOUNDS),
+    "e3_rank_decayed": lambda: E3Rank(**BOUNDS, decay=0.5),
+    "knapsack": lambda: Knapsack(**BOUNDS),
+    "knapsack_decayed": lambda: Knapsack(**BOUNDS, decay=0.5),
+    "hora": lambda: Hora(**BOUNDS),
+    "sqrt_pq": lambda: Neyman(**BOUNDS),
+    "vip_drgrpo": lambda: Neyman("vip_drgrpo", **BOUNDS),
+    "gvm": lambda: Neyman("gvm", unit_norms=True, **BOUNDS),
+    "cures": lambda: Neyman("cures", unit_norms=True, **BOUNDS),
+}
+ROUNDS: dict[str, Make] = {
+    "hora_pilot": lambda: Hora("pilot", **BOUNDS),
+    "balanced": lambda: Sequential("balanced", per_round=3, max_rounds=4),
+    "positive": lambda: Sequential("positive", per_round=3, max_rounds=4),
+    "dynamic_sampling": DynamicSampling,
+}
+EVERY = SINGLE | ROUNDS
+single = pytest.mark.parametrize("make", SINGLE.values(), ids=SINGLE)
+several = pytest.mark.parametrize("make", ROUNDS.values(), ids=ROUNDS)
+every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+
+RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.5, 0.9, 1.0]), min_size=1, max_size=9)
+contract = settings(deadline=None, max_examples=15)
+
+
+def named(rates: list[float]) -> dict[str, float]:
+    return {f"p{i}": rate for i, rate in enumerate(rates)}
+
+
+def total_of(n: int, extra: int) -> int:
+    """Somewhere between the bounds of all rules."""
+    return 4 * n + extra % (8 * n + 1)
+
+
+def taught(make: Make, rates: dict[str, float], seen: int) -> Budget:
+    """A rule that played two steps with the first `seen` prompts."""
+    rule, ids = make(), list(rates)[:seen]
+    for step in range(2 if ids else 0):
+        play(rule, ids, rates, 4 * len(ids), step, epoch=step)
+    return rule
+
+
+@single
+@contract
+@given(rates=RATES, seen=st.integers(0, 9), extra=st.integers(0, 72))
+def test_one_round_spends_exactly_the_total_within_the_bounds(
+    make: Make, rates: list[float], seen: int, extra: int
+) -> None:
+    known = named(rates)
+    total = total_of(len(rates), extra)
+    plan = taught(make, known, seen).decide(list(known), total, 2, 2).plan
+    assert isinstance(plan, SingleRound)
+    assert sum(plan.counts) == total
+    assert min(plan.counts) >= LOW
+    assert max(plan.counts) <= HIGH
+
+
+@several
+@contract
+@given(rates=RATES, seen=st.integers(0, 9), extra=st.integers(0, 72))
+def test_rounds_spend_at_most_the_cap_within_the_bounds_and_report_both(
+    make: Make, rates: list[float], seen: int, extra: int
+) -> None:
+    known = named(rates)
+    rule, total = taught(make, known, seen), total_of(len(rates), extra)
+    board = play(rule, list(known), known, total, 2, 2)
+    sizes = [len(x) for x in board.rewards]
+    assert sum(sizes) <= total
+    assert all(size == 0 or 2 <= size <= HIGH for size in sizes)
+    assert all(any(counts) for counts in board.rounds)
+    figures = rule.metrics()
+    assert figures["cap"] == total
+    assert figures["spent_share"] == pytest.approx(sum(sizes) / total)
+    assert figures["rounds"] == len(board.rounds)
+
+
+@every
+@contract
+@given(rates=RATES, seen=st.integers(0, 9), data=st.data())
+def test_permuting_the_prompts_permutes_what_they_get(
+    make: Make, rates: list[float], seen: int, data: st.DataObject
+) -> None:
+    known = named(rates)
+    shuffled = data.draw(st.permutations(list(known)))
+    got = []
+    for ids in (list(known), shuffled):
+        board = play(taught(make, known, seen), ids, known, 7 * len(ids), 2, 2)
+        got.append(dict(zip(ids, board.rewards, strict=True)))
+    assert got[0] == got[1]
+
+
+@every
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_rule_restored_in_the_middle_decides_as_if_never_stopped(make: Make, cut: int) -> None:
+    torch = pytest.importorskip("torch")
+    rates = named([0.0, 0.1, 0.3, 0.5, 0.5, 0.8, 0.95, 1.0])
+
+    def steps(rule: Budget, first: int, last: int) -> list[Any]:
+        log = []
+        for step in range(first, last):
+            ids = [x for x in rates if (int(x[1:]) + step) % 3]
+            board = play(rule, ids, rates, 8 * len(ids), step, step // 2)
+            log.append((board.rounds, rule.metrics()))
+        return log
+
+    whole = steps(make(), 0, 6)
+    first, resumed = make(), make()
+    steps(first, 0, cut)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    # NaN is not equal to itself, its text is.
+    assert repr(steps(resumed, cut, 6)) == repr(whole[cut:])
+
+
+@every
+def test_the_first_round_of_unseen_prompts_is_uniform(make: Make) -> None:
+    ids = [f"p{i}" for i in range(9)]
+    counts = make().decide(ids, 76, 0, 0).plan.next(board_of(ids))
+    assert counts is not None
+    given_out = [n for n in counts if n]
+    assert max(given_out) - min(given_out) <= 1
+
+
+def board_of(ids: list[str]) -> Any:
+    class Empty:
+        def tally(self) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids))
+
+    return Empty()
+
+
+@every
+def test_ties_are_drawn_anew_by_seed_and_step(make: Make) -> None:
+    ids = [f"p{i}" for i in range(20)]
+    firsts = [make().decide(ids, 90, step, 0).plan.next(board_of(ids)) for step in (0, 0, 1)]
+    assert firsts[0] == firsts[1]
+    if len(set(firsts[0] or [])) > 1:
+        assert firsts[0] != firsts[2]
+
+
+@every
+def test_metrics_are_numbers_and_empty_before_the_first_decision(make: Make) -> None:
+    rule = make()
+    assert rule.metrics() == {}
+    rates = named([0.0, 0.3, 1.0])
+    play(rule, list(rates), rates, 24, 0, 0)
+    figures = rule.metrics()
+    assert {"gini", "std", "at_min", "at_max"} <= figures.keys()
+    assert {type(x) for x in figures.values()} == {float}
+    assert not [x for name, x in figures.items() if math.isnan(x) and name != "rank_drift"]
+
+
+@every
+def test_the_state_of_another_rule_is_refused_by_name(make: Make) -> None:
+    with pytest.raises(ValueError, match=r"unknown keys \['other'\]"):
+        make().load_state_dict(make().state_dict() | {"other": 1})
+
+
+@every
+def test_a_total_that_the_bounds_cannot_hold_is_refused(make: Make) -> None:
+    rule = make()
+    if not isinstance(rule, Uniform):
+        with pytest.raises(ValueError, match=r"total=1|1 rollouts"):
+            rule.decide(["a"], 1, 0, 0)

@@ -1,0 +1,93 @@
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from e3rl.budgets.neyman import Neyman
+from e3rl.budgets.posterior import BetaPosterior
+from e3rl.statistics.greedy import greedy_marginal_gain
+
+PASS_RATES = np.array([0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1 / 9])
+H = {
+    "sqrt_pq": lambda n: 1 / (n - 1),
+    "vip_drgrpo": lambda n: (n - 1) / n**2,
+    "gvm": lambda n: 1 / n,
+    "cures": lambda n: 1 / n,
+}
+V = {
+    "sqrt_pq": lambda p: p * (1 - p),
+    "vip_drgrpo": lambda p: p * (1 - p),
+    "gvm": lambda p: 1 / (p + 1e-3 / p),
+    "cures": lambda p: p * (1 - p),
+}
+
+
+def certain(p: np.ndarray) -> BetaPosterior:
+    """So many rollouts that E[p(1 - p)] is p(1 - p)."""
+    return BetaPosterior(1e12 * p, 1e12 * (1 - p))
+
+
+def split(weight: Any, p: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
+    gains = Neyman(weight, unit_norms=True, n_low=low, n_high=high).gains(certain(p))
+    return greedy_marginal_gain(gains, total, low, high, np.arange(p.size, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("weight", V)
+@settings(deadline=None, max_examples=20)
+@given(rates=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=4), extra=st.integers(0, 16))
+def test_no_split_has_a_smaller_variance(weight: str, rates: list[float], extra: int) -> None:
+    p = np.array(rates)
+    total = 3 * p.size + extra % (4 * p.size + 1)
+
+    def variance(n: Any) -> float:
+        return float((V[weight](p) * H[weight](np.array(n, dtype=float))).sum())
+
+    splits = itertools.product(range(3, 8), repeat=p.size)
+    best = min(variance(n) for n in splits if sum(n) == total)
+    assert variance(split(weight, p, total, 3, 7)) == pytest.approx(best)
+
+
+def test_dr_grpo_counts_are_next_to_the_golden_continuous_solution() -> None:
+    counts = split("vip_drgrpo", PASS_RATES, 64, 3, 32)
+    golden = np.array([3, 7.3, 11.2, 13.2, 11.2, 7.3, 3, 7.7])
+    assert counts.sum() == 64
+    assert (np.abs(counts - golden) < 1).all()
+
+
+def test_leave_one_out_counts_are_next_to_one_plus_lambda_deviations() -> None:
+    deviations = np.sqrt(PASS_RATES * (1 - PASS_RATES))
+    shares = 1 + deviations * (64 - 8) / deviations.sum()
+    assert (np.abs(split("sqrt_pq", PASS_RATES, 64, 2, 32) - shares) < 1).all()
+
+
+def test_gvm_gives_hard_prompts_most_but_hopeless_ones_little() -> None:
+    p = np.array([1e-6, 0.03, 0.3, 0.9])
+    hopeless, hard, middle, easy = split("gvm", p, 64, 2, 60)
+    assert hopeless == 2
+    assert hard > middle > easy > hopeless
+
+
+def test_an_uncertain_pass_rate_has_less_expected_variance_than_its_mean() -> None:
+    # E[p(1-p)]: 1/6 for Beta(1, 1), which is 1/4 at its mean; 50·50/(100·101) for Beta(50, 50).
+    gain = Neyman().gains(BetaPosterior(np.array([1.0, 50.0]), np.array([1.0, 50.0])))
+    found = gain(np.array([0, 1]), np.array([2, 2]))
+    assert found.tolist() == pytest.approx([1 / 12, 2500 / 10100 / 2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight": "vip"}, "weight='vip'"),
+        ({"weight": "vip_drgrpo"}, "n_low=2.*at least 3"),
+        ({"weight": "gvm"}, "weight=gvm.*unit_norms=true"),
+        ({"weight": "cures"}, "weight=cures.*unit_norms=true"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Neyman(**arguments)
