@@ -250,14 +250,8 @@ WRITERS = {
     **dict.fromkeys(
         (
             *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
-            *(
-                "sampler_logprobs",
-                "truncated",
-                "policy_version",
-                "completions",
-                "correct",
-                "rewards",
-            ),
+            *("sampler_logprobs", "truncated", "policy_version", "completions"),
+            *("correct", "rewards"),
         ),
         "rollout",
     ),
