@@ -3,6 +3,9 @@
 import hashlib
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 SEED_BITS = 63
 
 
@@ -13,21 +16,19 @@ def derive_seed(*parts: int | str) -> int:
     which seeds are asked for, so a resumed or re-batched run draws the same tokens.
     """
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return _seed(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
 
-def derive_seeds(head: tuple[int | str, ...], tails: Iterable[str]) -> list[int]:
-    """`derive_seed(*head, tail)` of every tail, with the head hashed only once."""
+def derive_seeds(head: tuple[int | str, ...], tails: Iterable[str]) -> NDArray[np.uint64]:
+    """(B,) `derive_seed(*head, tail)` of every tail, with the head hashed only once."""
     text = "".join(f"{type(part).__name__}:{part}\x1f" for part in head)
     start = hashlib.blake2b(f"{text}str:".encode(), digest_size=8)
 
-    def finished(tail: str) -> bytes:
+    def digest(tail: str) -> bytes:
         rest = start.copy()
         rest.update(tail.encode())
         return rest.digest()
 
-    return [_seed(finished(tail)) for tail in tails]
-
-
-def _seed(digest: bytes) -> int:
-    return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
+    digests = np.frombuffer(b"".join(map(digest, tails)), dtype=">u8")
+    return digests.astype(np.uint64) >> np.uint64(64 - SEED_BITS)

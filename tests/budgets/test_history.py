@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from e3rl.budgets.history import RewardHistory
+from e3rl.statistics.ranks import mid_ranks
 
 
 def test_mean_is_cumulative_over_visits_of_unequal_size() -> None:
@@ -24,7 +25,7 @@ def test_never_solved_excludes_solved_and_unseen_prompts() -> None:
     history = RewardHistory(decay=0.5)
     for rewards in ([0.0, 1.0], [0.0, 0.0]):
         history.observe(["hard", "once"], [np.zeros(2), np.array(rewards)])
-    assert history.never_solved(["hard", "once", "new"]).tolist() == [True, False, False]
+    assert history.of(["hard", "once", "new"]).never_solved.tolist() == [True, False, False]
 
 
 def test_prompt_without_rollouts_stays_unseen() -> None:
@@ -40,7 +41,7 @@ def test_shaped_or_missing_rewards_are_refused(bad: float) -> None:
 
 
 def test_ids_and_rewards_must_pair_up() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="2 prompts with 1 arrays"):
         RewardHistory().observe(["a", "b"], [np.array([1.0])])
 
 
@@ -62,9 +63,22 @@ def test_a_prompt_that_occurs_twice_is_visited_twice() -> None:
 
 def test_counts_of_prompts_never_seen_are_zero() -> None:
     history = RewardHistory()
-    assert history.counts(["new"]).tolist() == [[0], [0]]
+    assert history.of(["new"]).rollouts.tolist() == [0]
     history.observe(["a", "b"], [np.ones(3), np.zeros(2)])
-    assert history.counts(["new", "b", "a"]).tolist() == [[0, 0, 3], [0, 2, 3]]
+    assert history.of(["new", "b", "a"]).rollouts.tolist() == [0, 2, 3]
+    assert history.of(["new", "b", "a"]).rewards.tolist() == [0, 0, 3]
+
+
+def test_ranks_are_mid_ranks_among_all_prompts_seen() -> None:
+    history = RewardHistory()
+    assert np.isnan(history.ranks(history.of(["new"]))).all()
+    rates = {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.0, "e": 0.25}
+    for prompt_id, rate in rates.items():
+        history.observe([prompt_id], [np.repeat([1.0, 0.0], [int(4 * rate), int(4 - 4 * rate)])])
+    every = dict(zip(rates, mid_ranks(list(rates.values())).tolist(), strict=True))
+    found = history.ranks(history.of(["e", "new", "b", "d"]))
+    assert found[[0, 2, 3]].tolist() == [every["e"], every["b"], every["d"]]
+    assert np.isnan(found[1])
 
 
 def test_the_posterior_is_the_recursion_with_a_discounted_prior() -> None:
@@ -73,7 +87,7 @@ def test_the_posterior_is_the_recursion_with_a_discounted_prior() -> None:
         history.observe(["x"], [np.repeat([1.0, 0.0], [right, n - right])])
         a = decay * a + (1 - decay) * 1.0 + right
         b = decay * b + (1 - decay) * 2.0 + n - right
-    found = history.posterior(["x", "new"], (1.0, 2.0))
+    found = history.of(["x", "new"]).posterior((1.0, 2.0))
     assert found.a.tolist() == pytest.approx([a, 1])
     assert found.b.tolist() == pytest.approx([b, 2])
 

@@ -79,7 +79,7 @@ class E3Rank:
         n_min, n_max = self.bounds(total, len(prompt_ids), update)
         ranks = np.array([self._ranks.get(prompt_id, np.nan) for prompt_id in prompt_ids])
         counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
-        unsolved = counts[self._history.never_solved(prompt_ids)].sum()
+        unsolved = counts[self._history.of(prompt_ids).never_solved].sum()
         self._allocation = allocation_metrics(counts, n_min, n_max) | {
             "unsolved_share": float(unsolved / total),
         }

@@ -1,6 +1,7 @@
 """What is known about every prompt seen so far: its rewards and its rollouts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,24 @@ from numpy.typing import NDArray
 
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.state import require_keys
-from e3rl.statistics.ranks import mid_ranks
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Rewards and rollouts of B prompts, discounted or of one visit."""
+
+    rewards: NDArray[np.float64]  # (B,)
+    rollouts: NDArray[np.float64]  # (B,)
+
+    @property
+    def never_solved(self) -> NDArray[np.bool_]:
+        """(B,) True for prompts that were seen and never earned a reward."""
+        unsolved: NDArray[np.bool_] = (self.rewards == 0) & (self.rollouts > 0)
+        return unsolved
+
+    def posterior(self, prior: tuple[float, float]) -> BetaPosterior:
+        """Beliefs about the pass rates; the prior (a₀, b₀) itself for prompts never seen."""
+        return BetaPosterior(prior[0] + self.rewards, prior[1] + self.rollouts - self.rewards)
 
 
 class RewardHistory:
@@ -43,24 +61,16 @@ class RewardHistory:
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Add one visit per prompt; prompts without a rollout were not visited.
 
-        Raises ValueError for rewards outside [0, 1] (NaN included), and where the number of ids
-        differs from the number of reward arrays.
+        Raises ValueError as `reward_sums` does.
         """
-        visits = [(x, values) for x, values in zip(prompt_ids, rewards, strict=True) if len(values)]
-        if not visits:
-            return
-        sizes = np.array([len(values) for _, values in visits])
-        flat = np.concatenate([values for _, values in visits]).astype(np.float64)
-        starts = np.cumsum(sizes) - sizes
-        bad = ~((flat >= 0) & (flat <= 1))
-        if bad.any():
-            prompt_id, values = visits[int(np.searchsorted(starts, bad.argmax(), "right")) - 1]
-            raise ValueError(
-                f"prompt {prompt_id}: rewards {list(values)} outside [0, 1]; budgets learn "
-                "from the verifier's raw 0/1, not from shaped rewards"
-            )
-        rows = np.array([self._row.setdefault(x, len(self._row)) for x, _ in visits])
-        self._add(rows, np.stack([np.add.reduceat(flat, starts), sizes]))
+        self.add(prompt_ids, reward_sums(prompt_ids, rewards))
+
+    def add(self, prompt_ids: Sequence[str], visits: Counted) -> None:
+        """`observe`, of rewards that are summed already."""
+        visited = visits.rollouts > 0
+        ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
+        rows = np.array([self._row.setdefault(x, len(self._row)) for x in ids], dtype=np.int64)
+        self._add(rows, np.stack([visits.rewards, visits.rollouts])[:, visited])
 
     def _add(self, rows: NDArray[np.int64], visits: NDArray[np.float64]) -> None:
         missing = len(self) - self._counts.shape[1]
@@ -78,30 +88,23 @@ class RewardHistory:
         rewards, rollouts = self._counts[:, : len(self)]
         return dict(zip(self._row, (rewards / rollouts).tolist(), strict=True))
 
-    def counts(self, prompt_ids: Sequence[str]) -> NDArray[np.float64]:
-        """(2, B) rewards and rollouts, 0 for prompts never seen."""
+    def of(self, prompt_ids: Sequence[str]) -> Counted:
+        """What is known of some prompts now, 0 for those never seen."""
         rows = np.array([self._row.get(x, -1) for x in prompt_ids], dtype=np.int64)
         found = np.zeros((2, rows.size))
         found[:, rows >= 0] = self._counts[:, rows[rows >= 0]]
-        return found
+        return Counted(*found)
 
-    def posterior(self, prompt_ids: Sequence[str], prior: tuple[float, float]) -> BetaPosterior:
-        """Beliefs about the pass rates; the prior (a₀, b₀) itself for prompts never seen."""
-        rewards, rollouts = self.counts(prompt_ids)
-        return BetaPosterior(prior[0] + rewards, prior[1] + rollouts - rewards)
-
-    def ranks(self, prompt_ids: Sequence[str]) -> NDArray[np.float64]:
+    def ranks(self, counted: Counted) -> NDArray[np.float64]:
         """(B,) difficulty ranks by mean reward among all prompts seen so far, NaN if unseen."""
-        every = np.append(
-            mid_ranks(self._counts[0, : len(self)] / self._counts[1, : len(self)]), np.nan
-        )
-        return every[[self._row.get(x, -1) for x in prompt_ids]]
-
-    def never_solved(self, prompt_ids: Sequence[str]) -> NDArray[np.bool_]:
-        """(B,) True for prompts that were seen and never earned a reward."""
-        rewards, rollouts = self.counts(prompt_ids)
-        unsolved: NDArray[np.bool_] = (rewards == 0) & (rollouts > 0)
-        return unsolved
+        means = np.sort(self._counts[0, : len(self)] / self._counts[1, : len(self)])
+        seen = counted.rollouts > 0
+        own = counted.rewards[seen] / counted.rollouts[seen]
+        better = means.size - np.searchsorted(means, own, "right")
+        as_good = means.size - np.searchsorted(means, own, "left") - better
+        ranks = np.full(seen.size, np.nan)
+        ranks[seen] = (better + (as_good - 1) / 2) / max(means.size, 1)
+        return ranks
 
     def state_dict(self) -> dict[str, Any]:
         rewards, rollouts = self._counts[:, : len(self)].tolist()
@@ -117,3 +120,27 @@ class RewardHistory:
         self._counts = np.array(
             [[state["rewards"][x] for x in rollouts], list(rollouts.values())], dtype=np.float64
         ).reshape(2, len(rollouts))
+
+
+def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> Counted:
+    """Sum and number of the rewards of every prompt.
+
+    Raises ValueError for rewards outside [0, 1] (NaN included), and where the number of ids
+    differs from the number of reward arrays.
+    """
+    if len(prompt_ids) != len(rewards):
+        raise ValueError(f"{len(prompt_ids)} prompts with {len(rewards)} arrays of rewards")
+    sizes = np.array([len(values) for values in rewards], dtype=np.int64)
+    sums = np.zeros(sizes.size)
+    if sizes.any():
+        flat = np.concatenate(rewards, dtype=np.float64)
+        starts = np.cumsum(sizes) - sizes
+        bad = ~((flat >= 0) & (flat <= 1))
+        if bad.any():
+            i = int(np.searchsorted(starts, bad.argmax(), "right")) - 1
+            raise ValueError(
+                f"prompt {prompt_ids[i]}: rewards {list(rewards[i])} outside [0, 1]; budgets learn "
+                "from the verifier's raw 0/1, not from shaped rewards"
+            )
+        sums[sizes > 0] = np.add.reduceat(flat, starts[sizes > 0])
+    return Counted(sums, sizes.astype(np.float64))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from e3rl.budgets.base import Allocation
+from e3rl.budgets.history import Counted
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.rounds import Rounds
@@ -70,7 +70,8 @@ class Hora(UtilityBudget):
                 f"{total} rollouts for {n} prompts lie outside n_low={self.n_low} and "
                 f"n_high={self.n_high} each: change rollouts_per_prompt or the bounds"
             )
-        posterior = self._history.posterior(prompt_ids, self.prior)
+        known = self._history.of(prompt_ids)
+        posterior = known.posterior(self.prior)
         keys = prompt_keys(self.seed, step, prompt_ids)
 
         def more(rollouts: Counts, right: Reals, left: int) -> Counts:
@@ -84,18 +85,17 @@ class Hora(UtilityBudget):
             return greedy_marginal_gain(self.gains(missed), left, 0, room, keys)
 
         plan = self._plan = Rounds(total, more)
-        return Allocation(plan, self._history.ranks(prompt_ids))
+        self._metrics = {}
+        return Allocation(plan, self._history.ranks(known))
 
-    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Compare a step's rewards with what was believed, then learn them."""
+    def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
+        """Metrics of a finished step; counts that depend on the rewards promise no hits."""
+        figures = super().compare(known, visits)
+        figures["hits"] = float((visits.rewards > 0).mean())
         if self._plan is not None:
-            self._metrics = self._plan.metrics(self.n_low, self.n_high)
-        else:
-            posterior = self._history.posterior(prompt_ids, self.prior)
-            counts = np.array([len(x) for x in rewards])
-            self._metrics["expected_hits"] = float(hit_utility(posterior, counts).mean())
-        self._metrics["hits"] = float(np.mean([bool(np.any(x)) for x in rewards]))
-        super().observe(prompt_ids, rewards)
+            return figures | self._plan.metrics(self.n_low, self.n_high)
+        promised = hit_utility(known.posterior(self.prior), visits.rollouts)
+        return figures | {"expected_hits": float(promised.mean())}
 
     def metrics(self) -> dict[str, float]:
         """As in `UtilityBudget` (in mode `pilot` the record of the rounds), and:
@@ -106,7 +106,7 @@ class Hora(UtilityBudget):
         return super().metrics()
 
 
-def hit_utility(posterior: BetaPosterior, counts: Counts) -> Reals:
+def hit_utility(posterior: BetaPosterior, counts: Reals) -> Reals:
     """(B,) probability that at least one of `counts` (B,) rollouts is right."""
     a, b = posterior.a, posterior.b
     misses = np.ones(a.size)

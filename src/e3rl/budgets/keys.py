@@ -11,4 +11,4 @@ from e3rl.seeds import derive_seeds
 def prompt_keys(seed: int, step: int, prompt_ids: Sequence[str]) -> NDArray[np.uint64]:
     """(B,) hashes of (seed, step, prompt id): who wins a tie changes with the step, but not with
     the order of the prompts."""
-    return np.array(derive_seeds((seed, "budget", step), prompt_ids), dtype=np.uint64)
+    return derive_seeds((seed, "budget", step), prompt_ids)

@@ -1,11 +1,9 @@
 """Figures about an allocation and its ranks, shared by the budget rules (numpy only)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.budgets.history import RewardHistory
+from e3rl.budgets.history import Counted
 from e3rl.statistics.ranks import mid_ranks
 
 
@@ -26,27 +24,23 @@ def allocation_metrics(counts: NDArray[np.int64], n_min: int, n_max: int) -> dic
 
 
 def outcome_metrics(
-    history: RewardHistory,
-    prior: tuple[float, float],
-    prompt_ids: Sequence[str],
-    rewards: Sequence[NDArray[np.float64]],
+    known: Counted, visits: Counted, prior: tuple[float, float]
 ) -> dict[str, float]:
-    """What a finished step says about the beliefs it was decided from; `history` lacks it still.
+    """What a step's visits say about the beliefs that it was decided from.
 
     first_solved: prompts with a right rollout that had been seen before and never solved;
     brier: mean of (p̂ᵢ - rᵢⱼ)² over rollouts, p̂ the posterior mean; at best the mean p(1 - p);
     calibration_error: mean over rollouts of |mean p̂ - mean r| within tenths of p̂.
     """
-    sizes = np.array([len(x) for x in rewards], dtype=np.float64)
-    right = np.array([np.sum(x) for x in rewards], dtype=np.float64)
-    expected = history.posterior(prompt_ids, prior).mean
+    expected, total = known.posterior(prior).mean, visits.rollouts.sum()
     tenth = np.minimum((expected * 10).astype(np.int64), 9)
-    gaps = np.bincount(tenth, sizes * expected - right, minlength=10)
-    squares = right * (1 - expected) ** 2 + (sizes - right) * expected**2
+    gaps = np.bincount(tenth, visits.rollouts * expected - visits.rewards)
+    wrong = visits.rollouts - visits.rewards
+    squares = visits.rewards * (1 - expected) ** 2 + wrong * expected**2
     return {
-        "first_solved": float((history.never_solved(prompt_ids) & (right > 0)).sum()),
-        "brier": float(squares.sum() / sizes.sum()),
-        "calibration_error": float(np.abs(gaps).sum() / sizes.sum()),
+        "first_solved": float((known.never_solved & (visits.rewards > 0)).sum()),
+        "brier": float(squares.sum() / total),
+        "calibration_error": float(np.abs(gaps).sum() / total),
     }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.base import Allocation, SingleRound
-from e3rl.budgets.history import RewardHistory
+from e3rl.budgets.history import Counted, RewardHistory, reward_sums
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior, check_prior
 from e3rl.budgets.report import allocation_metrics, outcome_metrics
@@ -57,19 +57,24 @@ class UtilityBudget(ABC):
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
         """Plan of a step; raises ValueError where the bounds cannot hold `total`."""
-        gains = self.gains(self._history.posterior(prompt_ids, self.prior))
+        known = self._history.of(prompt_ids)
+        gains = self.gains(known.posterior(self.prior))
         keys = prompt_keys(self.seed, step, prompt_ids)
         counts = greedy_marginal_gain(gains, total, self.n_low, self.n_high, keys)
-        unsolved = counts[self._history.never_solved(prompt_ids)].sum()
         self._metrics = allocation_metrics(counts, self.n_low, self.n_high) | {
-            "unsolved_share": float(unsolved / total),
+            "unsolved_share": float(counts[known.never_solved].sum() / total),
         }
-        return Allocation(SingleRound(counts), self._history.ranks(prompt_ids))
+        return Allocation(SingleRound(counts), self._history.ranks(known))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Compare a step's rewards with what was believed, then learn them."""
-        self._metrics |= outcome_metrics(self._history, self.prior, prompt_ids, rewards)
-        self._history.observe(prompt_ids, rewards)
+        visits = reward_sums(prompt_ids, rewards)
+        self._metrics |= self.compare(self._history.of(prompt_ids), visits)
+        self._history.add(prompt_ids, visits)
+
+    def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
+        """Metrics of a finished step, from what was known before it."""
+        return outcome_metrics(known, visits, self.prior)
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self._history.state_dict()}
