@@ -10,6 +10,7 @@ from e3rl.statistics.bootstrap import (
     cluster_bootstrap,
     cluster_bootstrap_columns,
     hierarchical_bootstrap,
+    hierarchical_difference,
     paired_difference,
 )
 
@@ -99,6 +100,42 @@ def test_blocks_of_problems_meet_their_own_seeds(monkeypatch):
     whole = hierarchical_bootstrap(table, n_boot=500)
     monkeypatch.setattr(bootstrap, "BLOCK_CELLS", 1000)
     assert hierarchical_bootstrap(table, n_boot=500) == whole
+
+
+def test_a_difference_draws_seeds_for_each_method_and_problems_for_both():
+    rng = np.random.default_rng(7)
+    difficulty, gain = 3 * rng.normal(size=(1, 300)), rng.normal(size=(1, 300))
+    luck_a, luck_b = rng.normal(size=(40, 1)), 2 * rng.normal(size=(30, 1))
+    interval = hierarchical_difference(luck_a + difficulty + gain, luck_b + difficulty, n_boot=4000)
+    variance = luck_a.var() / 40 + luck_b.var() / 30 + gain.var() / 300
+    assert interval.mean == pytest.approx(luck_a.mean() - luck_b.mean() + gain.mean())
+    assert half_width(interval) == pytest.approx(HALF_95 * np.sqrt(variance), rel=0.06)
+
+
+def test_a_difference_enumerates_like_all_draws_of_seeds_and_problems():
+    a, b = np.array([[1.0, 5.0], [2.0, 8.0]]), np.array([[0.0, 1.0], [3.0, 3.0]])
+    pairs = list(itertools.product(range(2), repeat=2))
+    means = [
+        a[np.ix_(i, p)].mean() - b[np.ix_(j, p)].mean() for i in pairs for j in pairs for p in pairs
+    ]
+    interval = hierarchical_difference(a, b, level=0.8, n_boot=20_000)
+    assert interval.low == pytest.approx(np.quantile(means, 0.1), abs=1e-12)
+    assert interval.high == pytest.approx(np.quantile(means, 0.9), abs=1e-12)
+
+
+def test_paired_seeds_cancel_what_both_methods_share():
+    rng = np.random.default_rng(8)
+    luck = rng.normal(size=(10, 1))
+    a, b = luck + rng.random((10, 40)), luck + rng.random((10, 40))
+    paired = hierarchical_difference(a, b, paired_seeds=True)
+    assert paired == hierarchical_bootstrap(a - b)
+    assert half_width(paired) < 0.5 * half_width(hierarchical_difference(a, b))
+
+
+@pytest.mark.parametrize(("shape", "paired"), [((3, 5), False), ((2, 4), True)])
+def test_tables_that_do_not_fit_together_are_refused(shape, paired):
+    with pytest.raises(ValueError, match="same problems"):
+        hierarchical_difference(np.ones((3, 4)), np.ones(shape), paired_seeds=paired)
 
 
 def test_a_single_prompt_tells_nothing_of_the_spread():

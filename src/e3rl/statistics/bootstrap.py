@@ -1,10 +1,10 @@
-"""Percentile bootstrap intervals of means over prompts, clusters of prompts, and seeds.
+"""Percentile bootstrap intervals of means and differences over prompts, clusters and seeds.
 
 The prompt is the unit that is drawn, never the single sample: rollouts of one prompt share its
 difficulty, and an interval that ignores this is several times too narrow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +75,7 @@ def cluster_bootstrap_columns(
         (counts @ sums) / (counts @ sizes)[:, None]
         for counts in _resamples(np.random.default_rng(_seed(seed)), n_boot, len(sizes))
     ]
-    return _intervals(table.mean(axis=0), np.concatenate(blocks), level, len(sizes))
+    return percentile_intervals(table.mean(axis=0), np.concatenate(blocks), level, len(sizes))
 
 
 def paired_difference(
@@ -115,16 +115,79 @@ def hierarchical_bootstrap(
         ValueError: as `cluster_bootstrap`.
     """
     table = _table(values, level, n_boot)
-    n_seeds, n_problems = table.shape
-    rng_seeds, rng_problems = np.random.default_rng(_seed(seed)).spawn(2)
-    draws = np.concatenate(list(_resamples(rng_seeds, n_boot, n_seeds)))
-    blocks, start = [], 0
-    for counts in _resamples(rng_problems, n_boot, n_problems):
-        drawn = draws[start : start + len(counts)]
-        blocks.append(((counts @ table.T) * drawn).sum(axis=1, keepdims=True) / table.size)
-        start += len(counts)
+    (replicates,) = _two_way_means([table], n_boot, seed)
     mean = np.array([table.mean()])
-    return _intervals(mean, np.concatenate(blocks), level, min(n_seeds, n_problems))[0]
+    return percentile_intervals(mean, replicates, level, min(table.shape))[0]
+
+
+def hierarchical_difference(
+    a: ArrayLike,
+    b: ArrayLike,
+    level: float = 0.95,
+    n_boot: int = 2000,
+    seed: int = 0,
+    paired_seeds: bool = False,
+) -> Interval:
+    """Interval of mean(a) - mean(b) for two methods on the same problems, seeds resampled too.
+
+    The problems of a replicate serve both methods. Its seeds are drawn for each method by itself,
+    or, for runs that share what a seed decides (first policy, order of prompts), as pairs.
+
+    Args:
+        a: (S, P) one number per seed and problem.
+        b: (S', P) of the method compared with; with `paired_seeds` the same seeds in one order.
+
+    Raises:
+        ValueError: as `cluster_bootstrap`, or tables that do not fit together.
+    """
+    first, second = _table(a, level, n_boot), _table(b, level, n_boot)
+    if first.shape[1] != second.shape[1] or (paired_seeds and first.shape != second.shape):
+        raise ValueError(
+            f"tables {first.shape} and {second.shape} must cover the same problems"
+            f"{', and the same seeds to pair them' if paired_seeds else ''}"
+        )
+    if paired_seeds:
+        return hierarchical_bootstrap(first - second, level, n_boot, seed)
+    means, others = _two_way_means([first, second], n_boot, seed)
+    mean = np.array([first.mean() - second.mean()])
+    units = min(*first.shape, *second.shape)
+    return percentile_intervals(mean, means - others, level, units)[0]
+
+
+def percentile_intervals(
+    means: Reals, replicates: Reals, level: float, n_units: int
+) -> list[Interval]:
+    """Percentile intervals of the columns of `replicates` (n_boot, K) around `means` (K,).
+
+    With a single unit to resample the bounds are NaN.
+    """
+    tail = (1 - level) / 2
+    if n_units > 1:
+        low, high = np.quantile(replicates, [tail, 1 - tail], axis=0)
+    else:
+        low = high = np.full(means.shape, np.nan)
+    return [
+        Interval(float(m), float(lo), float(hi), level)
+        for m, lo, hi in zip(means, low, high, strict=True)
+    ]
+
+
+def _two_way_means(tables: Sequence[Reals], n_boot: int, seed: int) -> list[Reals]:
+    """Replicates (n_boot, 1) of each table's mean: own seeds, the same problems for all."""
+    first, problems, *others = np.random.default_rng(_seed(seed)).spawn(1 + len(tables))
+    seeds = [first, *others]
+    draws = [
+        np.concatenate(list(_resamples(rng, n_boot, len(table))))
+        for rng, table in zip(seeds, tables, strict=True)
+    ]
+    means: list[list[Reals]] = [[] for _ in tables]
+    start = 0
+    for counts in _resamples(problems, n_boot, tables[0].shape[1]):
+        for table, drawn, parts in zip(tables, draws, means, strict=True):
+            weights = drawn[start : start + len(counts)]
+            parts.append(((counts @ table.T) * weights).sum(axis=1, keepdims=True) / table.size)
+        start += len(counts)
+    return [np.concatenate(parts) for parts in means]
 
 
 def _seed(seed: int) -> int:
@@ -167,16 +230,3 @@ def _resamples(rng: np.random.Generator, n_boot: int, n_units: int) -> Iterator[
         drawn = rng.integers(n_units, size=(n, n_units))
         flat = (drawn + n_units * np.arange(n)[:, None]).ravel()
         yield np.bincount(flat, minlength=n * n_units).reshape(n, n_units).astype(np.float64)
-
-
-def _intervals(means: Reals, replicates: Reals, level: float, n_units: int) -> list[Interval]:
-    """Percentile intervals of the columns of `replicates` (n_boot, K)."""
-    tail = (1 - level) / 2
-    if n_units > 1:
-        low, high = np.quantile(replicates, [tail, 1 - tail], axis=0)
-    else:
-        low = high = np.full(means.shape, np.nan)
-    return [
-        Interval(float(m), float(lo), float(hi), level)
-        for m, lo, hi in zip(means, low, high, strict=True)
-    ]
