@@ -48,14 +48,14 @@ ENTRY_POINTS = FLOORS[-1]  # commands, and the parts they are made of
 HOMES: Mapping[str, set[str]] = {
     "vllm": {"engines.vllm_build"},
     "math_verify": {"rewards.verifier"},
-    "wandb": set(),
+    "wandb": {"analysis.wandb_project"},  # training logs through Lightning's logger
     "hydra": ENTRY_POINTS,
     "omegaconf": ENTRY_POINTS,
     "lightning": {*ENTRY_POINTS, "module", "callbacks", "data.datamodule", "checkpoint_io"}
     | {"ledger_logger", "wandb_mirror"},
     "rich": {*ENTRY_POINTS, "analysis.summary"},  # the latter returns its tables as text
 }
-LAZY = {"vllm"}  # so slow to import, and so rarely installed, that only a function may
+LAZY = {"vllm", "wandb"}  # so slow to import, and so rarely needed, that only a function may
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 45
 
 
@@ -258,7 +258,7 @@ VIOLATIONS = {
     ),
     "vllm at once": ({"engines__vllm_build": "from vllm import LLM"}, "in the function"),
     "math_verify": ({"rewards__pool": "from math_verify import parse"}, "rewards.verifier"),
-    "wandb": ({"train": "import wandb"}, "no file"),
+    "wandb": ({"train": "def f():\n    import wandb"}, "analysis.wandb_project"),
     "hydra": ({"callbacks__a": "from hydra.utils import get_class"}, "allowed in"),
     "omegaconf": ({"policy": "import omegaconf"}, "allowed in"),
     "lightning": ({"losses__a": "import lightning.pytorch as pl"}, "allowed in"),

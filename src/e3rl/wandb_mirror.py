@@ -1,44 +1,74 @@
-"""W&B as a mirror of the ledger: same rows, on the axis of rollout steps."""
+"""W&B as a mirror of the ledger: same rows, on axes of our own, with tables of the counts."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-AXIS = "rollout_step"
+if TYPE_CHECKING:
+    import pandas as pd
+
+STEP = "rollout_step"
+COSTS = "cost/"
 COMPLETIONS = "completions"
 COMPLETION_COLUMNS = ("rollout_step", "prompt", "completion", "answer", "reward", "temperature")
+TABLE_ROWS = 50_000  # what the browser still filters; a longer table keeps its latest rows
+
+# What the list of runs shows of a metric beside its last value, so that arms can be sorted by it.
+SUMMARIES = {"val": "max,last", "rollout": "min,max,last", "policy": "min,max,last"}
 
 
 class WandbMirror(WandbLogger):
-    """Lightning's W&B logger with an axis of our own; offline unless `WANDB_MODE` says otherwise.
+    """Lightning's W&B logger with axes of our own; offline unless `WANDB_MODE` says otherwise.
 
     W&B's step counts calls and restarts at 0 when a run is resumed offline, so every row carries
-    `rollout_step` and all metrics are drawn against it.
+    `rollout_step` and is drawn against it. Validation is drawn against `validation_axis`; rows of
+    validation carry what training had cost by then, so that any cost can be an axis.
+
+    Args:
+        tags: words to filter runs by.
+        validation_axis: `rollout_step`, or a running sum: `cost/rollouts`, `cost/tokens`,
+            `cost/seconds`.
+        **settings: of Lightning's `WandbLogger` and of `wandb.init`.
+
+    Raises ValueError for another axis.
     """
 
-    def __init__(self, tags: Sequence[str] = (), **settings: Any) -> None:
+    def __init__(
+        self, tags: Sequence[str] = (), validation_axis: str = STEP, **settings: Any
+    ) -> None:
+        if validation_axis != STEP and not validation_axis.startswith(COSTS):
+            raise ValueError(
+                f"validation_axis={validation_axis!r}: use {STEP}, or a cost such as cost/tokens"
+            )
         super().__init__(tags=list(tags), **settings)
         self._wandb_init.pop("anonymous", None)  # Lightning sets it, W&B warns that it is obsolete
-        self._axis_defined = False
+        self.validation_axis = validation_axis
+        self._defined: set[str] = set()
+        self._costs: dict[str, float] = {}
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        if AXIS not in metrics and COMPLETIONS not in metrics:
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        if STEP not in metrics and not _is_table(metrics):
             return  # what Lightning logs by itself repeats our rows
-        run = self.experiment
-        if not self._axis_defined:
-            run.define_metric(AXIS)
-            run.define_metric("*", step_metric=AXIS)
-            self._axis_defined = True
-        run.log(dict(metrics))
+        self._define(metrics.keys() - self._defined)
+        self.experiment.log({**self._costs_of(metrics), **metrics})
 
     @rank_zero_only
     def log_completions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A table of sampled completions."""
-        data = [[row[column] for column in COMPLETION_COLUMNS] for row in rows]
+        data = [[row[column] for column in COMPLETION_COLUMNS] for row in rows[-TABLE_ROWS:]]
         self.log_table(COMPLETIONS, columns=list(COMPLETION_COLUMNS), data=data)
+
+    @rank_zero_only
+    def log_counts(self, name: str, table: "pd.DataFrame") -> None:
+        """A table of per-prompt or per-problem counts, a row each; missing numbers are empty."""
+        if table.empty:
+            return
+        shown = table.tail(TABLE_ROWS).astype(object)
+        data = shown.where(shown.notna(), None).to_numpy().tolist()
+        self.log_table(name, columns=[str(column) for column in table], data=data)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -47,3 +77,33 @@ class WandbMirror(WandbLogger):
         if status == "failed" and self._experiment is not None:
             self._experiment.finish(exit_code=1)
             self._experiment = None
+
+    def _define(self, names: Set[str]) -> None:
+        """Tell W&B about metrics that it has not seen yet.
+
+        By their names, since of several patterns that fit W&B takes any one, and Lightning
+        defines `*`.
+        """
+        run = self.experiment
+        if not self._defined:
+            run.define_metric(STEP)
+            run.define_metric("*", step_metric=STEP)
+        for name in sorted(names):
+            space = name.split("/")[0]
+            if space in SUMMARIES:
+                axis = self.validation_axis if space == "val" else STEP
+                run.define_metric(name, step_metric=axis, summary=SUMMARIES[space])
+        self._defined |= names
+
+    def _costs_of(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Costs up to a row of validation; nothing for other rows, or where they are unknown."""
+        own = {name: value for name, value in metrics.items() if name.startswith(COSTS)}
+        self._costs |= own
+        validation = any(name.startswith("val/") for name in metrics)
+        if validation and metrics.get(STEP) == 0:
+            return {f"{COSTS}{name}": 0.0 for name in ("rollouts", "tokens", "seconds")}
+        return dict(self._costs) if validation else {}
+
+
+def _is_table(metrics: Mapping[str, Any]) -> bool:
+    return any(not isinstance(value, int | float | str) for value in metrics.values())

@@ -35,11 +35,12 @@ def write_run(folder: Path, arm: str, seed: int, size: Size | None = None) -> Pa
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     names = ("metrics", "prompts", "validation")
     ledgers = {name: Ledger(folder / f"{name}.jsonl") for name in names}
+    costs = dict.fromkeys(("rollouts", "tokens", "seconds"), 0.0)
     for step in range(size.steps + 1):
         if step % size.every == 0 or step == size.steps:
             _validate(ledgers, arm, step, size, rng)
         if step < size.steps:
-            _train(ledgers, arm, step, size, rng)
+            _train(ledgers, arm, step, size, rng, costs)
     for ledger in ledgers.values():
         ledger.close()
     (folder / "summary.json").write_text(json.dumps({"arm": arm, "steps": size.steps}))
@@ -76,7 +77,12 @@ def _curves(arm: str, progress: float) -> dict[str, float | None]:
 
 
 def _train(
-    ledgers: dict[str, Ledger], arm: str, step: int, size: Size, rng: np.random.Generator
+    ledgers: dict[str, Ledger],
+    arm: str,
+    step: int,
+    size: Size,
+    rng: np.random.Generator,
+    costs: dict[str, float],
 ) -> None:
     now = _curves(arm, step / size.steps)
     epoch = step * len(BOUNDS) // size.steps
@@ -85,7 +91,9 @@ def _train(
     n = np.rint(low + (high - low) * rank).astype(int)
     solved = _pass_rates(size.prompts, float(now["accuracy"] or 0), rng)
     correct = rng.binomial(n, np.sort(solved)[::-1])
+    entropy, target = now["at_tau"] + rng.normal(0, 0.012), now["target"]
     all_wrong, all_right = (correct == 0).mean(), (correct == n).mean()
+    tokens = int(n.sum() * (16 + 6 * step / size.steps))
     row: dict[str, Any] = {
         "kind": "train",
         "rollout_step": step,
@@ -96,16 +104,24 @@ def _train(
         "rollout/all_right": all_right,
         "rollout/mixed": 1 - all_wrong - all_right,
         "rollout/temperature": now["temperature"],
+        "rollout/n": n.sum(),
+        "rollout/tokens": tokens,
+        "cost/rollouts": costs["rollouts"] + n.sum(),
+        "cost/tokens": costs["tokens"] + tokens,
+        "cost/seconds": costs["seconds"] + 1.5 + 0.1 * (arm == "e3"),
         "rollout/length": 16 + 6 * step / size.steps + rng.normal(0, 0.2),
-        "policy/entropy": now["at_tau"] + rng.normal(0, 0.012),
+        "policy/entropy": entropy,
         "policy/entropy_exact": now["at_tau"] + rng.normal(0, 0.008),
         "policy/entropy_exact_t1": now["at_one"] + rng.normal(0, 0.008),
         "temperature/value": now["temperature"],
-        "temperature/target": now["target"],
+        "temperature/target": target,
         "temperature/annealing": now["annealing"],
+        "temperature/log_alpha": np.log(target / entropy) if target else None,
+        "policy/varentropy": 0.8 * now["at_tau"],
         "budget/n_min": low,
         "budget/n_max": high,
     }
+    costs |= {axis: row[f"cost/{axis}"] for axis in costs}
     ledgers["metrics"].append(row)
     ledgers["prompts"].append(
         {

@@ -32,7 +32,7 @@ def test_window_below_one_is_refused() -> None:
 def test_band_is_mean_and_range_over_the_steps_all_seeds_have() -> None:
     band = seed_band([train([1, 2, 3]), train([3, 6])], "x")
     assert band is not None
-    assert band.step.tolist() == [0, 1]
+    assert band.x.tolist() == [0, 1]
     assert band.mean.tolist() == [2, 4]
     assert band.low.tolist() == [1, 2]
     assert band.high.tolist() == [3, 6]
@@ -42,11 +42,35 @@ def test_band_is_mean_and_range_over_the_steps_all_seeds_have() -> None:
 def test_band_leaves_out_steps_without_any_value_and_seeds_without_the_metric() -> None:
     band = seed_band([train([1, None, 3]), train([5, None, None]), train([9], "y")], "x")
     assert band is not None
-    assert band.step.tolist() == [0, 2]
+    assert band.x.tolist() == [0, 2]
     assert band.mean.tolist() == [3, 3]
     assert band.n_seeds == 2
     assert seed_band([train([1], "y")], "x") is None
     assert seed_band([train([None, None])], "x") is None
+
+
+def with_costs(values: list[float], tokens: list[float]) -> pd.DataFrame:
+    return train(list(values)).assign(**{"cost/tokens": np.cumsum(tokens)})
+
+
+def test_band_on_a_cost_axis_interpolates_seeds_at_costs_that_all_reached() -> None:
+    fast = with_costs([0.0, 1.0, 2.0], [10, 10, 10])  # at 0, 10 and 20 tokens
+    slow = with_costs([0.0, 4.0, 8.0], [40, 40, 40])  # at 0, 40 and 80
+    band = seed_band([fast, slow], "x", axis="tokens")
+    assert band is not None
+    assert band.x.tolist() == [0, 10, 20]
+    assert band.low.tolist() == [0, 1, 2]
+    assert band.mean.tolist() == [0, 1, 2]  # both gain 0.1 a token
+    late = with_costs([np.nan, 1.0, 2.0], [10, 10, 10])
+    shorter = seed_band([fast, late], "x", axis="tokens")
+    assert shorter is not None
+    assert shorter.x.tolist() == [10, 20]
+
+
+def test_band_on_a_cost_that_was_not_recorded_does_not_exist() -> None:
+    assert seed_band([train([1, 2, 3])], "x", axis="tokens") is None
+    apart = with_costs([1.0, 2.0], [10, 10]), with_costs([np.nan, 2.0, 3.0], [50, 10, 10])
+    assert seed_band(apart, "x", axis="tokens") is None
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,4 +1,4 @@
-"""Curves over rollout steps: smoothing within a run, then mean and range over seeds."""
+"""Curves over steps or cost: smoothing within a run, then mean and range over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from e3rl.analysis.costs import spent_before
+
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Band:
-    """One metric of one arm at the S steps that all its seeds have reached."""
+    """One metric of one arm at S points of an axis that all its seeds have reached."""
 
-    step: NDArray[np.int64]  # (S,)
+    x: Values  # (S,) rollout steps, or a cost
     mean: Values  # (S,) over seeds
     low: Values  # (S,) smallest seed
     high: Values  # (S,) largest seed
@@ -36,30 +38,51 @@ def smooth(values: pd.Series, window: int) -> pd.Series:
     return means.where(values.notna())
 
 
-def seed_band(trains: Sequence[pd.DataFrame], column: str, window: int = 1) -> Band | None:
+def seed_band(
+    trains: Sequence[pd.DataFrame], column: str, window: int = 1, axis: str = "steps"
+) -> Band | None:
     """Mean and range over seeds of `column` of the train tables; None where no seed has it.
 
     Each seed is smoothed before the range is taken, so that the band shows how seeds differ and
-    not the noise of single steps.
+    not the noise of single steps. Seeds have their steps in common, but not what these cost: on
+    the axes `rollouts`, `tokens` and `seconds` they are interpolated linearly at common points.
     """
-    curves = [
-        smooth(train.set_index("rollout_step")[column], window)
-        for train in trains
-        if column in train
-    ]
+    curves = []
+    for train in trains:
+        if column in train:
+            x = spent_before(train, train["rollout_step"], axis)
+            curve = pd.Series(smooth(train[column], window).to_numpy(dtype=np.float64), index=x)
+            curves.append(curve[~np.isnan(x)])
     if not curves:
         return None
-    table = pd.concat(curves, axis="columns", join="inner").dropna(how="all")
+    aligned = curves if axis == "steps" else _at_common_points(curves)
+    table = pd.concat(aligned, axis="columns", join="inner").dropna(how="all")
     if table.empty:
         return None
     values = table.to_numpy(dtype=np.float64)
     return Band(
-        step=table.index.to_numpy(dtype=np.int64),
+        x=table.index.to_numpy(dtype=np.float64),
         mean=np.nanmean(values, axis=1),
         low=np.nanmin(values, axis=1),
         high=np.nanmax(values, axis=1),
         n_seeds=len(curves),
     )
+
+
+def _at_common_points(curves: Sequence[pd.Series]) -> list[pd.Series]:
+    """The curves at as many points as the shortest has, over the range that all cover."""
+    known = [found for curve in curves if len(found := curve.dropna()) > 1]
+    if not known:
+        return [pd.Series(dtype="float64")]
+    low = max(float(curve.index[0]) for curve in known)
+    high = min(float(curve.index[-1]) for curve in known)
+    if low > high:
+        return [pd.Series(dtype="float64")]
+    points = np.linspace(low, high, min(len(curve) for curve in known))
+    return [
+        pd.Series(np.interp(points, curve.index.to_numpy(), curve.to_numpy()), index=points)
+        for curve in known
+    ]
 
 
 def annealing_start(train: pd.DataFrame) -> int | None:

@@ -60,8 +60,8 @@ def load_run(run_dir: str | Path) -> Run:
         name=str(config["name"]),
         seed=int(config["seed"]),
         config=config,
-        train=_of_kind(metrics, "train"),
-        validation=_of_kind(metrics, "validation"),
+        train=rows_of_kind(metrics, "train"),
+        validation=rows_of_kind(metrics, "validation"),
         evaluations=_evaluation_table(evaluations),
         problems=_long(evaluations, PROBLEM_COLUMNS, path / VALIDATION),
         prompts=_long(_rows_or_none(path / PROMPTS), PROMPT_COLUMNS, path / PROMPTS),
@@ -80,23 +80,24 @@ def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
         folders = [Path(folder) for folder in source]
     if not folders:
         raise FileNotFoundError(f"no run folder (one with {METRICS}) in {source}")
-    return sorted((load_run(folder) for folder in folders), key=_order)
+    return sorted((load_run(folder) for folder in folders), key=arm_and_seed)
 
 
 def by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs grouped by name: the paper's arms in their order first, then others by name."""
     arms: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=_order):
+    for run in sorted(runs, key=arm_and_seed):
         arms.setdefault(run.name, []).append(run)
     return arms
 
 
-def _order(run: Run) -> tuple[int, str, int, str]:
+def arm_and_seed(run: Run) -> tuple[int, str, int, str]:
+    """Sorting key: the paper's arms in their order first, then others by name; then the seed."""
     known = ARM_ORDER.index(run.name) if run.name in ARM_ORDER else len(ARM_ORDER)
     return known, run.name, run.seed, str(run.path)
 
 
-def _of_kind(metrics: pd.DataFrame, kind: str) -> pd.DataFrame:
+def rows_of_kind(metrics: pd.DataFrame, kind: str) -> pd.DataFrame:
     """Rows of one kind by rollout step; metrics that this kind never has are left out."""
     if metrics.empty:
         return pd.DataFrame({"rollout_step": pd.Series(dtype="int64")})

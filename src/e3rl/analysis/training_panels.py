@@ -34,11 +34,11 @@ def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1) -> bool:
         drawn = True
         colour = arm_colour(arm, list(arms))
         if band.n_seeds > 1:
-            ax.fill_between(band.step, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
+            ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
         elif window > 1:
             raw = runs[0].train
             ax.plot(raw["rollout_step"], raw[column], color=colour, alpha=0.22, linewidth=0.7)
-        ax.plot(band.step, band.mean, color=colour, label=arm_label(arm))
+        ax.plot(band.x, band.mean, color=colour, label=arm_label(arm))
     step_axis(ax)
     return drawn
 
@@ -131,7 +131,7 @@ def _draw_target(ax: Axes, arms: Arms) -> None:
     for runs in arms.values():
         band = seed_band([run.train for run in runs], TARGET)
         if band is not None:
-            ax.plot(band.step, band.mean, color=INK, linewidth=1.0, dashes=(4, 2.5), label=label)
+            ax.plot(band.x, band.mean, color=INK, linewidth=1.0, dashes=(4, 2.5), label=label)
             label = None
 
 
