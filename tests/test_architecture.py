@@ -53,7 +53,7 @@ HOMES: Mapping[str, set[str]] = {
     "omegaconf": ENTRY_POINTS,
     "lightning": {*ENTRY_POINTS, "module", "callbacks", "data.datamodule", "checkpoint_io"}
     | {"ledger_logger", "wandb_mirror"},
-    "rich": {*ENTRY_POINTS, "analysis.summary"},  # the latter returns its tables as text
+    "rich": {*ENTRY_POINTS, "analysis.tables"},  # the latter returns its tables as text
 }
 LAZY = {"vllm", "wandb"}  # so slow to import, and so rarely needed, that only a function may
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 45

@@ -49,7 +49,7 @@ class Evaluation:
 
     def per_problem(self, ks: Sequence[int]) -> pd.DataFrame:
         """pass@k averaged over seeds: a row per problem that all seeds have, a column per k."""
-        tables = [_pass_table(table, ks) for table in self.seeds]
+        tables = [pass_table(table, ks) for table in self.seeds]
         common = tables[0].index
         for table in tables[1:]:
             common = common.intersection(table.index, sort=False)
@@ -65,7 +65,7 @@ class Evaluation:
 
     def by_seed(self, k: int) -> NDArray[np.float64]:
         """(S,) mean pass@k of each seed."""
-        return np.array([_pass_table(table, [k])[k].mean() for table in self.seeds])
+        return np.array([pass_table(table, [k])[k].mean() for table in self.seeds])
 
 
 def difference(
@@ -132,6 +132,7 @@ def _step(steps: pd.Series, when: Literal["first", "last"] | int) -> int | None:
     return first if first < last else None
 
 
-def _pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:
+def pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:
+    """pass@k of one validation: a row per problem, a column per k."""
     columns = {k: pass_at_k(table["n"], table["correct"], k) for k in ks}
     return pd.DataFrame(columns, index=pd.Index(table["problem_id"].astype(str)))

@@ -8,16 +8,12 @@ nearest entropy.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
-from typing import Any, Literal
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from typing import Any, Protocol, TypeVar
 
 from e3rl.analysis.evaluations import Evaluation, difference, evaluation, evaluation_names
 from e3rl.analysis.runs import Run
 from e3rl.analysis.style import arm_label
+from e3rl.analysis.tables import Cells, as_markdown, as_text, without_empty_columns
 from e3rl.statistics.bootstrap import Interval
 
 Row = dict[str, Any]
@@ -58,35 +54,39 @@ def arm_rows(
     if control is not None and not controls:
         arms = sorted({item.arm for item in evaluations})
         raise ValueError(f"control={control!r} has no evaluation; there are {arms}")
-    return [_row(item, _against(item, controls), k, level) for item in evaluations]
+    return [_row(item, control_of(item, controls), k, level) for item in evaluations]
 
 
 def render(rows: Sequence[Row], width: int | None = None) -> str:
     """The rows as plain text, shares in percent; as wide as needed, or wrapped to `width`."""
-    header, body, note = _cells(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=note, caption_justify="left")
-    for title in header:
-        side: Literal["left", "right"] = "left" if title in LEFT else "right"
-        table.add_column(title, justify=side, overflow="fold")
-    for before, cells in zip([None, *body], body, strict=False):
-        repeated = before is not None and before[0] == cells[0]
-        table.add_row("" if repeated else cells[0], *cells[1:])
-    wide = width or sum(max(map(len, column)) + 3 for column in zip(header, *body, strict=True))
-    console = Console(file=StringIO(), width=max(wide, len(note)), color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+    return as_text(_cells(rows), LEFT, width)
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """The same table as Markdown, followed by its note."""
-    header, body, note = _cells(rows)
-    rule = [":---" if title in LEFT else "---:" for title in header]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (header, rule, *body)]
-    return "\n".join([*lines, "", note])
+    return as_markdown(_cells(rows), LEFT)
 
 
-def _against(item: Evaluation, controls: Mapping[str, Evaluation]) -> Evaluation | None:
+class Sampled(Protocol):
+    """What says how an arm was sampled."""
+
+    @property
+    def arm(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def entropy(self) -> float: ...
+
+
+S = TypeVar("S", bound=Sampled)
+
+
+def control_of(item: S, controls: Mapping[str, S]) -> S | None:
+    """Which of the control's evaluations, by name, an evaluation is compared with.
+
+    The one of the same name; for `live` the one of `live` and `matched...` whose entropy is
+    nearest. None for the control itself, or where there is none.
+    """
     if any(control.arm == item.arm for control in controls.values()):
         return None
     near = [c for name, c in controls.items() if name == "live" or name.startswith("matched")]
@@ -124,7 +124,7 @@ def _bounds(name: str, interval: Interval | None) -> Row:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], str]:
+def _cells(rows: Sequence[Row]) -> Cells:
     """Header, rows and note as texts, without columns that are empty in every row."""
     if not rows:
         raise ValueError("no evaluation to show: validate first")
@@ -136,8 +136,7 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], str]:
         if len({cells[name] for cells in table}) == 1:
             notes.append(f"{table[0][name]} {name if table[0][name] != '1' else name[:-1]}")
             table = [{**cells, name: ""} for cells in table]
-    titles = [title for title in table[0] if any(cells[title] for cells in table)]
-    return titles, [[cells[title] for title in titles] for cells in table], "; ".join(notes)
+    return without_empty_columns(table, "; ".join(notes))
 
 
 def _texts(row: Row) -> dict[str, str]:

@@ -1,0 +1,114 @@
+"""`Scores`: pass@k of one arm by training seed and problem, at a cost that all arms reached."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from e3rl.analysis.costs import spent_before
+from e3rl.analysis.evaluations import MEASURED, pass_table
+from e3rl.analysis.runs import Run
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One measure of an arm at one temperature name. Entropy is in nats per token."""
+
+    arm: str
+    name: str  # evaluation, such as t1
+    measure: str  # such as pass@16
+    temperature: float
+    entropy: float
+    table: pd.DataFrame  # (S, P), a row per training seed, a column per problem
+    sources: dict[str, str]  # family of each problem, where recorded
+
+    @property
+    def n_seeds(self) -> int:
+        return len(self.table)
+
+    def by_source(self) -> NDArray[np.float64]:
+        """(S, K) mean over the problems of each family: the tasks of IQM and improvement."""
+        families = [self.sources.get(problem, "") for problem in self.table.columns]
+        means = self.table.T.groupby(families).mean().T
+        return np.asarray(means, dtype=np.float64)
+
+
+def scores_at(
+    runs: Sequence[Run], name: str, k: int, axis: str, budget: float, whole: bool = False
+) -> Scores | None:
+    """pass@k of every seed and problem when each run had spent `budget`.
+
+    Between two validations a problem's pass@k is interpolated linearly in cost. An evaluation
+    that took place once, at the end, is taken as it is.
+
+    Args:
+        runs: seeds of one arm.
+        name: evaluation.
+        k: of pass@k.
+        axis: of the budget, see `costs.AXES`.
+        budget: cost at which to compare.
+        whole: the mean over the costs from the first validation to `budget` (the area under the
+            curve) in place of the value at `budget`.
+
+    Returns:
+        None where no seed was evaluated so, with at least k rollouts, or where `whole` is asked
+        for and there is a single validation.
+
+    Raises:
+        ValueError: seeds without a common problem.
+    """
+    rows, seeds, facts = [], [], []
+    sources: dict[str, str] = {}
+    for run in runs:
+        costs, table = _course(run, name, k, axis)
+        if len(costs) < 1 + whole:
+            continue
+        at = table.iloc[-1] if len(costs) == 1 else _at(costs, table, budget, whole)
+        rows.append(at)
+        seeds.append(run.seed)
+        facts.append(_facts(run, name))
+        here = run.problems.drop_duplicates("problem_id")
+        sources |= dict(
+            zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True)
+        )
+    if not rows:
+        return None
+    joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
+    if joined.empty:
+        raise ValueError(f"seeds of {runs[0].name}/{name} have no validation problem in common")
+    temperature, entropy = np.mean(facts, axis=0)
+    measure = f"mean pass@{k}" if whole else f"pass@{k}"
+    return Scores(runs[0].name, name, measure, float(temperature), float(entropy), joined, sources)
+
+
+def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64], pd.DataFrame]:
+    """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them."""
+    rows = run.problems[run.problems["name"] == name]
+    if rows.empty or int(rows["n"].min()) < k:
+        return np.empty(0), pd.DataFrame()
+    steps = sorted(rows["rollout_step"].astype(int).unique())
+    tables = [pass_table(rows[rows["rollout_step"] == step], [k])[k] for step in steps]
+    costs = spent_before(run.train, steps, axis)
+    table = pd.concat(tables, axis="columns", join="inner").T
+    known = ~np.isnan(costs)
+    return costs[known], table[known]
+
+
+def _at(costs: NDArray[np.float64], table: pd.DataFrame, budget: float, whole: bool) -> pd.Series:
+    """Each problem's value at the budget, or its mean over the costs up to there."""
+    values = table.to_numpy(dtype=np.float64)
+    end = min(max(budget, costs[0]), costs[-1])
+    last = np.array([np.interp(end, costs, column) for column in values.T])
+    if not whole or end == costs[0]:
+        return pd.Series(last, index=table.columns)
+    before = costs < end
+    x, y = np.append(costs[before], end), np.vstack([values[before], last])
+    return pd.Series(np.trapezoid(y, x, axis=0) / (end - costs[0]), index=table.columns)
+
+
+def _facts(run: Run, name: str) -> list[float]:
+    """Temperature and entropy of the last validation `name`."""
+    rows = run.evaluations[run.evaluations["name"] == name]
+    return [float(value) for value in rows.sort_values("rollout_step").iloc[-1][list(MEASURED)]]

@@ -1,0 +1,51 @@
+"""A table of texts as plain text and as Markdown."""
+
+from collections.abc import Sequence
+from io import StringIO
+from typing import Literal, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+class Cells(NamedTuple):
+    """A header, rows of the same length, and a note that stands below."""
+
+    header: list[str]
+    body: list[list[str]]
+    note: str
+
+
+def without_empty_columns(rows: Sequence[dict[str, str]], note: str) -> Cells:
+    """Rows of texts by column title, without the columns that are empty in every row."""
+    titles = [title for title in rows[0] if any(row[title] for row in rows)]
+    return Cells(titles, [[row[title] for title in titles] for row in rows], note)
+
+
+def as_text(cells: Cells, words: Sequence[str], width: int | None = None) -> str:
+    """Plain text, as wide as needed or wrapped to `width`; columns named in `words` to the left.
+
+    A first cell that repeats the one above stays empty.
+    """
+    header, body, note = cells
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=note, caption_justify="left")
+    for title in header:
+        side: Literal["left", "right"] = "left" if title in words else "right"
+        table.add_column(title, justify=side, overflow="fold")
+    for before, row in zip([None, *body], body, strict=False):
+        repeated = before is not None and before[0] == row[0]
+        table.add_row("" if repeated else row[0], *row[1:])
+    wide = width or sum(max(map(len, column)) + 3 for column in zip(header, *body, strict=True))
+    console = Console(file=StringIO(), width=max(wide, len(note)), color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+
+
+def as_markdown(cells: Cells, words: Sequence[str]) -> str:
+    """Markdown, followed by the note; columns named in `words` to the left."""
+    header, body, note = cells
+    rule = [":---" if title in words else "---:" for title in header]
+    lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *body)]
+    return "\n".join([*lines, "", note])

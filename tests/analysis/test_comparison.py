@@ -1,0 +1,167 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from e3rl.analysis.comparison import (
+    BETTER,
+    NEITHER,
+    WORSE,
+    compare,
+    compare_arms,
+    verdict,
+)
+from e3rl.analysis.comparison_table import comparison_cells, comparison_markdown, comparison_text
+from e3rl.analysis.costs import common_budget
+from e3rl.analysis.runs import Run
+from e3rl.analysis.scores import Scores
+from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap, paired_difference
+from e3rl.statistics.improvement import probability_of_improvement
+from e3rl.statistics.iqm import interquartile_mean
+from e3rl.statistics.power import detectable_difference, variance_components
+
+
+def scores(
+    arm: str, values: np.ndarray, seeds: list[int] | None = None, ids: str = "p", **facts: object
+) -> Scores:
+    problems = [f"{ids}{i}" for i in range(values.shape[1])]
+    table = pd.DataFrame(values, index=seeds or range(1, len(values) + 1), columns=problems)
+    families = {problem: f"family {i % 2}" for i, problem in enumerate(problems)}
+    made = Scores(arm, "t1", "pass@1", 1.0, 0.5, table, families)
+    return replace(made, **facts)
+
+
+@pytest.fixture
+def noise() -> np.ndarray:
+    return np.random.default_rng(0).random((6, 40))
+
+
+def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
+    control = scores("grpo", noise)
+    gain = 0.1 + 0.05 * np.random.default_rng(1).normal(size=noise.shape)
+    row = compare(scores("e3", noise + gain), control)
+    paired = hierarchical_bootstrap(gain)
+    assert row["value"] == pytest.approx((noise + gain).mean())
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx(
+        (paired.low, paired.high)
+    )
+    assert row["paired_seeds"] is True
+    assert row["verdict"] == BETTER
+    assert (row["seeds"], row["problems"], row["against"]) == (6, 40, "grpo t1")
+    families = [
+        np.stack([t[:, ::2].mean(axis=1), t[:, 1::2].mean(axis=1)], axis=1)
+        for t in (noise + gain, noise)
+    ]
+    assert row["iqm"] == pytest.approx(interquartile_mean(families[0]))
+    assert row["improvement"] == pytest.approx(probability_of_improvement(*families))
+    expected = detectable_difference(variance_components(gain), 6, 40)
+    assert row["detectable"] == pytest.approx(expected)
+    assert row["by_seed"] == pytest.approx((noise + gain).mean(axis=1).tolist())
+
+
+def test_the_control_itself_is_not_judged(noise: np.ndarray) -> None:
+    row = compare(scores("grpo", noise), None)
+    assert row["verdict"] is row["difference"] is row["improvement"] is row["against"] is None
+    assert row["value_low"] < row["value"] < row["value_high"]
+
+
+def test_other_seeds_are_not_paired(noise: np.ndarray) -> None:
+    luck = np.linspace(0, 0.5, 6)[:, None]
+    control, arm = scores("grpo", noise + luck), scores("e3", noise + luck)
+    paired = compare(arm, control)
+    assert paired["difference_high"] - paired["difference_low"] == pytest.approx(0)
+    other = scores("e3", noise + luck, seeds=[7, 8, 9, 10, 11, 12])
+    row = compare(other, control)
+    assert row["paired_seeds"] is False
+    assert row["detectable"] is None
+    assert row["difference_high"] - row["difference_low"] > 0.1
+    # Pairs are matched by seed, whatever the order of the rows.
+    reordered = replace(arm, table=arm.table.iloc[::-1])
+    assert compare(reordered, control)["difference_low"] == paired["difference_low"]
+
+
+def test_one_seed_has_intervals_over_problems_alone(noise: np.ndarray) -> None:
+    control, arm = scores("grpo", noise), scores("e3", noise[:1] + 0.2)
+    row = compare(arm, control)
+    expected = paired_difference(noise[0] + 0.2, noise.mean(axis=0))
+    assert (row["difference_low"], row["difference_high"]) == (expected.low, expected.high)
+    assert row["iqm_low"] is None
+    assert row["detectable"] is None
+
+
+def test_only_problems_of_both_arms_are_compared(noise: np.ndarray) -> None:
+    control = scores("grpo", noise[:, :30])
+    row = compare(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 9.0)), control)
+    assert row["difference"] == pytest.approx(0.1)
+    with pytest.raises(ValueError, match=r"different problems; give both runs the same data\.val"):
+        compare(scores("e3", noise, ids="q"), control)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.01, 0.2, BETTER), (-0.2, -0.01, WORSE), (-0.1, 0.1, NEITHER), (0.0, 0.1, NEITHER)],
+)
+def test_the_verdict_is_where_the_interval_lies(low: float, high: float, word: str) -> None:
+    assert verdict(Interval((low + high) / 2, low, high, 0.95)) == word
+
+
+def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
+    arms: dict[str, list[Run]],
+) -> None:
+    rows = compare_arms(arms, control="grpo", k=8)
+    spent = common_budget([run.train for runs in arms.values() for run in runs], "tokens")
+    assert {row["cost"] for row in rows} == {spent}
+    keys = [(row["arm"], row["evaluation"], row["measure"]) for row in rows]
+    assert len(set(keys)) == len(keys) == 3 * (3 + 2 + 3 + 3)
+    assert [arm for arm, *_ in keys] == sorted((arm for arm, *_ in keys), key=list(arms).index)
+    assert keys[:3] == [("grpo", "t1", m) for m in ("pass@1", "mean pass@1", "pass@8")]
+    judged = {row["arm"] for row in rows if row["verdict"]}
+    assert judged == {"ts_an", "e3"}
+
+
+def test_live_is_compared_with_the_control_at_the_nearest_entropy(
+    arms: dict[str, list[Run]],
+) -> None:
+    rows = compare_arms(arms, control="grpo", k=8)
+    against = {row["against"] for row in rows if row["arm"] == "e3" and row["evaluation"] == "live"}
+    assert against == {"grpo matched"}
+
+
+def test_a_control_that_does_not_exist_is_named(arms: dict[str, list[Run]]) -> None:
+    with pytest.raises(ValueError, match="control='dapo' is no arm; there are grpo, ts_an, e3"):
+        compare_arms(arms, control="dapo")
+
+
+def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None:
+    facts = {"axis": "tokens", "cost": 1000.0, "level": 0.95}
+    control = scores("grpo", noise[:2], name="live")
+    hotter = scores("e3", noise[:2] + 0.1, name="live", entropy=0.6)
+    rows = [compare(control, None) | facts, compare(hotter, control) | facts]
+    header, body, note = comparison_cells(rows)
+    second = dict(zip(header, body[1], strict=True))
+    assert second["arm"] == "E3"
+    assert second["Δ points"] == "+10.0 [+10.0, +10.0]"
+    assert second["verdict"] == "better (2 seeds, entropy +20 %)"
+    assert "1,000 tokens generated" in note
+    assert "1 comparisons, none corrected" in note
+    assert "With 2 seeds" in note
+    markdown = comparison_markdown(rows)
+    assert markdown.count("| E3 |") == 1
+    assert markdown.endswith(note)
+    assert "better (2 seeds, entropy +20 %)" in comparison_text(rows)
+
+
+def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None:
+    facts = {"axis": "steps", "cost": 24.0, "level": 0.95}
+    control = scores("grpo", noise)
+    rows = [compare(scores("e3", noise - 0.1), control) | facts]
+    header, body, note = comparison_cells(rows)
+    assert dict(zip(header, body[0], strict=True))["verdict"] == "worse"
+    assert "24 rollout steps" in note
+    assert "hardly knows" not in note
+
+
+def test_no_rows_are_no_table() -> None:
+    with pytest.raises(ValueError, match="validate first"):
+        comparison_cells([])

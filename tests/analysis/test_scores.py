@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from e3rl.analysis.evaluations import evaluation
+from e3rl.analysis.runs import Run
+from e3rl.analysis.scores import scores_at
+
+
+def made_up(seed: int = 1, ids: str = "ab", once: bool = False) -> Run:
+    """Two problems validated after 0, 10 and 30 tokens (4 rollouts each), or at the end alone."""
+    steps = [2] if once else [0, 1, 2]
+    right = {0: [0, 0], 1: [2, 4], 2: [4, 4]}
+    rows = [
+        {"rollout_step": s, "name": "t1", "problem_id": i, "source": i, "n": 4, "correct": c}
+        for s in steps
+        for i, c in zip(ids, right[s], strict=True)
+    ]
+    evaluations = [
+        {"rollout_step": s, "name": "t1", "temperature": 1.0, "entropy": 0.5 - s / 10}
+        for s in steps
+    ]
+    costs = {"cost/tokens": [10.0, 30.0], "cost/rollouts": [8.0, 16.0]}
+    train = pd.DataFrame({"rollout_step": [0, 1], **costs})
+    empty = pd.DataFrame()
+    tables = pd.DataFrame(evaluations), pd.DataFrame(rows), empty
+    return Run(Path("x"), "grpo", seed, {}, train, empty, *tables, None)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [(0, [0, 0]), (5, [0.25, 0.5]), (10, [0.5, 1]), (20, [0.75, 1]), (30, [1, 1]), (99, [1, 1])],
+)
+def test_between_validations_every_problem_is_interpolated_in_cost(
+    budget: float, expected: list[float]
+) -> None:
+    found = scores_at([made_up()], "t1", 1, "tokens", budget)
+    assert found is not None
+    assert found.table.loc[1].tolist() == pytest.approx(expected)
+    assert (found.measure, found.entropy, found.n_seeds) == ("pass@1", 0.3, 1)
+
+
+@pytest.mark.parametrize(
+    ("axis", "budget", "expected"),
+    [
+        # From 0 to 10 the means are 1/4 and 1/2, from 10 to 30 they are 3/4 and 1.
+        ("tokens", 30, [(10 * 0.25 + 20 * 0.75) / 30, (10 * 0.5 + 20 * 1) / 30]),
+        ("tokens", 20, [(10 * 0.25 + 10 * 0.625) / 20, (10 * 0.5 + 10 * 1) / 20]),
+        ("rollouts", 16, [0.5, 0.75]),
+        ("steps", 2, [0.5, 0.75]),
+    ],
+)
+def test_the_mean_over_training_is_the_area_under_the_curve(
+    axis: str, budget: float, expected: list[float]
+) -> None:
+    found = scores_at([made_up()], "t1", 1, axis, budget, whole=True)
+    assert found is not None
+    assert found.table.loc[1].tolist() == pytest.approx(expected)
+    assert found.measure == "mean pass@1"
+
+
+def test_a_single_validation_is_taken_as_it_is_and_has_no_curve() -> None:
+    found = scores_at([made_up(once=True)], "t1", 1, "tokens", 12)
+    assert found is not None
+    assert found.table.loc[1].tolist() == [1, 1]
+    assert scores_at([made_up(once=True)], "t1", 1, "tokens", 12, whole=True) is None
+
+
+def test_what_was_not_evaluated_so_has_no_scores() -> None:
+    assert scores_at([made_up()], "greedy", 1, "tokens", 30) is None
+    assert scores_at([made_up()], "t1", 8, "tokens", 30) is None
+
+
+def test_seeds_share_their_problems() -> None:
+    found = scores_at([made_up(1, "ab"), made_up(2, "bc")], "t1", 1, "steps", 2)
+    assert found is not None
+    assert found.table.columns.tolist() == ["b"]
+    assert found.table.index.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="no validation problem in common"):
+        scores_at([made_up(1, "ab"), made_up(2, "cd")], "t1", 1, "steps", 2)
+
+
+def test_families_are_the_tasks(arms: dict[str, list[Run]]) -> None:
+    found = scores_at(arms["e3"], "t1", 1, "steps", 24)
+    assert found is not None
+    assert found.by_source().shape == (2, 3)
+    np.testing.assert_allclose(found.by_source().mean(), found.table.to_numpy().mean())
+
+
+def test_the_end_of_training_equals_the_last_evaluation(arms: dict[str, list[Run]]) -> None:
+    found, last = scores_at(arms["e3"], "t1", 4, "steps", 24), evaluation(arms["e3"], "t1")
+    assert found is not None
+    assert last is not None
+    assert found.table.mean(axis=1).tolist() == pytest.approx(last.by_seed(4).tolist())
+    assert found.temperature == last.temperature
+    assert found.entropy == pytest.approx(last.entropy)
