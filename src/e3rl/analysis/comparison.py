@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from e3rl.analysis.costs import common_budget
 from e3rl.analysis.evaluations import evaluation_names
@@ -103,7 +104,7 @@ def compare(item: Scores, control: Scores | None, level: float = 0.95) -> Row:
         "seeds": item.n_seeds,
         "problems": item.table.shape[1],
         "by_seed": item.table.mean(axis="columns").tolist(),
-        **bounds("value", mean_interval(item.table, level)),
+        **bounds("value", mean_interval(item.table.to_numpy(dtype=np.float64), level)),
         **bounds("iqm", iqm_interval(item.by_source(), level)),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
@@ -130,12 +131,11 @@ def verdict(difference: Interval) -> str:
     return WORSE if difference.high < 0 else NEITHER
 
 
-def mean_interval(table: pd.DataFrame, level: float) -> Interval:
+def mean_interval(scores: NDArray[np.float64], level: float = 0.95) -> Interval:
     """Mean of (S, P) scores over seeds and problems, or over problems where there is one seed."""
-    values = table.to_numpy(dtype=np.float64)
-    if len(values) == 1:
-        return cluster_bootstrap(values[0], level)
-    return hierarchical_bootstrap(values, level)
+    if len(scores) == 1:
+        return cluster_bootstrap(scores[0], level)
+    return hierarchical_bootstrap(scores, level)
 
 
 def difference_interval(a: pd.DataFrame, b: pd.DataFrame, level: float) -> Interval:

@@ -63,6 +63,11 @@ class Evaluation:
         """Mean over problems with its bootstrap interval, one for each k."""
         return cluster_bootstrap_columns(self.per_problem(ks).to_numpy(), level)
 
+    def by_seed_and_problem(self, k: int) -> NDArray[np.float64]:
+        """(S, P) pass@k of every seed on the problems that all seeds have."""
+        common = self.per_problem([k]).index
+        return np.array([pass_table(table, [k])[k][common] for table in self.seeds])
+
     def by_seed(self, k: int) -> NDArray[np.float64]:
         """(S,) mean pass@k of each seed."""
         return np.array([pass_table(table, [k])[k].mean() for table in self.seeds])

@@ -1,0 +1,69 @@
+"""One page about finished or running arms: `python -m e3rl.report RUNS... [--out FILE]`.
+
+Reads run folders, offline W&B runs, or a W&B project (`wandb:entity/project`), prints the table of
+arms against a control at equal cost, and writes a self-contained HTML page with curves, table and
+configuration differences.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from e3rl.analysis.comparison import Row, compare_arms
+from e3rl.analysis.comparison_table import comparison_text
+from e3rl.analysis.costs import AXES, spent_in_all
+from e3rl.analysis.page import report_page
+from e3rl.analysis.runs import Run, by_arm
+from e3rl.analysis.sources import read_runs
+
+USUAL_CONTROL = "grpo"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, compare, write, print."""
+    options = parser().parse_args(arguments)
+    try:
+        print(report(options))
+    except (FileNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m e3rl.report", description="Compare arms and write one HTML page."
+    )
+    found.add_argument("runs", nargs="+", help="run folders, or folders above them; wandb:PROJECT")
+    found.add_argument("--out", type=Path, default=Path("report.html"), help="the page")
+    found.add_argument("--control", help="arm that the others are compared with (grpo, if there)")
+    found.add_argument("--axis", choices=AXES, help="of the equal cost (tokens, if recorded)")
+    found.add_argument("--k", type=int, default=16, help="of the larger pass@k")
+    found.add_argument("--title", default="Comparison of arms")
+    return found
+
+
+def report(options: argparse.Namespace) -> str:
+    """Write the page; returns the table and where the page is."""
+    runs = read_runs(options.runs)
+    arms = by_arm(runs)
+    control = options.control or (USUAL_CONTROL if USUAL_CONTROL in arms else None)
+    rows: list[Row] = []
+    if any(not run.problems.empty for run in runs):
+        rows = compare_arms(arms, control, options.k, options.axis or usual_axis(runs))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(report_page(arms, rows, options.title), encoding="utf-8")
+    table = comparison_text(rows) if rows else "no run was validated"
+    return f"{table}\n\npage: {options.out}"
+
+
+def usual_axis(runs: Sequence[Run]) -> str:
+    """Tokens, or steps where some run did not record what it spent."""
+    spent = [spent_in_all(run.train, "tokens") for run in runs]
+    return "tokens" if np.isfinite(spent).all() else "steps"
+
+
+if __name__ == "__main__":
+    main()

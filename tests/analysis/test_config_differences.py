@@ -1,0 +1,36 @@
+from dataclasses import replace
+from typing import Any
+
+from e3rl.analysis.config_differences import config_differences
+from e3rl.analysis.runs import Run
+
+
+def arm(run: Run, *configs: dict[str, Any]) -> list[Run]:
+    return [replace(run, config=config) for config in configs]
+
+
+def test_only_what_differs_is_told_once_at_its_shortest_key(run: Run) -> None:
+    def config(low: int, rate: float) -> dict[str, Any]:
+        budget = {"_target_": "x.Rank", "n_low": low}
+        return {"budget": budget, "callbacks": {"budget": {"strategy": budget}}, "lr": rate}
+
+    found = config_differences({"a": arm(run, config(4, 0.1)), "b": arm(run, config(6, 0.1))})
+    assert found == {"budget.n_low": {"a": "4", "b": "6"}}
+
+
+def test_settings_that_an_arm_lacks_and_seeds_that_differ_are_shown(run: Run) -> None:
+    first = arm(run, {"temperature": {"target": 0.5}}, {"temperature": {"target": 0.6}})
+    second = arm(run, {"temperature": {"gain": [1, 2]}})
+    assert config_differences({"a": first, "b": second}) == {
+        "temperature.gain": {"a": "-", "b": "[1, 2]"},
+        "temperature.target": {"a": "0.5 | 0.6", "b": "-"},
+    }
+
+
+def test_names_seeds_and_folders_are_no_difference(run: Run) -> None:
+    def config(name: str, seed: int) -> dict[str, Any]:
+        folder = f"runs/{name}"
+        facts = {"name": name, "seed": seed, "paths": {"run_dir": folder}}
+        return {**facts, "checkpoint": {"folder": f"{folder}/checkpoints"}, "empty": {}}
+
+    assert config_differences({"a": arm(run, config("a", 1)), "b": arm(run, config("b", 2))}) == {}

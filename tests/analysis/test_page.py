@@ -1,0 +1,184 @@
+"""The report page: complete without a network, true to its runs, and drawn by a real browser."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
+
+from browser import Elements, addresses, browse
+from e3rl.analysis.comparison import compare_arms
+from e3rl.analysis.costs import AXES
+from e3rl.analysis.curves import seed_band
+from e3rl.analysis.page import report_page
+from e3rl.analysis.page_figures import page_figures
+from e3rl.analysis.runs import Run
+from e3rl.analysis.style import arm_colour
+
+Arms = dict[str, list[Run]]
+
+FIGURES = {
+    *("entropy", "entropy-t1", "temperature", "accuracy", "all-wrong", "difficulty"),
+    *("validation-t1", "validation-greedy", "validation-live", "validation-matched"),
+    *("pass-at-k-t1", "pass-at-k-live", "pass-at-k-matched"),
+}
+
+
+@pytest.fixture(scope="module")
+def page(arms: Arms) -> str:
+    return report_page(arms, compare_arms(arms, "grpo", k=8), "Arms <of> a study")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("browser")
+
+
+def saved(page: str, folder: Path, script: str = "") -> Path:
+    """The page as a file, with a script at its end that plays the reader."""
+    path = folder / "page.html"
+    path.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
+    return path
+
+
+def test_figures_hold_the_bands_of_the_runs(arms: Arms) -> None:
+    figures = {figure["id"]: figure for figure in page_figures(arms)}
+    assert set(figures) == FIGURES
+    curve = figures["temperature"]["curves"]["tokens"][2]
+    band = seed_band([run.train for run in arms["e3"]], "rollout/temperature", axis="tokens")
+    assert band is not None
+    assert curve["arm"] == 2
+    for name in ("x", "mean", "low", "high"):
+        np.testing.assert_allclose(curve[name], getattr(band, name), rtol=1e-4)
+    assert [c["dashed"] for c in figures["entropy"]["curves"]["steps"]] == [False] * 3 + [True] * 2
+    assert figures["entropy"]["marks"]["steps"] == [15]
+    spent = {run.train["cost/seconds"][14] for arm in ("ts_an", "e3") for run in arms[arm]}
+    assert figures["entropy"]["marks"]["seconds"] == sorted(spent)
+    (by_k,) = figures["pass-at-k-t1"]["curves"].values()
+    assert [curve["x"] for curve in by_k] == [[1, 2, 4, 8, 16]] * 3
+
+
+def test_long_curves_are_thinned_to_what_a_screen_shows(run: Run) -> None:
+    rows = 2000
+    train = run.train.iloc[[0] * rows].assign(rollout_step=range(rows))
+    train["policy/entropy"] = np.linspace(1, 0, rows)
+    (figure, *_) = page_figures({"e3": [replace(run, train=train)]})
+    curve = figure["curves"]["steps"][0]
+    assert 200 <= len(curve["x"]) <= 240
+    assert (curve["x"][0], curve["x"][-1]) == (0, rows - 1)
+
+
+def test_the_page_fetches_nothing(page: str) -> None:
+    assert addresses(page) == []
+    assert not any(
+        attributes.get("src") or attributes.get("href") for _, attributes in Elements(page).found
+    )
+    policy = Elements(page).of("meta")[1]["content"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_names_in_the_data_are_no_markup(arms: Arms) -> None:
+    evil = "</script><script>alert(1)</script>"
+    runs = [replace(run, name=evil, config={"x": {evil: run.seed}}) for run in arms["e3"]]
+    page = report_page({"grpo": arms["grpo"], evil: runs}, [], evil)
+    assert page.count("<script") == 2
+    assert "alert(1)&lt;/script&gt;" in page
+    data = re.search(r'id="data">(.*?)</script>', page, re.S)
+    assert data
+    assert json.loads(data[1])["arms"][1]["label"] == evil
+
+
+def test_tables_name_arms_verdicts_and_differences(arms: Arms, page: str) -> None:
+    cells = [text for tag, text in Elements(page).texts if tag == "td"]
+    assert "GRPO + TS + AN" in cells
+    assert any(text.startswith("not distinguishable (2 seeds") for text in cells)
+    classes = {attributes.get("class") for attributes in Elements(page).of("td")}
+    assert "word better" in classes or "word worse" in classes
+    # The recorded arms differ in nothing but their names.
+    assert '<p class="note">Nothing.</p>' in page
+    assert "Arms &lt;of&gt; a study" in page
+
+
+def test_runs_without_validation_have_a_page_too(arms: Arms) -> None:
+    bare = [
+        replace(run, problems=run.problems.head(0), evaluations=run.evaluations.head(0))
+        for run in arms["grpo"]
+    ]
+    page = report_page({"grpo": bare}, [], "bare")
+    assert "No run was validated." in page
+    assert 'id="entropy"' in page
+    assert 'id="validation-t1"' not in page
+
+
+def test_a_browser_draws_every_figure_without_an_error(
+    page: str, tmp_path: Path, profile: Path
+) -> None:
+    shown = Elements(browse(saved(page, tmp_path), profile, "--dump-dom"))
+    (body,) = shown.of("body")
+    assert body["data-errors"] == ""
+    assert body["data-axis"] == "steps"
+    assert body["data-figures"] == str(len(FIGURES))
+    figures = {attributes["id"]: attributes for attributes in shown.of("figure")}
+    assert set(figures) == FIGURES
+    assert figures["entropy"]["data-curves"] == "5"
+    assert all(int(attributes["data-curves"] or 0) >= 1 for attributes in figures.values())
+    # An axis line or label that came out as NaN would be drawn nowhere.
+    assert not [a for _, a in shown.found if any("NaN" in str(value) for value in a.values())]
+    assert len(shown.of("polyline")) > 3 * len(FIGURES)
+
+
+def test_the_axis_can_be_chosen_in_the_address(page: str, tmp_path: Path, profile: Path) -> None:
+    shown = Elements(browse(saved(page, tmp_path), profile, "--dump-dom", fragment="#x=tokens"))
+    (body,) = shown.of("body")
+    assert (body["data-axis"], body["data-errors"]) == ("tokens", "")
+    texts = [text for tag, text in shown.texts if tag == "text"]
+    assert texts.count("tokens generated") == 9  # every figure but those over k and difficulty
+    chosen = [a["value"] for a in shown.of("option")]
+    assert chosen == list(AXES)
+
+
+def test_a_reader_switches_axis_hides_arms_and_reads_values(
+    page: str, tmp_path: Path, profile: Path
+) -> None:
+    script = """{
+      const select = document.getElementById("axis");
+      select.value = "seconds";
+      select.dispatchEvent(new Event("change"));
+      document.querySelectorAll(".bar button")[0].click();
+      document.querySelectorAll(".bar button")[1].click();
+      document.querySelectorAll(".bar button")[1].click();
+      const svg = document.querySelector("#temperature svg");
+      const box = svg.getBoundingClientRect();
+      const place = { clientX: box.left + box.width / 2, clientY: box.top + 40, bubbles: true };
+      svg.dispatchEvent(new MouseEvent("mousemove", place));
+    }"""
+    shown = Elements(browse(saved(page, tmp_path, script), profile, "--dump-dom"))
+    (body,) = shown.of("body")
+    assert (body["data-axis"], body["data-errors"]) == ("seconds", "")
+    assert [button["aria-pressed"] for button in shown.of("button")] == ["false", "true", "true"]
+    figures = {attributes["id"]: attributes for attributes in shown.of("figure")}
+    assert figures["temperature"]["data-curves"] == "2"
+    tips = [text for tag, text in shown.texts if tag == "div" and " at " in text]
+    assert len(tips) == 1
+    assert re.fullmatch(r"GRPO \+ TS \+ AN at [\d.]+: 1\.\d+ \[.+\]\nE3 at .+", tips[0])
+
+
+def test_an_error_of_the_script_would_be_seen(page: str, tmp_path: Path, profile: Path) -> None:
+    broken = saved(page, tmp_path, "document.nothing.here()")
+    (body,) = Elements(browse(broken, profile, "--dump-dom")).of("body")
+    assert "TypeError" in str(body["data-errors"])
+
+
+def test_a_picture_of_the_page_shows_every_arm(page: str, tmp_path: Path, profile: Path) -> None:
+    picture = tmp_path / "page.png"
+    browse(saved(page, tmp_path), profile, f"--screenshot={picture}", "--window-size=1200,1600")
+    pixels = imread(picture)[..., :3]
+    assert pixels.shape == (1600, 1200, 3)
+    for arm in ("grpo", "ts_an", "e3"):
+        near = np.abs(pixels - np.array(to_rgb(arm_colour(arm)))).max(axis=2) < 0.02
+        assert near.sum() > 300

@@ -1,0 +1,87 @@
+"""`python -m e3rl.report`: from folders to a table and one page."""
+
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e3rl.ledger import Ledger, read_rows
+from e3rl.report import main
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two arms with two seeds."""
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    folder: Path = recorded_runs["write_study"](tmp_path_factory.mktemp("study"), ["grpo", "e3"])
+    return folder
+
+
+def test_the_command_prints_the_table_and_writes_the_page_without_torch(
+    study: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "pages" / "two.html"
+    program = (
+        "import sys; from e3rl.report import main; main(sys.argv[1:]); "
+        "print({'torch', 'lightning', 'wandb'} & sys.modules.keys())"
+    )
+    arguments = [str(study), "--out", str(out), "--k", "8", "--title", "Two arms"]
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    *_, page, heavy = done.stdout.splitlines()
+    assert (page, heavy) == (f"page: {out}", "set()")
+    assert "grpo t1" in done.stdout  # the control where none is named
+    assert "tokens generated" in done.stdout
+    assert "<title>Two arms</title>" in out.read_text()
+
+
+def test_runs_that_did_not_record_their_tokens_are_compared_by_steps(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "old"))
+    for file in folder.rglob("metrics.jsonl"):
+        rows = [{k: v for k, v in r.items() if "cost/" not in k} for r in read_rows(file)]
+        file.unlink()
+        with Ledger(file) as ledger:
+            for row in rows:
+                ledger.append(row)
+    main([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
+    assert "At equal cost (24 rollout steps)" in capsys.readouterr().out
+    assert '<option value="tokens">' not in (tmp_path / "page.html").read_text()
+
+
+def test_runs_without_validation_have_curves_only(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study / "e3", tmp_path / "e3"))
+    for file in folder.rglob("validation.jsonl"):
+        file.unlink()
+    main([str(folder), "--out", str(tmp_path / "page.html")])
+    assert capsys.readouterr().out.startswith("no run was validated")
+    assert 'id="entropy"' in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nowhere"], "no run folder"), (["STUDY", "--control", "dapo"], "control='dapo' is no arm")],
+)
+def test_mistakes_are_told_in_a_line(
+    study: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    given = [str(study) if argument == "STUDY" else argument for argument in arguments]
+    with pytest.raises(SystemExit) as stop:
+        main([*given, "--out", str(tmp_path / "page.html")])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
