@@ -19,6 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "e3rl"
 FLOORS = (
     {
         "batch",
+        "entropy_probe",
         "batch_prompts",
         "batch_state",
         "seeds",

@@ -3,7 +3,8 @@ import copy
 import pytest
 import torch
 
-from e3rl.batch import EntropyProbe, RolloutBatch
+from e3rl.batch import RolloutBatch
+from e3rl.entropy_probe import EntropyProbe
 from e3rl.policy import Policy
 from e3rl.probe import Probe
 

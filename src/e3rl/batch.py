@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from e3rl.entropy_probe import EntropyProbe
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -111,7 +113,7 @@ class RolloutBatch:
     advantages: Tensor | None = None  # (N,) float32
 
     # -- written by the module
-    entropy: "EntropyProbe | None" = None
+    entropy: EntropyProbe | None = None
 
     # -- numbers that slots and the module report about this step, by metric name
     report: dict[str, float] = field(default_factory=dict)
@@ -223,23 +225,6 @@ class RolloutBatch:
             "rewards": ((n,), torch.float32),
             "advantages": ((n,), torch.float32),
         }
-
-
-@dataclass(frozen=True)
-class EntropyProbe:
-    """Exact entropies of the sampling policy on a uniform sample of this step's rollouts.
-
-    Sums over tokens and a token count, so that ranks and micro-batches add up exactly. All in
-    nats, at the states that the sampler visited.
-    """
-
-    tokens: int
-    entropy_sum: float  # at the sampling temperature
-    entropy_t1_sum: float  # at temperature 1
-    varentropy_sum: float  # Var[log p] at the sampling temperature = dH / d ln tau
-    sampled_t1_sum: float  # importance-weighted sampled estimate at temperature 1
-    factors: tuple[float, ...] = ()  # temperature multipliers of the curve below
-    curve_sums: tuple[float, ...] = ()  # entropy sums at factor * sampling temperature
 
 
 WRITERS = {

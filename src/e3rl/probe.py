@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from e3rl.batch import EntropyProbe, RolloutBatch
+from e3rl.batch import RolloutBatch
+from e3rl.entropy_probe import EntropyProbe
 from e3rl.functional.entropy import (
     entropy_curve,
     sampled_entropy_t1,

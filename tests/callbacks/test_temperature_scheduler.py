@@ -9,11 +9,11 @@ import pytest
 import torch
 from scripted import Fit, scored_batch, slots
 
-from e3rl.batch import EntropyProbe
 from e3rl.callbacks import temperature as temperature_file
 from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.temperature import TemperatureScheduler, read_entropy
 from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.entropy_probe import EntropyProbe
 from e3rl.temperatures.annealing import CosineAnnealing
 from e3rl.temperatures.base import Constant, EntropyReading
 from e3rl.temperatures.entropy_target import EntropyTarget
