@@ -64,7 +64,7 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     on_cpu = policy.device.type == "cpu"
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
-        _found_world(on_cpu)
+        _found_world(on_cpu and settings.tensor_parallel_size == 1)
     with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
         config.save_pretrained(folder)
         place = placed(settings.tensor_parallel_size, policy.device)
@@ -74,14 +74,14 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     return llm
 
 
-def _found_world(on_cpu: bool) -> None:
-    """Take note of whose process group it is going to be; on CPU, make one of this process alone.
+def _found_world(alone: bool) -> None:
+    """Take note of whose process group it is going to be; where `alone`, make one of this process.
 
     vLLM's own meets through a file in the temporary folder, which stays there when the process is
     killed.
     """
     _world.is_own = not distributed.is_initialized()
-    if _world.is_own and on_cpu:
+    if _world.is_own and alone:
         store = distributed.HashStore()  # type: ignore[attr-defined]
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
