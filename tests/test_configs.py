@@ -224,8 +224,35 @@ def test_a_loss_brings_its_advantage_surrogate_and_aggregation(option: str) -> N
     assert loss.max_length == (cfg.max_new_tokens if option == "dr_grpo" else None)
 
 
-def test_every_loss_is_in_that_table() -> None:
+EXPLORATIONS = {
+    "none": None,
+    "entropy_bonus": None,
+    "adaptive_entropy_bonus": None,
+    "clip_higher": None,
+    "clip_cov": "ClipCov",
+    "kl_cov": "KLCov",
+    "high_entropy_mask": "HighEntropyMask",
+}
+
+
+@pytest.mark.parametrize("option", EXPLORATIONS)
+def test_exploration_by_the_loss_is_chosen_on_the_command_line(option: str) -> None:
+    common = ("experiment=grpo", "logger=ledger_only", "paths.run_dir=x")
+    cfg = composed(f"loss/exploration={option}", *common)
+    check(cfg)
+    loss = instantiate(cfg.loss, _convert_="all")
+    rule = loss.exploration
+    assert (None if rule is None else type(rule).__name__) == EXPLORATIONS[option]
+    assert loss.adapts == (option == "adaptive_entropy_bonus")
+    assert (loss.entropy_coef > 0) == (option == "entropy_bonus")
+    upper = {"clip_higher": 0.28, "kl_cov": 1e9}.get(option, 0.2)
+    assert loss.surrogate.keywords["clip_high"] == upper
+
+
+def test_every_loss_and_exploration_is_in_those_tables() -> None:
     assert set(LOSSES) == {n.split("/")[1] for n in OPTIONS if re.fullmatch(r"loss/\w+", n)}
+    explorations = {n.split("/")[2] for n in OPTIONS if n.startswith("loss/exploration/")}
+    assert set(EXPLORATIONS) == explorations
 
 
 def test_the_advantage_of_the_command_line_wins_over_that_of_the_loss() -> None:

@@ -9,6 +9,8 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
+from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
+from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, explore
 from e3rl.policy import Policy
 from finished_batches import reference_logprobs
 from update_harness import (
@@ -318,6 +320,99 @@ def test_what_the_sampler_did_differently_is_reported_by_weights(exact, batch):
 def test_a_correction_together_with_the_samplers_ratios_is_refused_at_construction(policy):
     with pytest.raises(ValueError, match="would count them twice"):
         make_module(policy, make_loss(correction=truncated), old_logprobs="sampler")
+
+
+# -- exploration by single tokens
+
+
+def entropies_by_hand(policy: Policy, batch: RolloutBatch) -> Tensor:
+    """(N, T) entropies at the sampling temperatures, 0 off the mask."""
+    rows = []
+    for row in range(batch.n_rollouts):
+        tau = float(batch.temperatures[row])
+        logits = policy.model(input_ids=batch.tokens[row : row + 1]).logits[0] / tau
+        logprobs = torch.log_softmax(logits, dim=-1)
+        own = -(logprobs.exp() * logprobs).sum(dim=-1).roll(1)
+        rows.append(torch.where(batch.completion_mask[row], own, 0.0))
+    return torch.stack(rows).detach()
+
+
+@pytest.mark.parametrize("skip", ["off", "exact"])
+def test_the_mask_trains_on_the_most_uncertain_tokens_whatever_the_split(exact, batch, skip):
+    mask = batch.completion_mask
+    teaching = mask & (batch.advantages != 0)[:, None]
+    entropies = entropies_by_hand(exact, batch)
+    number = math.ceil(0.3 * int(teaching.sum()))
+    threshold = entropies[teaching].sort(descending=True).values[number - 1]
+    kept = teaching & (entropies >= threshold)
+    assert int(kept.sum()) == number
+    terms = kept * batch.advantages[:, None] * reference_logprobs(exact, batch)
+    by_hand = gradient(exact, -terms.sum() / mask.sum() * int(teaching.sum()) / number)
+    for budget in (1, 50, 10**6):
+        loss = make_loss(exploration=HighEntropyMask(share=0.3))
+        module = make_module(exact, loss, tokens_per_microbatch=budget, skip_zero_advantage=skip)
+        fitted = fit(module, [batch])
+        assert gap(fitted.gradients[0], by_hand) < 1e-6
+        report = fitted.reports[0]
+        assert report["exploration/share"] == pytest.approx(number / int(teaching.sum()))
+        assert report["exploration/entropy_threshold"] == pytest.approx(float(threshold), rel=1e-5)
+
+
+def test_clip_cov_takes_the_same_tokens_out_whatever_the_split(exact, batch):
+    rule = ClipCov(share=0.1, low=0.2, high=9.0)
+    effects, figures = explore(rule, batch, None)
+    assert 0 < figures["share"] <= 0.1
+    terms = effects.factor * batch.advantages[:, None] * reference_logprobs(exact, batch)
+    by_hand = gradient(exact, -terms.sum() / batch.completion_mask.sum())
+    for budget, skip in ((1, "exact"), (50, "off"), (10**6, "exact")):
+        settings = {"tokens_per_microbatch": budget, "skip_zero_advantage": skip}
+        fitted = fit(make_module(exact, make_loss(exploration=rule), **settings), [batch])
+        assert gap(fitted.gradients[0], by_hand) < 1e-7
+
+
+def test_kl_cov_pulls_the_chosen_tokens_back_in_the_second_step(exact, batch):
+    rule = KLCov(share=0.1, coef=2.0)
+    free = partial(clipped, clip_low=1.0, clip_high=1e9, dual_clip=None)
+    fitted = fit(
+        make_module(exact, make_loss(surrogate=free, exploration=rule), inner_epochs=2),
+        [batch],
+    )
+    plain = fit(make_module(exact, make_loss(surrogate=free), inner_epochs=2), [batch])
+    assert gap(fitted.gradients[0], plain.gradients[0]) < 1e-7  # inert while the ratio is 1
+    moved = copy.deepcopy(exact)
+    once = fit(make_module(exact, make_loss(surrogate=free)), [batch])
+    moved.load_state_dict(once.module.policy.state_dict())
+    old, new = reference_logprobs(exact, batch).detach(), reference_logprobs(moved, batch)
+    effects, _ = explore(rule, batch, None)
+    ratio = (new - old).exp() * batch.completion_mask
+    terms = -ratio * batch.advantages[:, None] + effects.penalty * (new - old).abs()
+    by_hand = gradient(moved, terms.sum() / batch.completion_mask.sum())
+    assert gap(fitted.gradients[1], by_hand) < 1e-5  # old log-probs are kept in float32
+    assert gap(fitted.gradients[1], plain.gradients[1]) > 1e-3
+
+
+def test_the_weight_of_the_bonus_is_reported_saved_and_resumed(policy, batch, tmp_path):
+    def module():
+        bonus = AdaptiveEntropyBonus(target=99.0, delta=0.1, highest=1.0)
+        return make_module(policy, make_loss(entropy_coef=bonus))
+
+    fitted = fit(module(), [batch, batch])
+    assert [r["policy/entropy_coef"] for r in fitted.reports] == pytest.approx([0.1, 0.2])
+    assert [r["policy/entropy_target"] for r in fitted.reports] == [99.0, 99.0]
+    fitted.module.trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
+    later = module()
+    later.on_load_checkpoint(saved)
+    assert later.loss.entropy_coef == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="state of loss: unknown keys"):
+        make_module(policy).on_load_checkpoint(saved)
+
+
+def test_the_bonus_observes_the_entropy_of_all_sampled_tokens(policy, batch):
+    bonus = AdaptiveEntropyBonus()
+    report = fit(make_module(policy, make_loss(entropy_coef=bonus)), [batch]).reports[0]
+    mean = -float(batch.sampler_logprobs.sum() / batch.completion_mask.sum())
+    assert report["policy/entropy_target"] == pytest.approx(mean, rel=1e-5)
 
 
 # -- several steps per batch

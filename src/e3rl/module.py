@@ -18,8 +18,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.aggregation import Totals
+from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.packing import microbatches
-from e3rl.losses.micro_batch import all_logprobs, forward
+from e3rl.losses.exploration import TokenEffects, explore
+from e3rl.losses.micro_batch import MicroBatch, forward, per_token
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy import Policy
 from e3rl.probe import Probe
@@ -83,12 +85,13 @@ class GRPOModule(LightningModule):
         if self.probe.rows:
             budget = self.settings.tokens_per_microbatch
             batch.entropy = self.probe.measure(self.policy, batch, budget)
-        old = self._old_logprobs(batch)
+        self._observe_entropy(batch)
+        old, effects = self._old_logprobs(batch), self._effects(batch)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
         for rows in self._minibatches(batch):
-            self._step(batch, rows, old)
+            self._step(batch, rows, old, effects)
         batch.report |= self._statistics.metrics(learning_rate)
         batch.report["time/update_s"] = time.monotonic() - started
 
@@ -104,8 +107,36 @@ class GRPOModule(LightningModule):
             return batch.sampler_logprobs
         if self.settings.steps_per_batch == 1:
             return None
+        return self._before_the_first_step(batch, MicroBatch.logprobs)
+
+    def _effects(self, batch: RolloutBatch) -> TokenEffects | None:
+        """(N, T) what the loss's exploration rule does to each token, if it has one."""
+        rule = self.loss.exploration
+        if rule is None:
+            return None
+        measured = None
+        if rule.needs_entropy:
+            measured = self._before_the_first_step(batch, MicroBatch.entropies)
+        effects, figures = explore(rule, batch, measured)
+        batch.report |= {f"exploration/{name}": value for name, value in figures.items()}
+        return effects
+
+    def _before_the_first_step(
+        self, batch: RolloutBatch, measure: Callable[[MicroBatch], Tensor]
+    ) -> Tensor:
+        """(N, T) by a forward pass over the rollouts that are trained on, 0 elsewhere."""
         rows = torch.arange(batch.n_rollouts, device=self.device)
-        return all_logprobs(self.policy, batch, self._packs(batch, self._active(batch, rows)))
+        packs = self._packs(batch, self._active(batch, rows))
+        return per_token(self.policy, batch, packs, measure)
+
+    def _observe_entropy(self, batch: RolloutBatch) -> None:
+        if self.loss.adapts:
+            found = sampled_entropy(
+                batch.tensor("sampler_logprobs"), batch.tensor("completion_mask")
+            )
+            surprisal, tokens = all_sum(found)
+            figures = self.loss.observe(surprisal / tokens)
+            batch.report |= {f"policy/{name}": value for name, value in figures.items()}
 
     def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
         """Those of `rows` that are forwarded."""
@@ -125,7 +156,9 @@ class GRPOModule(LightningModule):
             for part in rows.tensor_split(self.settings.minibatches):
                 yield part.to(self.device)
 
-    def _step(self, batch: RolloutBatch, rows: Tensor, old: Tensor | None) -> None:
+    def _step(
+        self, batch: RolloutBatch, rows: Tensor, old: Tensor | None, effects: TokenEffects | None
+    ) -> None:
         """One optimiser step on a minibatch."""
         active = self._active(batch, rows)
         renormalise = self.settings.skip_zero_advantage == "renormalise"
@@ -134,10 +167,12 @@ class GRPOModule(LightningModule):
         self._statistics.skipped += len(rows) - len(active)
         if self.settings.empty_batch == "skip" and all_sum([len(active)])[0] == 0:
             return
+        if self._statistics.steps == 0 and self.settings.old_logprobs == "trainer":
+            old = None  # it is this policy: no rounding between two passes moves ratios off 1
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
-        self._backward(batch, active, weights, totals, old)
+        self._backward(batch, active, weights, totals, old, effects)
         optimizer.step()
         self._statistics.steps += 1
         if isinstance(scheduler, LRScheduler):
@@ -156,7 +191,13 @@ class GRPOModule(LightningModule):
         return weights, totals
 
     def _backward(
-        self, batch: RolloutBatch, rows: Tensor, weights: Tensor, totals: Totals, old: Tensor | None
+        self,
+        batch: RolloutBatch,
+        rows: Tensor,
+        weights: Tensor,
+        totals: Totals,
+        old: Tensor | None,
+        effects: TokenEffects | None,
     ) -> None:
         """Accumulate a minibatch's gradient; ranks meet in the last backward only."""
         packs = self._packs(batch, rows)
@@ -170,6 +211,7 @@ class GRPOModule(LightningModule):
                     totals,
                     None if old is None else old[pack, : micro.positions.shape[1]][micro.positions],
                     self._reference_logprobs(batch, pack),
+                    None if effects is None else effects.at(pack, micro.positions),
                 )
                 # DDP averages over ranks, and the weights already divide by global counts.
                 self.manual_backward(parts.loss * world_size())
@@ -183,6 +225,13 @@ class GRPOModule(LightningModule):
             return None
         with torch.no_grad():
             return forward(self._reference[0].to(self.device), batch, pack).logprobs()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["loss"] = self.loss.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Strict about a loss that has state; one without has nothing to miss."""
+        self.loss.load_state_dict(checkpoint.get("loss", {}))
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         strategy = self.trainer.strategy

@@ -72,8 +72,8 @@ class UpdateSettings:
             )
         if self.skip_zero_advantage == "renormalise" and loss.needs_every_rollout:
             raise ValueError(
-                "settings.skip_zero_advantage=renormalise drops rollouts that the entropy bonus or "
-                "the KL term needs: use exact or off, or set both coefficients to 0"
+                "settings.skip_zero_advantage=renormalise drops rollouts that the entropy bonus, "
+                "the KL term or KL-Cov needs: use exact or off, or switch those off"
             )
 
     def skips(self, loss: PolicyLoss) -> bool:

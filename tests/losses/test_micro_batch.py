@@ -1,7 +1,7 @@
 import torch
 
 from e3rl.functional.packing import microbatches
-from e3rl.losses.micro_batch import all_logprobs, forward
+from e3rl.losses.micro_batch import MicroBatch, forward, per_token
 from finished_batches import reference_logprobs
 
 
@@ -10,7 +10,7 @@ def test_log_probs_of_all_rollouts_stand_at_their_tokens_whatever_the_packs(poli
     wanted = reference_logprobs(policy, batch).float()
     for budget in (1, 40, 10**6):
         packs = microbatches(batch.lengths, torch.arange(6), budget)
-        values = all_logprobs(policy, batch, packs)
+        values = per_token(policy, batch, packs, MicroBatch.logprobs)
         assert torch.allclose(values, wanted, atol=1e-5)
         assert bool((values[~batch.completion_mask] == 0).all())
         assert not values.requires_grad
@@ -18,7 +18,7 @@ def test_log_probs_of_all_rollouts_stand_at_their_tokens_whatever_the_packs(poli
 
 def test_rows_outside_the_packs_stay_0(policy, make_batch):
     batch = make_batch(group_sizes=(2, 1))
-    values = all_logprobs(policy, batch, [torch.tensor([2])])
+    values = per_token(policy, batch, [torch.tensor([2])], MicroBatch.logprobs)
     assert bool((values[:2] == 0).all())
     assert bool((values[2] != 0).any())
 

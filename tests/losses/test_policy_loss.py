@@ -8,6 +8,8 @@ import torch
 from e3rl.functional.aggregation import Totals
 from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import clipped
+from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
+from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import PolicyLoss
 
@@ -101,7 +103,11 @@ def test_a_kl_term_without_reference_is_an_error():
 
 @pytest.mark.parametrize(
     ("settings", "every"),
-    [({}, False), ({"entropy_coef": 1e-4}, True), ({"kl_coef": 1e-4}, True)],
+    [
+        *[({}, False), ({"entropy_coef": 1e-4}, True), ({"kl_coef": 1e-4}, True)],
+        *[({"exploration": KLCov()}, True), ({"exploration": ClipCov()}, False)],
+        ({"exploration": HighEntropyMask()}, False),
+    ],
 )
 def test_which_losses_need_every_rollout(settings, every):
     assert PolicyLoss(clipped, **settings).needs_every_rollout is every
@@ -202,6 +208,67 @@ def test_a_loss_says_whether_it_corrects():
 def test_bounds_of_the_correction_are_checked_at_construction_too():
     with pytest.raises(ValueError, match=r"cap=0\.5"):
         PolicyLoss(clipped, correction=partial(truncated, cap=0.5))
+
+
+# -- exploration
+
+
+def test_effects_multiply_the_surrogate_and_add_to_it():
+    micro = micro_batch()
+    shifts = torch.tensor([0.1, -0.1, 0.05, -0.05])
+    old = torch.tensor(by_hand()[0]) - shifts
+    effects = TokenEffects(torch.tensor([2.0, 0.0, 1.0, 1.0]), torch.tensor([0.0, 0.0, 0.5, 3.0]))
+    parts = PolicyLoss(clipped)(micro, WEIGHTS, TOTALS, old, effects=effects)
+    wanted = -0.125 * 2 * math.exp(0.1)
+    wanted += 0.25 * (2 * math.exp(0.05) + 0.5 * 0.05)
+    wanted += 0.25 * (2 * math.exp(-0.05) + 3 * 0.05)
+    assert parts.loss.item() == pytest.approx(wanted, rel=1e-5)
+    parts.loss.backward()
+    moved = micro.logits.grad.abs().sum(dim=1) > 0
+    assert moved.tolist() == [True, False, True, True]
+
+
+def test_holding_a_token_has_no_gradient_while_the_policy_has_not_moved():
+    held, plain = micro_batch(), micro_batch()
+    effects = TokenEffects(torch.ones(4), torch.full((4,), 5.0))
+    PolicyLoss(clipped)(held, WEIGHTS, TOTALS, effects=effects).loss.backward()
+    PolicyLoss(clipped)(plain, WEIGHTS, TOTALS).loss.backward()
+    torch.testing.assert_close(held.logits.grad, plain.logits.grad)
+
+
+# -- a weight of the entropy bonus that moves
+
+
+def test_the_weight_of_the_bonus_follows_what_was_observed():
+    loss = PolicyLoss(clipped, entropy_coef=AdaptiveEntropyBonus(0.5, delta=0.1, highest=1.0))
+    assert loss.adapts
+    assert loss.needs_every_rollout
+    plain = PolicyLoss(clipped)(micro_batch(), WEIGHTS, TOTALS).loss
+    assert loss(micro_batch(), WEIGHTS, TOTALS).loss.item() == plain.item()
+    assert loss.observe(0.4)["entropy_coef"] == loss.entropy_coef == 0.1
+    bonus = loss(micro_batch(), WEIGHTS, TOTALS).loss
+    assert (plain - bonus).item() == pytest.approx(0.1 * sum(by_hand()[1]) / 8, rel=1e-5)
+    loss.observe(0.6)
+    assert loss(micro_batch(), WEIGHTS, TOTALS).loss.item() == plain.item()
+
+
+def test_a_fixed_weight_neither_moves_nor_has_state():
+    loss = PolicyLoss(clipped, entropy_coef=0.3)
+    assert loss.observe(0.1) == {}
+    assert (loss.entropy_coef, loss.adapts, loss.state_dict()) == (0.3, False, {})
+    loss.load_state_dict({})
+
+
+def test_state_of_a_loss_belongs_to_that_loss():
+    moving = PolicyLoss(clipped, entropy_coef=AdaptiveEntropyBonus())
+    moving.observe(0.7)
+    other = PolicyLoss(clipped, entropy_coef=AdaptiveEntropyBonus())
+    other.load_state_dict(moving.state_dict())
+    assert other.state_dict() == moving.state_dict()
+    with pytest.raises(ValueError, match=r"state of loss: .*missing keys \['entropy_coef'\]"):
+        other.load_state_dict({})
+    with pytest.raises(ValueError, match=r"state of loss: unknown keys \['entropy_coef'\]"):
+        PolicyLoss(clipped).load_state_dict(moving.state_dict())
 
 
 def test_bounds_of_the_surrogate_are_checked_at_construction_too():

@@ -10,6 +10,7 @@ import torch
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.mismatch import truncated
+from e3rl.losses.exploration import HighEntropyMask
 from e3rl.policy import Policy
 from finished_batches import finished_batch
 from update_harness import ADAMW, Fitted, exact_copy, fit, make_loss, make_module
@@ -54,7 +55,11 @@ def train(rank: int | None) -> Fitted:
         batches = [share(batch, PROMPTS_OF_RANK[rank]) for batch in batches]
     module = make_module(
         policy,
-        make_loss(prompt_weight="prompt", correction=partial(truncated, cap=1.05)),
+        make_loss(
+            prompt_weight="prompt",
+            correction=partial(truncated, cap=1.05),
+            exploration=HighEntropyMask(share=0.6),
+        ),
         ADAMW,
         probe_rows=100,
         tokens_per_microbatch=30,

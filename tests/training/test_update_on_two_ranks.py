@@ -36,6 +36,7 @@ def test_two_ranks_with_ragged_groups_train_like_one_process_on_all_of_them(rank
         assert gap(ranks[0]["weights"][step], ranks[1]["weights"][step]) == 0
         assert gap(ranks[0]["weights"][step], weights) < 1e-6
     assert 0 < alone.reports[0]["policy/correction_cut"] < 1
+    assert alone.reports[0]["exploration/share"] == pytest.approx(0.6, abs=0.02)
     moved = [gap(a, b) for a, b in zip(alone.weights, alone.weights[1:], strict=False)]
     assert min(moved) > 1e-4
     same = (
@@ -48,5 +49,7 @@ def test_two_ranks_with_ragged_groups_train_like_one_process_on_all_of_them(rank
             for name in same:
                 own = rank["reports"][step][f"policy/{name}"]
                 assert own == pytest.approx(report[f"policy/{name}"], rel=1e-5, abs=1e-7), name
+            for name in ("exploration/share", "exploration/entropy_threshold"):
+                assert rank["reports"][step][name] == pytest.approx(report[name], rel=1e-5), name
             entropy = alone.batches[step].entropy.entropy_sum
             assert rank["entropies"][step] == pytest.approx(entropy, rel=1e-6)

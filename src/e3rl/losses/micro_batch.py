@@ -1,11 +1,13 @@
 """`MicroBatch`: the sampled tokens of a few rollouts, flattened, and the logits scoring them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
+from e3rl.functional.entropy import token_entropy
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.policy import Policy
 
@@ -25,6 +27,10 @@ class MicroBatch:
     def logprobs(self) -> Tensor:
         """(M,) log-probs of the tokens at their own temperatures, with gradient."""
         return token_logprobs(self.logits, self.tokens, self.temperatures)
+
+    def entropies(self) -> Tensor:
+        """(M,) entropies at the tokens' own temperatures, nats, with gradient."""
+        return token_entropy(self.logits, self.temperatures)
 
 
 def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
@@ -46,11 +52,16 @@ def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
 
 
 @torch.no_grad()
-def all_logprobs(policy: Policy, batch: RolloutBatch, packs: list[Tensor]) -> Tensor:
-    """(N, T) float32 log-probs of every sampled token, 0 elsewhere; `packs` cover all rows."""
+def per_token(
+    policy: Policy,
+    batch: RolloutBatch,
+    packs: list[Tensor],
+    measure: Callable[[MicroBatch], Tensor],
+) -> Tensor:
+    """(N, T) float32 of what `measure` finds at the sampled tokens of `packs`, 0 elsewhere."""
     values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
     for rows in packs:
         micro = forward(policy, batch, rows)
         places = rows[micro.rollout], micro.positions.nonzero()[:, 1]
-        values[places] = micro.logprobs().float()
+        values[places] = measure(micro).float()
     return values

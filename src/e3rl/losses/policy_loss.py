@@ -2,25 +2,28 @@
 
 loss = Σ_tokens w · c · l(ρ, A)  −  λ · mean_tokens H(π_τ)  +  β · mean_tokens KL(π ‖ π_ref)
 
-with c = 1, or the importance weight of a correction (`functional/mismatch.py`).
+with c = 1, or the importance weight of a correction (`functional/mismatch.py`). A rule of
+`losses/exploration.py` replaces l by factor · l + penalty · |ln ρ|.
 
 Every weight is made from counts of the whole minibatch on all ranks, so the sum over micro-batches
 does not depend on how they were cut.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollout_weights
-from e3rl.functional.entropy import token_entropy
 from e3rl.functional.kl import k3
 from e3rl.functional.mismatch import Correction
 from e3rl.functional.surrogates import Surrogate, SurrogateInput
+from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
+from e3rl.losses.exploration import ExplorationRule, TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
+from e3rl.state import require_keys
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,12 @@ class PolicyLoss:
         aggregation: how token losses become one number (`functional/aggregation.py`).
         prompt_weight: "sample" weighs a prompt by its rollouts, "prompt" undoes unequal budgets.
         max_length: L_max of the aggregation "constant" (Dr. GRPO), in tokens.
-        entropy_coef: λ ≥ 0, the entropy bonus (the ER baseline of arXiv 2505.18573, eq. 3).
+        entropy_coef: λ ≥ 0, the entropy bonus (the ER baseline of arXiv 2505.18573, eq. 3), or a
+            rule that moves it.
         kl_coef: β ≥ 0, weight of the k3 estimate of the divergence from the initial policy.
         correction: (log-ratios trainer over sampler (M,), rollouts (M,)) -> Correction, from
             `functional/mismatch.py`; None = tokens count as if the trainer had sampled them.
+        exploration: what is done to the losses of single tokens; None = nothing.
 
     Raises ValueError for anything out of range, the surrogate's settings included.
     """
@@ -56,12 +61,13 @@ class PolicyLoss:
         aggregation: Aggregation = "token_mean",
         prompt_weight: PromptWeight = "sample",
         max_length: int | None = None,
-        entropy_coef: float = 0.0,
+        entropy_coef: float | AdaptiveEntropyBonus = 0.0,
         kl_coef: float = 0.0,
         correction: Callable[[Tensor, Tensor], Correction] | None = None,
+        exploration: ExplorationRule | None = None,
     ) -> None:
         for name, value in (("entropy_coef", entropy_coef), ("kl_coef", kl_coef)):
-            if value < 0:
+            if isinstance(value, float | int) and value < 0:
                 raise ValueError(f"loss.{name}={value}: use 0 (off) or a positive weight")
         for choice, given, kind in (
             ("aggregation", aggregation, Aggregation),
@@ -81,9 +87,10 @@ class PolicyLoss:
         self.aggregation: Aggregation = aggregation
         self.prompt_weight: PromptWeight = prompt_weight
         self.max_length = max_length
-        self.entropy_coef = entropy_coef
         self.kl_coef = kl_coef
         self.correction = correction
+        self.exploration = exploration
+        self._entropy_coef = entropy_coef
 
     @property
     def corrects(self) -> bool:
@@ -93,7 +100,39 @@ class PolicyLoss:
     @property
     def needs_every_rollout(self) -> bool:
         """Whether rollouts with advantage 0 have a gradient too (so must not be skipped)."""
-        return self.entropy_coef > 0 or self.kl_coef > 0
+        explores = self.exploration is not None and self.exploration.needs_every_rollout
+        return self.adapts or self.entropy_coef > 0 or self.kl_coef > 0 or explores
+
+    @property
+    def entropy_coef(self) -> float:
+        """λ of the present batch."""
+        given = self._entropy_coef
+        return given.value if isinstance(given, AdaptiveEntropyBonus) else given
+
+    @property
+    def adapts(self) -> bool:
+        """Whether λ moves with the entropy, which then has to be shown to `observe`."""
+        return isinstance(self._entropy_coef, AdaptiveEntropyBonus)
+
+    def observe(self, entropy: float) -> dict[str, float]:
+        """Move λ by a batch's sampled entropy (nats per token, all ranks); figures by name."""
+        if not isinstance(self._entropy_coef, AdaptiveEntropyBonus):
+            return {}
+        self._entropy_coef.observe(entropy)
+        return self._entropy_coef.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Builtins only; empty where nothing moves."""
+        given = self._entropy_coef
+        return (
+            {"entropy_coef": given.state_dict()} if isinstance(given, AdaptiveEntropyBonus) else {}
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Strict: state of another loss raises ValueError."""
+        require_keys("loss", state, self.state_dict())
+        if isinstance(self._entropy_coef, AdaptiveEntropyBonus):
+            self._entropy_coef.load_state_dict(state["entropy_coef"])
 
     def weights(
         self, lengths: Tensor, group: Tensor, group_sizes: Tensor, totals: Totals
@@ -116,6 +155,7 @@ class PolicyLoss:
         totals: Totals,
         old_logprobs: Tensor | None = None,
         reference_logprobs: Tensor | None = None,
+        effects: TokenEffects | None = None,
     ) -> LossParts:
         """This micro-batch's summand of the loss over `totals`.
 
@@ -126,6 +166,7 @@ class PolicyLoss:
             old_logprobs: (M,) of the policy before the first step; None = this very policy,
                 so that every importance ratio is 1 without a second forward pass.
             reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
+            effects: (M,) what the exploration rule does to each token.
         """
         logprobs = micro.logprobs()
         old = logprobs.detach() if old_logprobs is None else old_logprobs
@@ -137,10 +178,12 @@ class PolicyLoss:
         if self.correction is not None:
             correction = self.correction(old - micro.sampler_logprobs, micro.rollout)
             weights = weights * correction.weights
-        loss = (weights * surrogate.loss).sum()
+        losses = surrogate.loss
+        if effects is not None:
+            losses = effects.factor * losses + effects.penalty * log_ratios.abs()
+        loss = (weights * losses).sum()
         if self.entropy_coef:
-            entropy = token_entropy(micro.logits, micro.temperatures).sum()
-            loss = loss - self.entropy_coef * entropy / totals.tokens
+            loss = loss - self.entropy_coef * micro.entropies().sum() / totals.tokens
         if self.kl_coef:
             if reference_logprobs is None:
                 raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
