@@ -1,14 +1,15 @@
-"""How many rollouts a prompt got: one histogram per epoch, stacked as rows of one panel."""
+"""How many rollouts a prompt got: a histogram per epoch in rows of one panel, and by difficulty."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from e3rl.analysis.difficulty import budget_by_difficulty
 from e3rl.analysis.runs import Run
-from e3rl.analysis.style import INK, MUTED, arm_colour, empty, tint
+from e3rl.analysis.style import INK, MUTED, arm_colour, arm_label, empty, tint
 
 MAX_ROWS = 4
 ROW_HEIGHT = 0.62
@@ -48,6 +49,26 @@ def budgets(ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt") -
             linespacing=1.3,
         )
     _label_rows(ax, rows, right, low=int(prompts["n"].min()))
+
+
+def by_difficulty(
+    ax: Axes, arms: Mapping[str, Sequence[Run]], title: str = "Rollouts by difficulty"
+) -> None:
+    """Mean rollouts per prompt in the last epoch over the difficulty rank, with seed ranges."""
+    ax.set_title(title)
+    bands = {arm: budget_by_difficulty(runs) for arm, runs in arms.items()}
+    for arm, band in bands.items():
+        if band is not None:
+            colour = arm_colour(arm, list(arms))
+            ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
+            ax.plot(
+                band.x, band.mean, color=colour, marker="o", markersize=3.5, label=arm_label(arm)
+            )
+    if not any(bands.values()):
+        return empty(ax, "no prompts.jsonl recorded")
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("difficulty rank, 0 = easiest")
+    ax.set_ylabel("rollouts per prompt, last epoch")
 
 
 def is_uneven(runs: Sequence[Run]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from e3rl.analysis import budget_panel, training_panels, validation_panels
+from e3rl.analysis import budget_panel, response_panel, training_panels, validation_panels
 from e3rl.analysis.curves import fitting_window
 from e3rl.analysis.evaluations import evaluation, evaluation_names
 from e3rl.analysis.runs import Run, load_run
@@ -119,6 +119,33 @@ def pass_at_1_figure(arms: Arms, name: str = "t1") -> Figure:
         return figure
     validation_panels.pass_at_1_of_arms(ax, arms, name)
     _legend(figure, ax, arms, INTERVALS)
+    return figure
+
+
+@styled
+def difficulty_figure(arms: Arms) -> Figure:
+    """Rollouts per prompt in the last epoch against the prompt's difficulty rank."""
+    figure, (ax,) = _panels(1)
+    budget_panel.by_difficulty(ax, arms)
+    _legend(figure, ax, arms)
+    return figure
+
+
+@styled
+def response_figure(
+    arms: Arms | None = None, entropy: float = 0.76, vocabularies: Sequence[int] = (34, 151_936)
+) -> Figure:
+    """The controller's answer to an entropy error: entropy and temperature after one step.
+
+    Lines: rules on the two-level model of the paper's appendix A with this entropy (nats) at
+    temperature 1; dots: steps of the given arms that had a schedule (figure 2 of the paper).
+    """
+    shown = arms or {}
+    figure, (left, right) = _panels(2)
+    response_panel.entropy_scaling(left, shown, entropy, vocabularies)
+    response_panel.next_temperature(right, shown, entropy, vocabularies)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4)
     return figure
 
 
