@@ -52,7 +52,7 @@ def report(options: argparse.Namespace) -> str:
     control = options.control or (USUAL_CONTROL if USUAL_CONTROL in arms else None)
     rows: list[Row] = []
     if any(not run.problems.empty for run in runs):
-        rows = compare_arms(arms, control, options.k, options.axis or usual_axis(runs))
+        rows = compare_arms(arms, control, (1, options.k), options.axis or usual_axis(runs))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(report_page(arms, rows, options.title), encoding="utf-8")
     table = comparison_text(rows) if rows else "no run was validated"

@@ -109,13 +109,13 @@ def test_the_verdict_is_where_the_interval_lies(low: float, high: float, word: s
 def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
     arms: dict[str, list[Run]],
 ) -> None:
-    rows = compare_arms(arms, control="grpo", k=8)
+    rows = compare_arms(arms, control="grpo", ks=(1, 8))
     spent = common_budget([run.train for runs in arms.values() for run in runs], "tokens")
     assert {row["cost"] for row in rows} == {spent}
     keys = [(row["arm"], row["evaluation"], row["measure"]) for row in rows]
     assert len(set(keys)) == len(keys) == 3 * (3 + 2 + 3 + 3)
     assert [arm for arm, *_ in keys] == sorted((arm for arm, *_ in keys), key=list(arms).index)
-    assert keys[:3] == [("grpo", "t1", m) for m in ("pass@1", "mean pass@1", "pass@8")]
+    assert keys[:3] == [("grpo", "t1", m) for m in ("pass@1", "pass@8", "mean pass@1")]
     judged = {row["arm"] for row in rows if row["verdict"]}
     assert judged == {"ts_an", "e3"}
 
@@ -123,7 +123,7 @@ def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
 def test_live_is_compared_with_the_control_at_the_nearest_entropy(
     arms: dict[str, list[Run]],
 ) -> None:
-    rows = compare_arms(arms, control="grpo", k=8)
+    rows = compare_arms(arms, control="grpo", ks=(1, 8))
     against = {row["against"] for row in rows if row["arm"] == "e3" and row["evaluation"] == "live"}
     assert against == {"grpo matched"}
 

@@ -30,7 +30,7 @@ FIGURES = {
 
 @pytest.fixture(scope="module")
 def page(arms: Arms) -> str:
-    return report_page(arms, compare_arms(arms, "grpo", k=8), "Arms <of> a study")
+    return report_page(arms, compare_arms(arms, "grpo", ks=(1, 8)), "Arms <of> a study")
 
 
 @pytest.fixture(scope="module")

@@ -43,16 +43,20 @@ ENOUGH_SEEDS = 5
 
 
 def compare_arms(
-    arms: Arms, control: str | None, k: int = 16, axis: str = "tokens", level: float = 0.95
+    arms: Arms,
+    control: str | None,
+    ks: Sequence[int] = (1, 16),
+    axis: str = "tokens",
+    level: float = 0.95,
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
 
-    Measures are pass@1, its mean over training (the area under its curve) and pass@k.
+    Measures are pass@k for every k, and the mean of pass@1 over training: the area under its curve.
 
     Args:
         arms: runs by arm, from `runs.by_arm`.
         control: arm that the others are compared with, None for none.
-        k: of the larger pass@k; left out where a problem has fewer rollouts.
+        ks: of pass@k; those above the rollouts of some problem are left out.
         axis: of the equal cost: steps, rollouts, tokens or seconds.
         level: coverage of all intervals.
 
@@ -70,7 +74,7 @@ def compare_arms(
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = common_budget([run.train for runs in arms.values() for run in runs], axis)
-    scored = all_scores(arms, k, axis, cost)
+    scored = all_scores(arms, ks, axis, cost)
     facts = {"axis": axis, "cost": cost, "level": level}
     controls: dict[str, dict[str, Scores]] = {item.measure: {} for item in scored}
     for item in scored:
@@ -81,9 +85,9 @@ def compare_arms(
     ]
 
 
-def all_scores(arms: Arms, k: int, axis: str, cost: float) -> list[Scores]:
+def all_scores(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Scores]:
     """Scores of every arm, evaluation and measure that exist at this cost."""
-    wanted = [(1, False), (1, True), *([(k, False)] if k > 1 else [])]
+    wanted = [*((k, False) for k in dict.fromkeys(ks)), (1, True)]
     found = [
         scores_at(runs, name, each, axis, cost, whole)
         for runs in arms.values()
