@@ -5,6 +5,8 @@ import dataclasses
 import importlib.util
 import itertools
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -305,6 +307,27 @@ def test_an_engine_works_after_an_exception_in_a_step(policy, engine, monkeypatc
         with pytest.raises(error):
             list(engine.generate(many(policy)))
     assert not core.has_unfinished_requests()
+    assert by_place(engine.generate(many(policy))) == whole
+
+
+def test_a_call_in_another_thread_gives_the_same_and_can_be_ended(policy, engine):
+    whole = by_place(engine.generate(many(policy)))
+    begun = threading.Event()
+
+    def endless():
+        for _ in engine.generate([request(policy, 0, s, limit=200) for s in range(5000)]):
+            begun.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        aside = thread.submit(lambda: by_place(engine.generate(many(policy))))
+        assert aside.result() == whole
+        call = thread.submit(endless)
+        assert begun.wait(60)
+        engine.interrupt()
+        with pytest.raises(InterruptedError, match="rollouts were still being sampled"):
+            call.result()
+    assert not engine._llm.llm_engine.has_unfinished_requests()
+    engine._loop.interrupted.clear()
     assert by_place(engine.generate(many(policy))) == whole
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Event
 from typing import Any
 
@@ -172,7 +172,7 @@ class RolloutSampler(Slot):
         arrived: list[Rollout] = []
         for rollout in self.engine.generate(requests):
             if self._stop.is_set():
-                raise CancelledError("the run ended while rollouts were being sampled ahead")
+                raise InterruptedError("the run ended while rollouts were being sampled ahead")
             batch.scorer.submit(rollout)
             arrived.append(rollout)
         waiting = time.monotonic()
@@ -202,6 +202,8 @@ class RolloutSampler(Slot):
         """Let no thread use the engine any more, then close it."""
         if self._ahead is not None:
             self._stop.set()
+            if isinstance(self.engine, ManagedEngine):
+                self.engine.interrupt()
             wait([self._ahead[1]])
             self._stop.clear()
             self._ahead = None

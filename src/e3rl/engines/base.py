@@ -58,5 +58,9 @@ class ManagedEngine(Protocol):
     def rest(self) -> None:
         """Give memory back until the next `sync`, where the engine can."""
 
+    def interrupt(self) -> None:
+        """Have a `generate` that another thread is in end soon, with InterruptedError. Only
+        `close` may follow."""
+
     def metrics(self) -> dict[str, float]:
         """Figures of the last sync and the calls since, under `engine/`."""

@@ -148,6 +148,11 @@ class VLLMEngine:
         if self.settings.sleep_level == 2:
             self._policy = None  # the weights are gone: the next sync must send them again
 
+    def interrupt(self) -> None:
+        """End a `generate` that another thread is in at vLLM's next step."""
+        if self._loop is not None:
+            self._loop.interrupted.set()
+
     def metrics(self) -> dict[str, float]:
         """Seconds of the last sync and canary, canary gaps in nats, tokens per second, cuts."""
         return dict(self._metrics)

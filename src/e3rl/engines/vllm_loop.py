@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class StepLoop:
         self.tokens = 0
         self.seconds = 0.0
         self.cut = 0  # rollouts that a deadline ended
+        self.interrupted = Event()  # set by another thread to end a call at its next step
 
     def run(
         self,
@@ -57,7 +59,7 @@ class StepLoop:
         """Yield every request when it is finished.
 
         After `deadline_s` seconds in the engine, what is unfinished is yielded as it stands;
-        requests that have no token by then get one.
+        requests that have no token by then get one. Raises InterruptedError once `interrupted`.
         """
         self.abort()
         pending: dict[str, tuple[str, RolloutRequest]] = {}
@@ -71,6 +73,8 @@ class StepLoop:
                     )
                     pending[str(number)] = own, request
             while pending:
+                if self.interrupted.is_set():
+                    raise InterruptedError(f"{len(pending)} rollouts were still being sampled")
                 if deadline_s is not None and self.seconds - spent > deadline_s:
                     yield from self._cut([*pending.values()], stop_ids)
                     return
