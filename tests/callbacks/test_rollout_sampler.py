@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, sl
 
 from e3rl.batch import RolloutBatch, Score
 from e3rl.budgets.base import SingleRound
+from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.data.loader import collate
 from e3rl.engines.base import RolloutRequest
 from e3rl.seeds import derive_seed
 from e3rl.temperatures.base import Constant
+from e3rl.temperatures.entropy_target import EntropyTarget
 from e3rl.temperatures.fixed import Fixed
+from e3rl.temperatures.gains import PaperGain
 
 
 class TextScorer:
@@ -88,6 +92,24 @@ def test_every_sync_is_told_the_temperature_of_the_rollouts() -> None:
     assert engine.temperatures == [0.8]
     stack = slots(temperature=TemperatureScheduler(Fixed(0.6)))
     assert set(Fit(stack, validate_every=3).validate().fit().engine.temperatures) == {0.6}
+
+
+def test_the_first_sync_of_a_resumed_run_is_told_the_temperature_that_the_run_had_reached(
+    tmp_path: Path,
+) -> None:
+    def scheduled(every: int) -> Fit:
+        stack = slots(
+            temperature=TemperatureScheduler(EntropyTarget(PaperGain(34), target=0.5)),
+            checkpoint=RunCheckpoint(str(tmp_path / "checkpoints"), every, keep=9),
+        )
+        return Fit(stack, tmp_path, n_prompts=12)
+
+    whole = scheduled(every=4).fit()
+    reached = [float(b.tensor("temperatures")[0]) for b in whole.watcher.trained]
+    assert whole.engine.temperatures == pytest.approx(reached)
+    assert abs(reached[4] - 1.0) > 1e-3
+    resumed = scheduled(every=4).fit(tmp_path / "checkpoints" / "step-000004.ckpt")
+    assert resumed.engine.temperatures == pytest.approx(reached[4:])
 
 
 def test_an_engine_may_finish_in_any_order() -> None:
