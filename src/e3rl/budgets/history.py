@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ class RewardHistory:
         self.decay = decay
         self._row: dict[str, int] = {}
         self._counts = np.zeros((2, 0))  # R and C by row; there may be more rows than prompts
+        self._asked: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
         """Prompts seen."""
@@ -69,8 +71,18 @@ class RewardHistory:
         """`observe`, of rewards that are summed already."""
         visited = visits.rollouts > 0
         ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
-        rows = np.array([self._row.setdefault(x, len(self._row)) for x in ids], dtype=np.int64)
+        rows = self._rows(ids)
+        for i in np.flatnonzero(rows < 0).tolist():
+            rows[i] = self._row.setdefault(ids[i], len(self._row))
         self._add(rows, np.stack([visits.rewards, visits.rollouts])[:, visited])
+
+    def _rows(self, prompt_ids: Sequence[str]) -> NDArray[np.int64]:
+        """(B,) rows of prompts, -1 for those never seen."""
+        ids = list(prompt_ids)
+        if ids != self._asked[0]:  # a step asks for the same prompts two or three times
+            found = map(self._row.get, ids, repeat(-1))
+            self._asked = ids, np.fromiter(found, dtype=np.int64, count=len(ids))
+        return self._asked[1]
 
     def _add(self, rows: NDArray[np.int64], visits: NDArray[np.float64]) -> None:
         missing = len(self) - self._counts.shape[1]
@@ -90,7 +102,7 @@ class RewardHistory:
 
     def of(self, prompt_ids: Sequence[str]) -> Counted:
         """What is known of some prompts now, 0 for those never seen."""
-        rows = np.array([self._row.get(x, -1) for x in prompt_ids], dtype=np.int64)
+        rows = self._rows(prompt_ids)
         found = np.zeros((2, rows.size))
         found[:, rows >= 0] = self._counts[:, rows[rows >= 0]]
         return Counted(*found)
@@ -117,6 +129,7 @@ class RewardHistory:
         require_keys("RewardHistory", state, ("rewards", "rollouts"))
         rollouts = state["rollouts"]
         self._row = {prompt_id: row for row, prompt_id in enumerate(rollouts)}
+        self._asked = ([], np.zeros(0, dtype=np.int64))
         self._counts = np.array(
             [[state["rewards"][x] for x in rollouts], list(rollouts.values())], dtype=np.float64
         ).reshape(2, len(rollouts))
@@ -130,7 +143,7 @@ def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]
     """
     if len(prompt_ids) != len(rewards):
         raise ValueError(f"{len(prompt_ids)} prompts with {len(rewards)} arrays of rewards")
-    sizes = np.array([len(values) for values in rewards], dtype=np.int64)
+    sizes = np.fromiter(map(len, rewards), dtype=np.int64, count=len(rewards))
     sums = np.zeros(sizes.size)
     if sizes.any():
         flat = np.concatenate(rewards, dtype=np.float64)
