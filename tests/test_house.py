@@ -108,7 +108,9 @@ def test_hooks_fetch_nothing() -> None:
     assert {hook.language for repo in config.repos for hook in repo.hooks} == {"system"}
 
 
-@pytest.mark.parametrize("unit", ["analysis", "budgets", "ledger", "rewards", "statistics"])
+@pytest.mark.parametrize(
+    "unit", ["analysis", "budgets", "ledger", "rewards", "simulator", "statistics"]
+)
 def test_light_units_load_without_torch(unit: str) -> None:
     source = ROOT / "src" / "e3rl"
     files = (source / unit).rglob("*.py") if (source / unit).is_dir() else [source / f"{unit}.py"]

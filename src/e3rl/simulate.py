@@ -30,7 +30,16 @@ SHARES = {
     "effective": "effective %",
     "hits": "hits %",
 }
-TITLES = ("budget", "rollouts", *SHARES.values(), "variance", "first solved", "n: 5-95 %, max", "s")
+TITLES = (
+    "budget",
+    "n",
+    "spent %",
+    *SHARES.values(),
+    "variance",
+    "first solved",
+    "n 5-95 %, max",
+    "s",
+)
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="simulate")
@@ -86,18 +95,19 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
     """The figures as plain text, shares in percent."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in TITLES:
-        table.add_column(title, justify="left" if title == "budget" else "right")
+        table.add_column(title, justify="left" if title == "budget" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["budget"],
             f"{row['per_prompt']:.2f}",
+            f"{100 * row['spent_share']:.1f}",
             *(f"{100 * row[name]:.1f}" for name in SHARES),
             f"{row['gradient_variance']:.2f}",
             f"{row['first_solved']:.0f}",
             f"{row['n_05']:.0f}-{row['n_95']:.0f}, {row['n_max']:.0f}",
             f"{row['seconds']:.2f}",
         )
-    console = Console(width=140, color_system=None)
+    console = Console(width=160, color_system=None)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")

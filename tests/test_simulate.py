@@ -1,0 +1,70 @@
+"""The command that tries budget rules on a table of pass rates."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+
+from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.simulate import simulate
+
+SMALL = ("table.prompts=96", "prompts_per_step=24", "epochs=3")
+STUDY = conf_dir().parent / "experiments/entropy_control/runs"
+
+
+def run(tmp_path: Path, *overrides: str) -> list[dict[str, Any]]:
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return simulate(compose("simulate", [f"out={tmp_path}", *SMALL, *overrides]))
+
+
+def test_every_budget_of_conf_is_simulated_at_the_same_cap(tmp_path: Path) -> None:
+    rows = run(tmp_path)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        targets = {node._target_ for node in compose("simulate").budgets.values()}
+    files = (conf_dir() / "budget").glob("*.yaml")
+    assert {target.split(".")[-2] for target in targets} == {file.stem for file in files}
+    assert [row["epoch"] for row in rows] == [0, 1, 2] * (len(rows) // 3)
+    assert all(row["spent"] <= 8 * 96 for row in rows)
+    spent = {row["budget"]: row["spent"] for row in rows if row["epoch"] == 2}
+    exact = ("uniform", "e3_rank", "knapsack", "hora", "vip", "vip_drgrpo", "gvm", "cures")
+    assert {spent[name] for name in exact} == {8 * 96}
+
+
+def test_tables_of_all_passes_are_written_and_the_last_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run(tmp_path, "budgets.knapsack.n_high=12")
+    figures = pd.read_csv(tmp_path / "figures.csv")
+    assert figures["budget"].tolist() == [row["budget"] for row in rows]
+    histogram = pd.read_csv(tmp_path / "histogram.csv")
+    assert (histogram.groupby(["budget", "epoch"])["prompts"].sum() == 96).all()
+    assert histogram.loc[histogram["budget"] == "knapsack", "n"].max() <= 12
+    shares = pd.read_csv(tmp_path / "by_pass_rate.csv").groupby(["budget", "epoch"])["share"].sum()
+    assert shares.to_numpy() == pytest.approx(1)
+    printed = capsys.readouterr().out
+    assert all(f"\n {name} " in printed for name in figures["budget"].unique())
+    assert "pass 3 of 3" in printed
+
+
+def test_pass_rates_come_from_recorded_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run(tmp_path, f"runs=[{STUDY}/budget]", "epochs=1", "prompts_per_step=32")
+    assert "2048 prompts, pass 1 of 1" in capsys.readouterr().out
+    uniform = next(row for row in rows if row["budget"] == "uniform")
+    assert uniform["spent"] == 8 * 2048
+    assert 0 < uniform["all_wrong"] < uniform["mixed"]
+
+
+def test_folders_without_prompts_end_with_a_message(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "e3rl.simulate", f"runs=[{tmp_path}]"]
+    command += [f"hydra.run.dir={tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: runs=[")
+    assert "no prompts.jsonl" in done.stderr
