@@ -35,7 +35,7 @@ FLOORS = (
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "study"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {"evaluating", "failed_jobs"},
+    | {"evaluating", "failed_jobs", "cautions"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

@@ -24,6 +24,7 @@ from e3rl.analysis.runs import Run, load_run
 from e3rl.analysis.summary import arm_evaluations, arm_rows, render
 from e3rl.callbacks.checkpoint import set_aside
 from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.cautions import cautions
 from e3rl.checkpoint_files import checkpoints, damage, step_of
 from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.configuration import ConfigurationError, checkpoint_to_resume, resolved, run_of
@@ -76,6 +77,8 @@ def execute(cfg: DictConfig) -> Outcome | None:
             start_afresh(run_dir, trainer.loggers)
         record(cfg, run_dir, resume)
         print(plan.render(run_dir, resume))
+        for caution in cautions(cfg):
+            print(f"caution: {caution}")
     try:
         if resume is None:
             trainer.validate(module, datamodule=data, verbose=False)  # the baseline, step 0

@@ -1,0 +1,72 @@
+"""Settings that are valid and yet do nothing, or not what one may think, told before a run."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig
+
+from e3rl.configuration import resolved
+
+SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
+
+
+def cautions(cfg: DictConfig) -> list[str]:
+    """One line per setting that is inert in this configuration, with the reason and a remedy."""
+    plain = resolved(cfg)
+    return [*_inert_ratios(plain), *_inert_weights(plain), *_mismatch(plain)]
+
+
+def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
+    """What acts on importance ratios, where there is one optimiser step per batch."""
+    settings, loss = plain["module"]["settings"], plain["loss"]
+    steps = settings["minibatches"] * settings["inner_epochs"]
+    if steps > 1 or settings["old_logprobs"] == "sampler":
+        return
+    reason = f"with one optimiser step per batch every importance ratio is 1: {SEVERAL_STEPS}"
+    surrogate, rule = _name(loss["surrogate"]), _name(loss["exploration"])
+    if surrogate in ("gspo", "cispo"):
+        yield f"loss.surrogate={surrogate} has the gradient of the clipped surrogate; {reason}"
+    if rule == "KLCov":
+        yield f"loss.exploration=KLCov has neither value nor gradient; {reason}"
+    elif surrogate == "clipped" and loss["surrogate"]["clip_high"] > loss["surrogate"]["clip_low"]:
+        high = loss["surrogate"]["clip_high"]
+        yield f"loss.surrogate.clip_high={high} (clip-higher) never acts; {reason}"
+
+
+def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
+    """What weighs prompts or rollouts, where all weigh the same anyway."""
+    mean_size, advantage = plain["rollouts_per_prompt"], plain["advantage"]
+    if plain["loss"]["prompt_weight"] == "prompt" and _name(plain["budget"]) == "Uniform":
+        yield (
+            "loss.prompt_weight=prompt changes nothing: budget=uniform gives every prompt the same "
+            "number of rollouts already"
+        )
+    if _name(advantage) == "PassAtK" and min(advantage["k"], mean_size - 1) <= 1:
+        yield (
+            f"advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
+            f"k={advantage['k']} and rollouts_per_prompt={mean_size} that is at most 1: raise both"
+        )
+
+
+def _mismatch(plain: dict[str, Any]) -> Iterator[str]:
+    """A correction without anything to correct, and something to correct without a correction."""
+    ahead = plain["rollout"]["lookahead"] > 0
+    corrected = plain["loss"]["correction"] is not None
+    bypass = plain["module"]["settings"]["old_logprobs"] == "sampler"
+    same_code = _name(plain["engine"]) == "TransformersEngine"
+    if corrected and same_code and not ahead and plain["trainer"]["precision"] == "32-true":
+        yield (
+            "loss.correction changes nothing: engine=transformers samples with the trainer's own "
+            "model in the same precision, and rollouts are not older than it"
+        )
+    if ahead and not (corrected or bypass):
+        yield (
+            f"rollout.lookahead={plain['rollout']['lookahead']} trains on rollouts of an older "
+            "policy as if they were its own: choose loss/correction=tis (or another), or "
+            "module.settings.old_logprobs=sampler"
+        )
+
+
+def _name(node: dict[str, Any] | None) -> str | None:
+    """Class or function that a node makes."""
+    return None if node is None else str(node["_target_"]).split(".")[-1]

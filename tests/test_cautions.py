@@ -1,0 +1,73 @@
+"""What does nothing in a configuration is said before the run, with the reason."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from e3rl.cautions import cautions
+from e3rl.configuration import conf_dir, register_resolvers
+
+TWO_STEPS = "module.settings.minibatches=2"
+BYPASS = "module.settings.old_logprobs=sampler"
+
+
+def told(*overrides: str) -> list[str]:
+    register_resolvers()
+    common = ["paths.run_dir=x", "logger=ledger_only", "experiment=grpo"]
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return cautions(compose("train", [*common, *overrides]))
+
+
+@pytest.mark.parametrize("arm", ["grpo", "e3", "grpo_er"])
+def test_the_arms_of_the_study_need_no_caution(arm: str) -> None:
+    assert told(f"experiment={arm}") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [
+        ("loss=gspo", "loss.surrogate=gspo has the gradient of the clipped surrogate"),
+        ("loss=cispo", "loss.surrogate=cispo has the gradient"),
+        ("loss=dapo", "loss.surrogate.clip_high=0.28 (clip-higher) never acts"),
+        ("loss/exploration=clip_higher", "loss.surrogate.clip_high=0.28 (clip-higher)"),
+        ("loss/exploration=kl_cov", "loss.exploration=KLCov has neither value nor gradient"),
+    ],
+)
+def test_what_acts_on_ratios_needs_several_steps_or_the_samplers_log_probs(
+    option: str, what: str
+) -> None:
+    (line,) = told(option)
+    assert line.startswith(what)
+    assert "every importance ratio is 1: set module.settings.minibatches" in line
+    assert told(option, TWO_STEPS) == told(option, BYPASS) == []
+
+
+@pytest.mark.parametrize("option", ["clip_cov", "high_entropy_mask", "adaptive_entropy_bonus"])
+def test_what_acts_on_tokens_needs_one_step_only(option: str) -> None:
+    assert told(f"loss/exploration={option}") == []
+
+
+def test_prompts_weigh_the_same_where_all_have_as_many_rollouts() -> None:
+    (line,) = told("loss.prompt_weight=prompt")
+    assert line.startswith("loss.prompt_weight=prompt changes nothing: budget=uniform")
+    assert told("loss.prompt_weight=prompt", "budget=e3_rank") == []
+
+
+def test_pass_at_k_of_pairs_is_grpo() -> None:
+    (line,) = told("advantage=pass_at_k", "rollouts_per_prompt=2")
+    assert "k=4 and rollouts_per_prompt=2" in line
+    assert told("advantage=pass_at_k") == []
+
+
+def test_a_correction_needs_something_to_correct() -> None:
+    same_model = ("loss/correction=tis", "engine=transformers")
+    (line,) = told(*same_model)
+    assert line.startswith("loss.correction changes nothing: engine=transformers")
+    assert told(*same_model, "rollout.lookahead=1") == []
+    assert told("loss/correction=tis", "engine=vllm") == []
+    assert told(*same_model, "trainer.precision=bf16-mixed") == []
+
+
+def test_older_rollouts_need_a_correction_or_the_samplers_log_probs() -> None:
+    (line,) = told("rollout.lookahead=1")
+    assert "rollouts of an older policy as if they were its own" in line
+    assert told("rollout.lookahead=1", BYPASS) == []
