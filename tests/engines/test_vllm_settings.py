@@ -40,6 +40,15 @@ def test_what_is_left_open_is_left_to_vllm():
     assert not arguments["enable_sleep_mode"]
 
 
+def test_on_a_cpu_the_cache_is_small_unless_its_size_is_set():
+    name = "kv_cache_memory_bytes"
+    assert VLLMSettings().arguments("float32", on_cpu=True)[name] == 256 * 2**20
+    assert name not in VLLMSettings().arguments("float32", on_cpu=False)
+    for on_cpu in (True, False):
+        given = VLLMSettings(kv_cache_memory_bytes=10**9).arguments("float32", on_cpu)
+        assert given[name] == 10**9
+
+
 def test_sleep_is_for_gpus():
     sleeping = VLLMSettings(sleep_level=1)
     assert sleeping.arguments("float32", on_cpu=False)["enable_sleep_mode"]

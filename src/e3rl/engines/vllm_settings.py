@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+CPU_CACHE = 256 * 2**20  # bytes; vLLM itself would take a share of the whole memory
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -16,8 +17,8 @@ class VLLMSettings:
     """
 
     dtype: str = "auto"  # of weights and activations; auto = the policy's
-    kv_cache_memory_bytes: int | None = 256 * 2**20  # None: from gpu_memory_utilization
-    gpu_memory_utilization: float = 0.45  # share of the device, weights included; CPU: of the RAM
+    kv_cache_memory_bytes: int | None = None  # None: CPU_CACHE, on a GPU gpu_memory_utilization
+    gpu_memory_utilization: float = 0.45  # share of the device, weights included
     tensor_parallel_size: int = 1
     max_num_seqs: int = 256  # rollouts that are decoded together
     max_model_len: int | None = None  # prompt + completion; None: what the model allows
@@ -58,6 +59,8 @@ class VLLMSettings:
             for name in ("kv_cache_memory_bytes", "max_model_len", "block_size")
             if getattr(self, name) is not None
         }
+        if on_cpu:
+            optional.setdefault("kv_cache_memory_bytes", CPU_CACHE)
         return optional | {
             "dtype": self.precision(policy_dtype),
             "gpu_memory_utilization": self.gpu_memory_utilization,
