@@ -33,17 +33,24 @@ def run_on_two_ranks(folder: Path, *overrides: str) -> list[Steps]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
-def both(engine: str) -> pytest.param:
-    marks = [pytest.mark.slow] if engine == "vllm" else []
-    if engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        marks.append(pytest.mark.skip(reason=f"vLLM is not installed: {INSTALL}"))
-    return pytest.param(engine, marks=marks)
+WITH_VLLM = (
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason=f"vLLM is not installed: {INSTALL}"
+    ),
+)
+SETTINGS = [
+    pytest.param(("engine=transformers",), id="transformers"),
+    pytest.param(("engine=vllm", "rollout.lookahead=1"), id="vllm-ahead", marks=WITH_VLLM),
+]
 
 
-@pytest.mark.parametrize("engine", [both("transformers"), both("vllm")])
-def test_two_ranks_sample_and_learn_what_one_process_does(engine: str, tmp_path: Path) -> None:
-    ranks = run_on_two_ranks(tmp_path / "ranks", f"engine={engine}")
-    alone = train(tmp_path / "alone", f"engine={engine}")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_two_ranks_sample_and_learn_what_one_process_does(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    ranks = run_on_two_ranks(tmp_path / "ranks", *settings)
+    alone = train(tmp_path / "alone", *settings)
     assert len(alone) == 6
     assert [a | b for a, b in zip(*ranks, strict=True)] == alone
     assert all(a and b and not a.keys() & b.keys() for a, b in zip(*ranks, strict=True))

@@ -14,6 +14,10 @@ class VLLMSettings:
 
     Nothing that changes the distribution (top-p, top-k, penalties) can be set here: the policy
     gradient needs log-probs of the policy's own. An `Evaluation` may have a top-p or top-k.
+
+    Of several processes this is tested on the CPU: an engine per data-parallel rank, with policies
+    that FSDP2 shards too, and `tensor_parallel_size=2` in one training process, where the weights
+    pass through RAM, a copy for each worker. None of them has been tested on several GPUs.
     """
 
     dtype: str = "auto"  # of weights and activations; auto = the policy's
