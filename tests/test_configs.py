@@ -43,6 +43,13 @@ def experiment(name: str) -> DictConfig:
     return composed(choice, "logger=ledger_only", "paths.run_dir=x")
 
 
+@cache
+def chosen(choice: str) -> DictConfig:
+    """A short run with one choice of a group, or the default's."""
+    common = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34", "debug=short")
+    return composed(*common, choice)
+
+
 @pytest.fixture(scope="module")
 def tiny() -> DictConfig:
     common = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
@@ -86,8 +93,7 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
     *groups, option = name.split("/")
     path = ".".join(groups)
     if "defaults" in plain(name) or "# @package" in (conf_dir() / f"{name}.yaml").read_text():
-        common = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
-        cfg = composed(*common, "debug=short", f"{'/'.join(groups)}={option}")
+        cfg = copy.deepcopy(chosen(f"{'/'.join(groups)}={option}"))
     else:
         cfg = copy.deepcopy(tiny)
         OmegaConf.update(cfg, path, plain(name), merge=False)
@@ -194,8 +200,7 @@ def test_debugging_wins_over_the_experiment_and_the_command_line_over_both() -> 
     ],
 )
 def test_a_correction_is_chosen_on_the_command_line(option: str, function: str, level: str) -> None:
-    common = ("logger=ledger_only", "paths.run_dir=x")
-    cfg = composed(f"loss/correction={option}", *common)
+    cfg = chosen(f"loss/correction={option}")
     check(cfg)
     correction = instantiate(cfg.loss, _convert_="all").correction
     assert correction.func.__name__ == function
@@ -215,8 +220,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("option", LOSSES)
 def test_a_loss_brings_its_advantage_surrogate_and_aggregation(option: str) -> None:
-    cfg = composed(f"loss={option}", "experiment=grpo", "logger=ledger_only", "paths.run_dir=x")
-    check(cfg)
+    cfg = chosen(f"loss={option}")
     loss = instantiate(cfg.loss, _convert_="all")
     estimator = type(instantiate(cfg.advantage, _convert_="all")).__name__
     assert (estimator, loss.surrogate.func.__name__, loss.aggregation) == LOSSES[option]
@@ -237,8 +241,7 @@ EXPLORATIONS = {
 
 @pytest.mark.parametrize("option", EXPLORATIONS)
 def test_exploration_by_the_loss_is_chosen_on_the_command_line(option: str) -> None:
-    common = ("experiment=grpo", "logger=ledger_only", "paths.run_dir=x")
-    cfg = composed(f"loss/exploration={option}", *common)
+    cfg = chosen(f"loss/exploration={option}")
     check(cfg)
     loss = instantiate(cfg.loss, _convert_="all")
     rule = loss.exploration
