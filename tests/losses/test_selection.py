@@ -51,7 +51,7 @@ class Ranks:
 
 
 tokens = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1), st.booleans()),
+    st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 10**6), st.booleans()),
     min_size=1,
     max_size=12,
     unique_by=lambda token: token[1],
