@@ -38,11 +38,15 @@ RHYTHMS = {
 }
 # What has a state of its own.
 ARMS = {
-    "grpo with minibatches": [
+    "minibatches, falling k, KL-Cov": [
         *("experiment=grpo", "module.settings.minibatches=2", "module.settings.inner_epochs=2"),
+        *("advantage=pass_at_k", "advantage.k=2", "advantage.final_k=1", "loss/exploration=kl_cov"),
     ],
     "entropy bonus, KL": ["experiment=grpo_er", "loss.kl_coef=0.1", f"+{SCHEDULE}"],
-    "elasticity": ["experiment=ts", "temperature/gain=elasticity", "temperature.init_steps=2"],
+    "elasticity, adaptive entropy bonus": [
+        *("experiment=ts", "temperature/gain=elasticity", "temperature.init_steps=2"),
+        "loss/exploration=adaptive_entropy_bonus",
+    ],
     "solve": [
         *("experiment=ts_an", "temperature/gain=solve", "module.probe.factors=[0.7,1.0,1.4]"),
         "temperature.init_steps=2",
