@@ -72,3 +72,6 @@ def test_two_ranks_sample_and_learn_what_one_process_does(
         assert 1 <= row["rollout/rank_imbalance"] < 2
         assert not [name for name in other if "imbalance" in name]
     assert len({row["budget/rank_imbalance"] for row in trained}) > 1
+    if "rollout.lookahead=1" not in settings:  # what is sampled ahead is so again on other ranks
+        saved = tmp_path / "ranks" / "run" / "checkpoints" / "step-000003.ckpt"
+        assert train(tmp_path / "ranks", *settings, f"ckpt_path={saved}") == alone[3:]
