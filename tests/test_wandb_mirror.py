@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import wandb
 from wandb.proto import wandb_internal_pb2
@@ -21,7 +22,10 @@ COMPLETION = {
     "completion": r"\boxed{2}",
     "answer": "2",
     "reward": 1.0,
+    "advantage": 0.5,
     "temperature": 0.9,
+    "tokens": 7,
+    "truncated": False,
 }
 
 
@@ -113,6 +117,72 @@ def test_rows_are_read_back_on_the_axis_of_rollout_steps_and_the_id_is_kept(
     assert list(run.tags) == ["e3"]
     config = {u.key: u.value_json for r in found for u in r.config.update}
     assert json.loads(config["data"]) == {"size": 16}
+
+
+def test_validation_stands_at_its_cost_and_the_list_of_runs_shows_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = mirror(tmp_path, validation_axis="cost/tokens")
+    logger.log_metrics({"rollout_step": 0, "epoch": 0, "val/t1/pass@1": 0.6})
+    costs = {"cost/rollouts": 8.0, "cost/tokens": 70.0, "cost/seconds": 1.5}
+    logger.log_metrics({"rollout_step": 0, "epoch": 0, "policy/entropy": 0.4, **costs})
+    logger.log_metrics({"rollout_step": 1, "epoch": 0, "val/t1/pass@1": 0.5})
+    logger.experiment.finish()
+    (file,) = files(tmp_path)
+    before, _, after = history(file)
+    assert [before[name] for name in costs] == ["0"] * 3
+    assert {name: float(after[name]) for name in costs} == costs
+    defined = {r.metric.name: r.metric for r in records(file) if r.metric.name}
+    assert defined["val/t1/pass@1"].step_metric == "cost/tokens"
+    assert defined["policy/entropy"].step_metric == "rollout_step"
+    wanted = defined["val/t1/pass@1"].summary
+    assert (wanted.max, wanted.last, wanted.min) == (True, True, False)
+    shown = {
+        "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+        for record in records(file)
+        for item in record.summary.update
+    }
+    assert shown["val/t1/pass@1"] == {"max": 0.6, "last": 0.5}
+
+
+def test_a_resumed_run_does_not_claim_that_validation_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = mirror(tmp_path)
+    logger.log_metrics({"rollout_step": 8, "epoch": 0, "val/t1/pass@1": 0.6})
+    logger.experiment.finish()
+    (row,) = history(files(tmp_path)[0])
+    assert not [name for name in row if name.startswith("cost/")]
+
+
+def test_counts_become_tables_with_missing_numbers_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr("e3rl.wandb_mirror.TABLE_ROWS", 2)
+    logger = mirror(tmp_path)
+    counts = {"prompt_id": ["a", "b", "c"], "n": [4, 8, 12], "rank": [0.5, 0.2, float("nan")]}
+    logger.log_counts("prompts", pd.DataFrame(counts))
+    logger.log_counts("validation", pd.DataFrame(columns=["problem_id"]))
+    logger.log_completions([COMPLETION])
+    logger.experiment.finish()
+    tables = {
+        path.name.split("_")[0]: json.loads(path.read_text())
+        for path in tmp_path.rglob("media/table/*.json")
+    }
+    assert set(tables) == {"prompts", "completions"}
+    latest = [["b", 8, 0.2], ["c", 12, None]]
+    assert tables["prompts"] == {"columns": ["prompt_id", "n", "rank"], "data": latest}
+    (row,) = tables["completions"]["data"]
+    columns = tables["completions"]["columns"]
+    assert dict(zip(columns, row, strict=True)) == COMPLETION
+
+
+def test_an_axis_that_is_no_cost_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="validation_axis='epoch': use rollout_step"):
+        mirror(tmp_path, validation_axis="epoch")
 
 
 def test_a_crashed_run_is_closed_so_that_the_next_one_has_a_file_of_its_own(

@@ -185,6 +185,8 @@ def finish(
     for logger in loggers:
         if isinstance(logger, WandbMirror):
             logger.log_completions(read_rows(run_dir / "completions.jsonl"))
+            logger.log_counts("validation", run.problems)
+            logger.log_counts("prompts", run.prompts)
             logger.experiment.finish()
     return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 STEP = "rollout_step"
 COSTS = "cost/"
 COMPLETIONS = "completions"
-COMPLETION_COLUMNS = ("rollout_step", "prompt", "completion", "answer", "reward", "temperature")
+COMPLETION_COLUMNS = (
+    *("rollout_step", "prompt_id", "prompt", "completion", "answer", "reward", "advantage"),
+    *("temperature", "tokens", "truncated"),
+)
 TABLE_ROWS = 50_000  # what the browser still filters; a longer table keeps its latest rows
 
 # What the list of runs shows of a metric beside its last value, so that arms can be sorted by it.
