@@ -1,21 +1,22 @@
 """Record a finished study: `python -m e3rl.study RUNS OUT [--control ARM]`.
 
-Reads every run below RUNS and writes to OUT: light copies of the runs (numbers to six digits),
-figures with seed bands, the table of arms with intervals and paired differences to the control
-(also sampled at the entropy of the other arms), and the control's run with its final weights,
-which later runs compare themselves with.
+Reads every run below RUNS and writes to OUT: light copies of the runs (numbers to six digits), in
+which the control is also sampled at the entropy of the other arms; figures with seed bands; the
+table of arms with intervals over problems, and the one at equal cost with verdicts; and the
+control's run with its final weights, which later runs compare themselves with.
 """
 
 import argparse
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from e3rl.analysis.comparison import compare_arms
+from e3rl.analysis.comparison_table import comparison_markdown
 from e3rl.analysis.evaluations import Evaluation
 from e3rl.analysis.figures import (
     all_wrong_figure,
@@ -28,8 +29,11 @@ from e3rl.analysis.figures import (
 )
 from e3rl.analysis.runs import Run, by_arm, load_runs
 from e3rl.analysis.summary import arm_evaluations, arm_rows, render, to_markdown
-from e3rl.ledger import read_rows
+from e3rl.ledger import Ledger, read_rows
 from e3rl.running import quiet
+
+if TYPE_CHECKING:
+    from e3rl.callbacks.pass_at_k import Counts
 
 DIGITS = 6
 COPIED = ("config.yaml", "environment.json", "summary.json")
@@ -59,12 +63,19 @@ def main() -> None:
     record(arms, options.out / "runs")
     record_control(arms[options.control][0], options.out / "control")
     draw(arms, options.out / "figures")
-    evaluations = arm_evaluations(arms)
-    evaluations += matched_controls(arms[options.control], evaluations)
-    rows = arm_rows(evaluations, control=options.control)
-    pd.DataFrame(rows).to_csv(options.out / "results.csv", index=False)
-    (options.out / "results.md").write_text(to_markdown(rows) + "\n")
-    print(render(rows))
+    record_matched(arms, options.control, options.out / "runs")
+    print(tell(by_arm(load_runs(options.out / "runs")), options.control, options.out))
+
+
+def tell(arms: Mapping[str, Sequence[Run]], control: str, out: Path) -> str:
+    """Write both tables of the recorded runs; returns the one of all evaluations."""
+    rows = arm_rows(arm_evaluations(arms), control=control)
+    pd.DataFrame(rows).to_csv(out / "results.csv", index=False)
+    (out / "results.md").write_text(to_markdown(rows) + "\n")
+    compared = compare_arms(arms, control)
+    pd.DataFrame(compared).to_csv(out / "comparison.csv", index=False)
+    (out / "comparison.md").write_text(comparison_markdown(compared) + "\n")
+    return render(rows)
 
 
 def record(arms: Mapping[str, Sequence[Run]], out: Path) -> None:
@@ -121,40 +132,42 @@ def draw(arms: Mapping[str, Sequence[Run]], out: Path) -> None:
         figure(arms).savefig(out / f"{name}.png", dpi=150)
 
 
-def matched_controls(control: Sequence[Run], evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """The control's seeds sampled at the entropy that other arms have at their own temperature.
+def record_matched(arms: Mapping[str, Sequence[Run]], control: str, out: Path) -> None:
+    """Add to the control's recorded validation its final policy at the entropy of other arms."""
+    wanted = entropies_to_match(arm_evaluations(arms), control)
+    for run in arms[control] if wanted else ():
+        step = int(run.evaluations["rollout_step"].max())
+        with Ledger(out / control / f"seed-{run.seed}" / "validation.jsonl") as ledger:
+            for counts in evaluate_at(run, wanted):
+                ledger.append(shortened({"rollout_step": step, **vars(counts)}))
 
-    Arms whose entropies differ by less than `MATCH_WITHIN` share a row.
+
+def entropies_to_match(evaluations: Sequence[Evaluation], control: str) -> dict[str, float]:
+    """Entropies that arms have at a temperature of their own, by the name of an evaluation.
+
+    Arms whose entropies differ by less than `MATCH_WITHIN` share one.
     """
     names: dict[str, float] = {}
     for item in evaluations:
-        own = item.name == "live" and item.arm != control[0].name
+        own = item.name == "live" and item.arm != control
         known = any(abs(item.entropy / h - 1) < MATCH_WITHIN for h in names.values())
         if own and not known and abs(item.temperature - 1) > MATCH_WITHIN:
             names[f"matched {item.arm}"] = item.entropy
-    seeds = [evaluate_at(run, names) for run in control] if names else []
-    merged = []
-    for name in names:
-        parts = [found[name] for found in seeds]
-        mean_tau = sum(part.temperature for part in parts) / len(parts)
-        mean_entropy = sum(part.entropy for part in parts) / len(parts)
-        tables = tuple(part.seeds[0] for part in parts)
-        merged.append(replace(parts[0], temperature=mean_tau, entropy=mean_entropy, seeds=tables))
-    return merged
+    return names
 
 
-def evaluate_at(run: Run, entropies: Mapping[str, float]) -> dict[str, Evaluation]:
+def evaluate_at(run: Run, entropies: Mapping[str, float]) -> "list[Counts]":
     """A finished run's final policy on its own validation problems, by evaluation name."""
     from hydra.utils import instantiate
 
     from e3rl.callbacks.validation_plan import Evaluation as Wanted
     from e3rl.checkpoint_files import newest_sound
-    from e3rl.evaluating import evaluate_policy, load_weights, measured
+    from e3rl.evaluating import evaluate_policy, load_weights
     from e3rl.policy import Policy
 
     policy = Policy(**settings(run.config["policy"]))
     load_weights(policy, newest_sound(run.path / "checkpoints"))
-    counts = evaluate_policy(
+    return evaluate_policy(
         policy,
         instantiate(run.config["data"]["validation"], _convert_="all"),
         [Wanted(name, n=16, entropy=entropy) for name, entropy in entropies.items()],
@@ -162,7 +175,6 @@ def evaluate_at(run: Run, entropies: Mapping[str, float]) -> dict[str, Evaluatio
         instantiate(run.config["reward"]),
         run.config["max_new_tokens"],
     )
-    return {c.name: measured(run.name, c) for c in counts}
 
 
 def settings(node: Mapping[str, Any]) -> dict[str, Any]:
