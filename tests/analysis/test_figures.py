@@ -57,6 +57,33 @@ def test_entropy_of_a_study_shows_every_arm_its_target_and_the_annealing(
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
+@pytest.mark.parametrize(
+    ("draw", "label"),
+    [
+        (figures.entropy_figure, "tokens generated"),
+        (figures.temperature_figure, "tokens generated"),
+        (figures.reward_figure, "tokens generated"),
+        (figures.all_wrong_figure, "tokens generated"),
+        (figures.pass_at_1_figure, "tokens generated"),
+        (figures.reward_figure, "seconds of training"),
+    ],
+)
+def test_arms_can_be_drawn_against_their_cost(
+    draw: Callable[..., Figure], label: str, arms: dict[str, list[Run]]
+) -> None:
+    axis = label.split()[0]
+    figure = draw(arms, axis=axis)
+    assert {ax.get_xlabel() for ax in figure.axes} == {label}
+    last = min(run.train[f"cost/{axis}"].iloc[-2] for run in arms["e3"])
+    ends = [x for x in figure.axes[0].get_lines() if x.get_label() == "E3"]
+    if ends:
+        assert ends[0].get_xdata()[-1] == pytest.approx(last)
+    else:  # validation ends after the last step; the middle one of three arms is not moved aside
+        middle = figure.axes[0].get_lines()[1].get_xdata()
+        spent = [run.train[f"cost/{axis}"].iloc[-1] for run in arms["ts_an"]]
+        assert middle[-1] == pytest.approx(np.mean(spent))
+
+
 def test_entropy_of_one_run_shows_all_three_in_one_panel(run: Run) -> None:
     figure = figures.entropy_figure({run.name: [run]}, window=5)
     assert len(figure.axes) == 1

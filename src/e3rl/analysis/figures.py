@@ -3,7 +3,8 @@
 Every function takes runs by arm (`runs.by_arm`; one run is `{run.name: [run]}`) and returns a
 `Figure` of its own, without pyplot: nothing is shown, no backend is chosen, no state is left.
 Lines of training are means over seeds, their bands the range from the smallest to the largest
-seed; lines of validation have 95 % bootstrap intervals over problems.
+seed; lines of validation have 95 % bootstrap intervals over problems. `axis` is one of
+`costs.AXES`: what several arms are drawn against. A single run is drawn against its steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ INTERVALS = ", intervals: problems resampled"
 
 
 @styled
-def entropy_figure(arms: Arms, window: int | None = None) -> Figure:
+def entropy_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
     """Sampled entropy at tau with its target, and the exact entropy at T = 1.
 
     Several arms have a panel for each, with one scale; a single run has both in one panel.
@@ -39,40 +40,40 @@ def entropy_figure(arms: Arms, window: int | None = None) -> Figure:
         training_panels.entropy_of_run(ax, single, steps)
         return figure
     figure, (left, right) = _panels(2, share_y=True)
-    training_panels.entropy_at_tau(left, arms, steps)
-    training_panels.entropy_at_one(right, arms, steps)
+    training_panels.entropy_at_tau(left, arms, steps, axis)
+    training_panels.entropy_at_one(right, arms, steps, axis)
     right.set_ylabel("")
     _legend(figure, left, arms)
     return figure
 
 
 @styled
-def temperature_figure(arms: Arms) -> Figure:
-    """Sampling temperature over rollout steps."""
+def temperature_figure(arms: Arms, axis: str = "steps") -> Figure:
+    """Sampling temperature."""
     figure, (ax,) = _panels(1)
-    training_panels.temperature(ax, arms)
+    training_panels.temperature(ax, arms, axis)
     _legend(figure, ax, arms)
     return figure
 
 
 @styled
-def reward_figure(arms: Arms, window: int | None = None) -> Figure:
+def reward_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
     """Training accuracy as the mean over prompts; `window` steps are averaged."""
     figure, (ax,) = _panels(1)
-    training_panels.accuracy(ax, arms, _window(arms, window))
+    training_panels.accuracy(ax, arms, _window(arms, window), axis)
     _legend(figure, ax, arms)
     return figure
 
 
 @styled
-def all_wrong_figure(arms: Arms, window: int | None = None) -> Figure:
+def all_wrong_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
     """Share of prompts whose rollouts are all wrong; a single run shows all three outcomes."""
     figure, (ax,) = _panels(1)
     single = _only_run(arms)
     if single is not None:
         training_panels.outcomes_of_run(ax, single, _window(arms, window))
         return figure
-    training_panels.all_wrong(ax, arms, _window(arms, window))
+    training_panels.all_wrong(ax, arms, _window(arms, window), axis)
     _legend(figure, ax, arms)
     return figure
 
@@ -110,14 +111,14 @@ def pass_at_k_figure(arms: Arms) -> Figure:
 
 
 @styled
-def pass_at_1_figure(arms: Arms, name: str = "t1") -> Figure:
-    """pass@1 over rollout steps: arms at one temperature name, or all names of a single run."""
+def pass_at_1_figure(arms: Arms, name: str = "t1", axis: str = "steps") -> Figure:
+    """pass@1 over training: arms at one temperature name, or all names of a single run."""
     figure, (ax,) = _panels(1)
     single = _only_run(arms)
     if single is not None:
         validation_panels.pass_at_1_of_run(ax, single)
         return figure
-    validation_panels.pass_at_1_of_arms(ax, arms, name)
+    validation_panels.pass_at_1_of_arms(ax, arms, name, axis)
     _legend(figure, ax, arms, INTERVALS)
     return figure
 

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.comparison import mean_interval
 from e3rl.analysis.costs import AXES, AXIS_LABELS, spent_before
-from e3rl.analysis.curves import Band, annealing_start, fitting_window, seed_band
+from e3rl.analysis.curves import Band, fitting_window, seed_band
 from e3rl.analysis.difficulty import budget_by_difficulty
 from e3rl.analysis.evaluations import Evaluation, evaluation, evaluation_names, validation_steps
 from e3rl.analysis.runs import Run
-from e3rl.analysis.training_panels import EXACT_AT_ONE, NATS, SAMPLED, TARGET
+from e3rl.analysis.training_panels import EXACT_AT_ONE, NATS, SAMPLED, TARGET, annealing_starts
 from e3rl.analysis.validation_panels import evaluation_title
 from e3rl.statistics.bootstrap import Interval
 
@@ -83,18 +83,9 @@ def _with_targets(arms: Arms, column: str, window: int) -> Figure:
 
 
 def _annealing(arms: Arms) -> dict[str, list[float]]:
-    """Where annealing starts, on every axis, each place once."""
-    places: dict[str, set[float]] = {axis: set() for axis in AXES}
-    for runs in arms.values():
-        for run in runs:
-            start = annealing_start(run.train)
-            if start is None:
-                continue
-            for axis in AXES:
-                x = float(spent_before(run.train, [start], axis)[0])
-                if np.isfinite(x):
-                    places[axis].add(x)
-    return {axis: sorted(found) for axis, found in places.items()}
+    """Where annealing starts, on every axis."""
+    every = [run for runs in arms.values() for run in runs]
+    return {axis: annealing_starts(every, axis) for axis in AXES}
 
 
 def _validation(arms: Arms, name: str) -> Figure:

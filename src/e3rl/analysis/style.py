@@ -8,7 +8,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from e3rl.analysis.costs import AXIS_LABELS
 
 P = ParamSpec("P")
 
@@ -98,10 +100,12 @@ def arm_label(arm: str) -> str:
     return ARM_LABELS.get(arm, arm)
 
 
-def step_axis(ax: Axes) -> None:
-    """A rollout-step axis with whole numbers."""
-    ax.set_xlabel("rollout step")
+def cost_axis(ax: Axes, axis: str = "steps") -> None:
+    """An axis of `costs.AXES` with whole numbers, large ones in thousands or millions."""
+    ax.set_xlabel(AXIS_LABELS[axis])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    if axis != "steps":
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     ax.margins(x=0.015)
 
 

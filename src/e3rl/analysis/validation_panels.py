@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
+from e3rl.analysis.costs import spent_before
 from e3rl.analysis.evaluations import (
     Evaluation,
     evaluation,
@@ -19,10 +20,10 @@ from e3rl.analysis.style import (
     OTHER_COLOURS,
     arm_colour,
     arm_label,
+    cost_axis,
     empty,
     legend_on_top,
     percent_axis,
-    step_axis,
 )
 
 Arms = Mapping[str, Sequence[Run]]
@@ -70,23 +71,23 @@ def pass_at_1_of_run(ax: Axes, run: Run) -> None:
         _draw_pass_at_1(ax, [run], name, evaluation_colour(name), label, _dodge(i, len(names)))
     if not names:
         return empty(ax, NO_VALIDATION)
-    step_axis(ax)
+    cost_axis(ax)
     percent_axis(ax, "pass@1, 95 % interval over problems")
     legend_on_top(ax)
 
 
-def pass_at_1_of_arms(ax: Axes, arms: Arms, name: str) -> None:
-    """pass@1 of every arm over rollout steps at one temperature name, with 95 % intervals."""
+def pass_at_1_of_arms(ax: Axes, arms: Arms, name: str, axis: str = "steps") -> None:
+    """pass@1 of every arm over steps or cost at one temperature name, with 95 % intervals."""
     ax.set_title(f"Validation pass@1: {evaluation_title(name)}")
     drawn = [
         _draw_pass_at_1(
-            ax, runs, name, arm_colour(arm, list(arms)), arm_label(arm), _dodge(i, len(arms))
+            ax, runs, name, arm_colour(arm, list(arms)), arm_label(arm), _dodge(i, len(arms)), axis
         )
         for i, (arm, runs) in enumerate(arms.items())
     ]
     if not any(drawn):
         return empty(ax, NO_VALIDATION)
-    step_axis(ax)
+    cost_axis(ax, axis)
     percent_axis(ax, "pass@1, 95 % interval over problems")
 
 
@@ -137,16 +138,26 @@ def _draw_pass_at_k(
 
 
 def _draw_pass_at_1(
-    ax: Axes, runs: Sequence[Run], name: str, colour: str, label: str, dodge: float
+    ax: Axes,
+    runs: Sequence[Run],
+    name: str,
+    colour: str,
+    label: str,
+    dodge: float,
+    axis: str = "steps",
 ) -> bool:
-    """One line with error bars, moved sideways by `dodge` of a validation interval."""
+    """One line with error bars, moved sideways by `dodge` of a validation interval.
+
+    On a cost axis it stands at the mean over seeds.
+    """
     steps = validation_steps(runs)
     items = [(step, evaluation(runs, name, step)) for step in steps]
     points = [(step, item.pass_at_k([1])[0]) for step, item in items if item is not None]
     if not points:
         return False
-    gap = min(np.diff(steps), default=1)
-    x = np.array([step for step, _ in points]) + dodge * gap
+    at = [step for step, _ in points]
+    spent = np.mean([spent_before(run.train, at, axis) for run in runs], axis=0)
+    x = spent + dodge * min(np.diff(spent), default=1)
     mean = np.array([interval.mean for _, interval in points])
     low = np.array([interval.low for _, interval in points])
     high = np.array([interval.high for _, interval in points])
