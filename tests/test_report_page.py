@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from e3rl.ledger import Ledger, read_rows
@@ -66,9 +67,23 @@ def test_runs_without_validation_have_curves_only(
     assert 'id="entropy"' in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["all.csv", "all.parquet"])
+def test_all_numbers_can_be_had_as_one_table(study: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "tables" / name
+    main([str(study / "e3"), "--out", str(tmp_path / "page.html"), "--table", str(file)])
+    table = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+    assert set(table["arm"]) == {"e3"}
+    assert len(table) == 2 * (24 + 4)
+    assert table["tokens"].notna().all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["nowhere"], "no run folder"), (["STUDY", "--control", "dapo"], "control='dapo' is no arm")],
+    [
+        (["nowhere"], "no run folder"),
+        (["STUDY", "--control", "dapo"], "control='dapo' is no arm"),
+        (["STUDY", "--table", "all.xlsx"], "all.xlsx: give a name that ends in .csv"),
+    ],
 )
 def test_mistakes_are_told_in_a_line(
     study: Path,

@@ -2,7 +2,7 @@
 
 Reads run folders, offline W&B runs, or a W&B project (`wandb:entity/project`), prints the table of
 arms against a control at equal cost, and writes a self-contained HTML page with curves, table and
-configuration differences.
+configuration differences; with `--table`, all numbers as one tidy CSV or Parquet file as well.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from e3rl.analysis.costs import AXES, spent_in_all
 from e3rl.analysis.page import report_page
 from e3rl.analysis.runs import Run, by_arm
 from e3rl.analysis.sources import read_runs
+from e3rl.analysis.tidy import tidy_table
 
 USUAL_CONTROL = "grpo"
 
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("runs", nargs="+", help="run folders, or folders above them; wandb:PROJECT")
     found.add_argument("--out", type=Path, default=Path("report.html"), help="the page")
+    found.add_argument("--table", type=Path, help="tidy table of all runs, .csv or .parquet")
     found.add_argument("--control", help="arm that the others are compared with (grpo, if there)")
     found.add_argument("--axis", choices=AXES, help="of the equal cost (tokens, if recorded)")
     found.add_argument("--k", type=int, default=16, help="of the larger pass@k")
@@ -55,8 +57,22 @@ def report(options: argparse.Namespace) -> str:
         rows = compare_arms(arms, control, (1, options.k), options.axis or usual_axis(runs))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(report_page(arms, rows, options.title), encoding="utf-8")
+    if options.table is not None:
+        write_table(runs, options.table)
     table = comparison_text(rows) if rows else "no run was validated"
     return f"{table}\n\npage: {options.out}"
+
+
+def write_table(runs: Sequence[Run], path: Path) -> None:
+    """The tidy table of all runs; ValueError for a file that is neither CSV nor Parquet."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"--table {path}: give a name that ends in .csv or .parquet")
+    table = tidy_table(runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        table.to_csv(path, index=False)
+    else:
+        table.to_parquet(path, index=False)
 
 
 def usual_axis(runs: Sequence[Run]) -> str:

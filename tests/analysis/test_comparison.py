@@ -144,7 +144,7 @@ def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None
     assert second["Δ points"] == "+10.0 [+10.0, +10.0]"
     assert second["verdict"] == "better (2 seeds, entropy +20 %)"
     assert "1,000 tokens generated" in note
-    assert "1 comparisons, none corrected" in note
+    assert "1 comparison, none corrected" in note
     assert "With 2 seeds" in note
     markdown = comparison_markdown(rows)
     assert markdown.count("| E3 |") == 1

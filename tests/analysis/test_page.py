@@ -115,13 +115,16 @@ def test_runs_without_validation_have_a_page_too(arms: Arms) -> None:
     assert 'id="validation-t1"' not in page
 
 
-def test_a_browser_draws_every_figure_without_an_error(
+def test_a_browser_draws_every_figure_on_the_axis_of_the_address_without_an_error(
     page: str, tmp_path: Path, profile: Path
 ) -> None:
-    shown = Elements(browse(saved(page, tmp_path), profile, "--dump-dom"))
+    shown = Elements(browse(saved(page, tmp_path), profile, "--dump-dom", fragment="#x=tokens"))
     (body,) = shown.of("body")
     assert body["data-errors"] == ""
-    assert body["data-axis"] == "steps"
+    assert body["data-axis"] == "tokens"
+    assert [option["value"] for option in shown.of("option")] == list(AXES)
+    texts = [text for tag, text in shown.texts if tag == "text"]
+    assert texts.count("tokens generated") == 9  # every figure but those over k and difficulty
     assert body["data-figures"] == str(len(FIGURES))
     figures = {attributes["id"]: attributes for attributes in shown.of("figure")}
     assert set(figures) == FIGURES
@@ -130,16 +133,6 @@ def test_a_browser_draws_every_figure_without_an_error(
     # An axis line or label that came out as NaN would be drawn nowhere.
     assert not [a for _, a in shown.found if any("NaN" in str(value) for value in a.values())]
     assert len(shown.of("polyline")) > 3 * len(FIGURES)
-
-
-def test_the_axis_can_be_chosen_in_the_address(page: str, tmp_path: Path, profile: Path) -> None:
-    shown = Elements(browse(saved(page, tmp_path), profile, "--dump-dom", fragment="#x=tokens"))
-    (body,) = shown.of("body")
-    assert (body["data-axis"], body["data-errors"]) == ("tokens", "")
-    texts = [text for tag, text in shown.texts if tag == "text"]
-    assert texts.count("tokens generated") == 9  # every figure but those over k and difficulty
-    chosen = [a["value"] for a in shown.of("option")]
-    assert chosen == list(AXES)
 
 
 def test_a_reader_switches_axis_hides_arms_and_reads_values(
@@ -168,12 +161,14 @@ def test_a_reader_switches_axis_hides_arms_and_reads_values(
     assert re.fullmatch(r"GRPO \+ TS \+ AN at [\d.]+: 1\.\d+ \[.+\]\nE3 at .+", tips[0])
 
 
+@pytest.mark.slow
 def test_an_error_of_the_script_would_be_seen(page: str, tmp_path: Path, profile: Path) -> None:
     broken = saved(page, tmp_path, "document.nothing.here()")
     (body,) = Elements(browse(broken, profile, "--dump-dom")).of("body")
     assert "TypeError" in str(body["data-errors"])
 
 
+@pytest.mark.slow
 def test_a_picture_of_the_page_shows_every_arm(page: str, tmp_path: Path, profile: Path) -> None:
     picture = tmp_path / "page.png"
     browse(saved(page, tmp_path), profile, f"--screenshot={picture}", "--window-size=1200,1600")

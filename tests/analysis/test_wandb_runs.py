@@ -155,8 +155,8 @@ def copied(run_folder: Path, tmp_path: Path) -> Path:
 def test_sources_are_told_apart(
     offline: Path, copied: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(read_runs([offline, copied])) == 2
-    assert [found.path for found in read_runs([copied, copied.parent])] == [copied]
+    found = read_runs([offline / "2", copied, copied.parent])
+    assert [(run.path == copied, run.name) for run in found] == [(False, "e3"), (True, "e3")]
     monkeypatch.setattr(wandb, "Api", lambda: FakeApi([FakeRun(run, copied)]))
     assert [found.path for found in read_runs("wandb:me/e3rl")] == [Path("me/e3rl/abc")]
 

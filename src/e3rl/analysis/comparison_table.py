@@ -44,8 +44,8 @@ def rule(rows: Sequence[Row]) -> str:
     if judged:
         text += (
             " Better or worse: the interval of Δ, paired by problem, leaves 0 out; "
-            f"{judged} comparisons, none corrected for the others. Detectable: the smallest "
-            "difference found with 80 % power."
+            f"{judged} comparison{'s' * (judged > 1)}, none corrected for the others. "
+            "Detectable: the smallest difference found with 80 % power."
         )
     if few < ENOUGH_SEEDS:
         text += f" With {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
