@@ -62,6 +62,15 @@ def test_figures_hold_the_bands_of_the_runs(arms: Arms) -> None:
     assert [curve["x"] for curve in by_k] == [[1, 2, 4, 8, 16]] * 3
 
 
+def test_a_name_of_an_evaluation_with_a_space_is_a_valid_identifier(run: Run) -> None:
+    named = {
+        table: getattr(run, table).assign(name=getattr(run, table)["name"].replace("live", "at ts"))
+        for table in ("evaluations", "problems")
+    }
+    figures = page_figures({"e3": [replace(run, **named)]})
+    assert {"validation-at-ts", "pass-at-k-at-ts"} <= {figure["id"] for figure in figures}
+
+
 def test_long_curves_are_thinned_to_what_a_screen_shows(run: Run) -> None:
     rows = 2000
     train = run.train.iloc[[0] * rows].assign(rollout_step=range(rows))

@@ -95,6 +95,24 @@ def test_seeds_and_problems_both_add_their_variance():
     assert half_width(interval) == pytest.approx(HALF_95 * np.sqrt(variance), rel=0.06)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_seeds", "seed_effect", "at_least", "at_most"),
+    [(2, 0.02, 0.70, 0.87), (5, 0.02, 0.88, 0.97), (5, 0.0, 0.95, 1.0)],
+)
+def test_the_truth_is_held_as_often_as_told_but_for_two_seeds_that_differ(
+    n_seeds, seed_effect, at_least, at_most
+):
+    rng = np.random.default_rng(9)
+    held = 0
+    for study in range(300):
+        table = 0.04 * rng.normal(size=(1, 128)) + 0.08 * rng.normal(size=(n_seeds, 128))
+        table += seed_effect * rng.normal(size=(n_seeds, 1))
+        interval = hierarchical_bootstrap(table, n_boot=600, seed=study)
+        held += interval.low <= 0 <= interval.high
+    assert at_least <= held / 300 <= at_most
+
+
 def test_blocks_of_problems_meet_their_own_seeds(monkeypatch):
     table = np.random.default_rng(6).random((4, 50))
     whole = hierarchical_bootstrap(table, n_boot=500)

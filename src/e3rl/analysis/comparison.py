@@ -7,7 +7,9 @@ intervals are over problems alone.
 
 **Verdict**: `better` where the interval of the paired difference lies above 0, `worse` where it
 lies below, else `not distinguishable`. With fewer than `ENOUGH_SEEDS` seeds the interval hardly
-knows how seeds differ, and the verdict says how many there were. Each comparison stands by
+knows how seeds differ, and the verdict says how many there were: where seeds make most of the
+variance, simulated 95 % intervals held the truth in 80 % of studies of 2 seeds, 88 % of 3 and 93 %
+of 5, and where problems and sampling make most of it in 96 % or more. Each comparison stands by
 itself: of twenty without any true difference one is expected to look like one.
 """
 

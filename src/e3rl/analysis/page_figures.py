@@ -1,5 +1,6 @@
 """The figures of the report page as plain numbers, which its script draws."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,8 @@ def page_figures(arms: Arms) -> list[Figure]:
 
 def _figure(name: str, title: str, curves: Mapping[str, list[Curve]]) -> Figure:
     base = {"y": "", "note": "", "percent": False, "log": False, "points": False, "marks": {}}
-    return {"id": name, "title": title, "curves": curves} | base
+    identifier = re.sub(r"[^\w-]+", "-", name)
+    return {"id": identifier, "title": title, "curves": curves} | base
 
 
 def _training(name: str, title: str, arms: Arms, column: str, window: int) -> Figure:
