@@ -1,5 +1,6 @@
 """`python -m e3rl.report`: from folders to a table and one page."""
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -65,6 +66,32 @@ def test_runs_without_validation_have_curves_only(
     main([str(folder), "--out", str(tmp_path / "page.html")])
     assert capsys.readouterr().out.startswith("no run was validated")
     assert 'id="entropy"' in (tmp_path / "page.html").read_text()
+
+
+def test_runs_that_have_not_started_or_ended_early_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "now"))
+    for run, keep in (("grpo/seed=1", 1), ("e3/seed=2", 20)):
+        file = folder / run / "metrics.jsonl"
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in read_rows(file)[:keep]))
+    main([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
+    output = capsys.readouterr().out
+    assert f"left out, no training step yet: {folder / 'grpo' / 'seed=1'}" in output
+    short = f"where {folder / 'e3' / 'seed=2'} ends; leave it out to compare them later"
+    assert short in output
+    assert short in (tmp_path / "page.html").read_text()
+
+
+def test_nothing_is_reported_before_the_first_step(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study / "e3" / "seed=1", tmp_path / "new"))
+    file = folder / "metrics.jsonl"
+    file.write_text(f"{json.dumps(read_rows(file)[0])}\n")
+    with pytest.raises(SystemExit):
+        main([str(folder), "--out", str(tmp_path / "page.html")])
+    assert "none of 1 runs has finished a training step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["all.csv", "all.parquet"])

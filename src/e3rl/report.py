@@ -14,13 +14,14 @@ import numpy as np
 
 from e3rl.analysis.comparison import Row, compare_arms
 from e3rl.analysis.comparison_table import comparison_text
-from e3rl.analysis.costs import AXES, spent_in_all
+from e3rl.analysis.costs import AXES, AXIS_UNITS, spent_in_all
 from e3rl.analysis.page import report_page
 from e3rl.analysis.runs import Run, by_arm
 from e3rl.analysis.sources import read_runs
 from e3rl.analysis.tidy import tidy_table
 
 USUAL_CONTROL = "grpo"
+SHORT = 0.8  # a run that spent less than this share of the longest is mentioned
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,19 +49,40 @@ def parser() -> argparse.ArgumentParser:
 
 
 def report(options: argparse.Namespace) -> str:
-    """Write the page; returns the table and where the page is."""
-    runs = read_runs(options.runs)
-    arms = by_arm(runs)
+    """Write the page; returns the table, what to know about it, and where the page is.
+
+    Raises ValueError where no run has trained a step.
+    """
+    found = read_runs(options.runs)
+    runs = [run for run in found if not run.train.empty]
+    if not runs:
+        raise ValueError(f"none of {len(found)} runs has finished a training step yet")
+    arms, axis = by_arm(runs), options.axis or usual_axis(runs)
     control = options.control or (USUAL_CONTROL if USUAL_CONTROL in arms else None)
     rows: list[Row] = []
     if any(not run.problems.empty for run in runs):
-        rows = compare_arms(arms, control, (1, options.k), options.axis or usual_axis(runs))
+        rows = compare_arms(arms, control, (1, options.k), axis)
+    notes = remarks(found, axis)
+    page = report_page(arms, rows, options.title, notes)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(report_page(arms, rows, options.title), encoding="utf-8")
+    options.out.write_text(page, encoding="utf-8")
     if options.table is not None:
         write_table(runs, options.table)
     table = comparison_text(rows) if rows else "no run was validated"
-    return f"{table}\n\npage: {options.out}"
+    return "\n\n".join([table, *notes, f"page: {options.out}"])
+
+
+def remarks(runs: Sequence[Run], axis: str) -> list[str]:
+    """Runs that were left out, and one so short that it cuts the comparison of all others."""
+    notes = [f"left out, no training step yet: {run.path}" for run in runs if run.train.empty]
+    spent = {run.path: spent_in_all(run.train, axis) for run in runs if not run.train.empty}
+    shortest = min(spent, key=lambda path: spent[path])
+    if spent[shortest] < SHORT * max(spent.values()):
+        notes.append(
+            f"all arms are compared at {spent[shortest]:,.0f} {AXIS_UNITS[axis]}, where "
+            f"{shortest} ends; leave it out to compare them later"
+        )
+    return notes
 
 
 def write_table(runs: Sequence[Run], path: Path) -> None:

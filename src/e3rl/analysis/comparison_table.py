@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from e3rl.analysis.comparison import ENOUGH_SEEDS, Row
-from e3rl.analysis.costs import AXIS_LABELS
+from e3rl.analysis.costs import AXIS_UNITS
 from e3rl.analysis.style import arm_label
 from e3rl.analysis.tables import Cells, as_markdown, as_text, without_empty_columns
 
@@ -34,11 +34,10 @@ def comparison_markdown(rows: Sequence[Row]) -> str:
 def rule(rows: Sequence[Row]) -> str:
     """What was compared, at which cost, and when a verdict is given."""
     first = rows[0]
-    unit = AXIS_LABELS[first["axis"]].replace("rollout step", "rollout steps")
     few = min(row["seeds"] for row in rows)
     judged = sum(row["verdict"] is not None for row in rows)
     text = (
-        f"At equal cost ({first['cost']:,.0f} {unit}); {100 * first['level']:g} % intervals over "
+        f"At equal cost ({first['cost']:,.0f} {AXIS_UNITS[first['axis']]}); {100 * first['level']:g} % intervals over "
         "seeds and problems (over problems alone where an arm has one seed)."
     )
     if judged:

@@ -17,6 +17,7 @@ AXIS_LABELS = {
     "tokens": "tokens generated",
     "seconds": "seconds of training",
 }
+AXIS_UNITS = {**AXIS_LABELS, "steps": "rollout steps"}  # after a number
 
 
 def spent_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np.float64]:

@@ -20,13 +20,14 @@ Arms = Mapping[str, Sequence[Run]]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def report_page(arms: Arms, rows: Sequence[Row], title: str) -> str:
+def report_page(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
     """The whole page: curves, the table of arms with verdicts, what their configurations differ in.
 
     Args:
         arms: runs by arm.
         rows: from `compare_arms`; none where nothing was validated.
         title: of the page.
+        notes: sentences below the title.
     """
     figures = page_figures(arms)
     axes = axes_of(figures)
@@ -44,7 +45,7 @@ def report_page(arms: Arms, rows: Sequence[Row], title: str) -> str:
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p class="facts">{escape(_facts(arms))}</p>
+{_facts(arms, notes)}
 <noscript>The curves need JavaScript; the tables below do not.</noscript>
 <div class="bar">
 <label>x axis <select id="axis">{_options(axes)}</select></label>
@@ -76,13 +77,14 @@ def _data(arms: Arms, figures: Sequence[Figure], axes: Mapping[str, str]) -> dic
     return {"arms": shown, "axes": axes, "figures": parts}
 
 
-def _facts(arms: Arms) -> str:
+def _facts(arms: Arms, notes: Sequence[str]) -> str:
     counts = ", ".join(
         f"{arm_label(arm)}: {len(runs)} seed{'s' * (len(runs) != 1)}" for arm, runs in arms.items()
     )
     steps = sorted({len(run.train) for runs in arms.values() for run in runs})
     length = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    return f"{counts}. {length} rollout steps each."
+    told = [f"{counts}. {length} rollout steps each.", *notes]
+    return "\n".join(f'<p class="facts">{escape(text)}</p>' for text in told)
 
 
 def _options(axes: Mapping[str, str]) -> str:
