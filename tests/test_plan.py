@@ -82,3 +82,8 @@ def test_a_mean_outside_the_budgets_bounds_is_refused_before_any_work(
 def test_a_mean_below_the_first_round_is_refused_before_any_work(policy: Policy) -> None:
     with pytest.raises(ConfigurationError, match=r"rollouts_per_prompt=3.*budget.per_round=4"):
         plan(policy, "rollouts_per_prompt=3", "budget=sequential")
+
+
+def test_ranks_of_the_data_as_difficulty_need_data_that_bring_them(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"difficulty=prior: 16 of 16 .* rank column"):
+        plan(policy, "budget=e3_rank", "budget.difficulty=prior")

@@ -11,5 +11,6 @@ simulate out=$OUT/generated table.prompts=16384 prompts_per_step=256 epochs=6
 simulate out=$OUT/learning table.prompts=16384 prompts_per_step=256 epochs=6 learning=0.5
 simulate out=$OUT/recorded \
   "runs=[experiments/entropy_control/runs/budget,experiments/entropy_control/runs/e3]"
+rm $OUT/*/histogram.csv
 simulate out=runs/simulate/million table.prompts=1000000 prompts_per_step=1000000 epochs=2 \
   budgets.balanced.max_rounds=3 budgets.positive.max_rounds=3 budgets.dynamic_sampling.max_rounds=3

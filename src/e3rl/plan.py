@@ -61,6 +61,8 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
             f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
             f"and budget.n_high={high}: change one of the three"
         )
+    if cfg.budget.get("difficulty") == "prior":
+        _check_priors(data)
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
     parameters = sum(p.numel() for p in policy.parameters())
@@ -80,3 +82,12 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
         start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
         quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"
     return RunPlan(quantities, total)
+
+
+def _check_priors(data: PromptDataModule) -> None:
+    without = sum(problem.prior is None for problem in data.train_problems)
+    if without:
+        raise ConfigurationError(
+            f"budget.difficulty=prior: {without} of {len(data.train_problems)} training problems "
+            "have no difficulty rank; give the data a rank column, or use difficulty=reward"
+        )

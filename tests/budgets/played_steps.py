@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Budget, StepPlan
+from e3rl.budgets.base import TRAITS, Budget, Describable, StepPlan
 from e3rl.seeds import derive_seed
 
 
@@ -43,8 +43,11 @@ def play(
     step: int,
     epoch: int,
 ) -> Board:
-    """One step of a rule, learnt from."""
+    """One step of a rule, learnt from; a prompt's traits depend on the prompt and the step."""
     board = Board(prompt_ids, rates, step)
     board.play(rule.decide(prompt_ids, total, step, epoch).plan)
+    if isinstance(rule, Describable):
+        drawn = {t: [derive_seed(step, t, x) % 7 for x in prompt_ids] for t in TRAITS}
+        rule.describe(prompt_ids, {t: np.array(x, dtype=float) for t, x in drawn.items()})
     rule.observe(prompt_ids, [np.array(x) for x in board.rewards])
     return board

@@ -27,6 +27,8 @@ SINGLE: dict[str, Make] = {
     "uniform": Uniform,
     "e3_rank": lambda: E3Rank(**BOUNDS),
     "e3_rank_decayed": lambda: E3Rank(**BOUNDS, decay=0.5),
+    "e3_rank_posterior": lambda: E3Rank(**BOUNDS, difficulty="posterior"),
+    "e3_rank_length": lambda: E3Rank(**BOUNDS, difficulty="length", decay=0.5),
     "knapsack": lambda: Knapsack(**BOUNDS),
     "knapsack_decayed": lambda: Knapsack(**BOUNDS, decay=0.5),
     "hora": lambda: Hora(**BOUNDS),

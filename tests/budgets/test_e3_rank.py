@@ -114,6 +114,51 @@ def test_equal_mean_rewards_get_equal_ranks_and_counts() -> None:
     assert counts(rule, epoch=2) == [8] * 8
 
 
+def traits(**values: Sequence[float]) -> dict[str, np.ndarray]:
+    unknown = np.full(len(IDS), math.nan)
+    return dict.fromkeys(("prior", "length", "entropy"), unknown) | {
+        name: np.array(x, dtype=float) for name, x in values.items()
+    }
+
+
+def test_few_misses_count_less_than_many_under_the_posterior() -> None:
+    by = {name: E3Rank(difficulty=name) for name in ("reward", "posterior")}  # type: ignore[arg-type]
+    for rule in by.values():
+        rule.observe(["two", "twenty", "hit"], [rewards(0, 2), rewards(0, 20), rewards(1, 20)])
+    ranks = {
+        name: rule.decide(["two", "twenty", "hit"], 24, 1, 1).ranks for name, rule in by.items()
+    }
+    assert ranks["reward"].tolist() == [1.5 / 3, 1.5 / 3, 0]
+    # Means 1/4, 1/22 and 2/22.
+    assert ranks["posterior"].tolist() == [0, 2 / 3, 1 / 3]
+
+
+@pytest.mark.parametrize("trait", ["prior", "length", "entropy"])
+def test_a_trait_as_difficulty_ranks_larger_values_as_harder(trait: Any) -> None:
+    rule = E3Rank(difficulty=trait)
+    rule.describe(IDS, traits(**{trait: [5, 1, 4, 0, 2, 3, 7, math.nan]}))
+    rule.observe(IDS, [rewards(c) for c in SOLVED])
+    allocation = rule.decide(IDS, 64, 1, 2)
+    assert allocation.ranks[:7].tolist() == pytest.approx([x / 7 for x in (5, 1, 4, 0, 2, 3, 6)])
+    assert math.isnan(allocation.ranks[7])
+
+
+def test_a_trait_is_averaged_over_visits_and_equal_means_are_ties() -> None:
+    rule = E3Rank(difficulty="length")
+    for first, second in [(0.1, 0.3), (0.2, 0.2), (0.3, 0.1)]:
+        rule.describe(IDS[:2], traits(length=[first, second]))
+        rule.observe(IDS[:2], [rewards(1), rewards(1)])
+    assert rule.decide(IDS[:2], 16, 1, 1).ranks.tolist() == [0.25, 0.25]
+
+
+def test_a_trait_that_no_prompt_has_is_an_error_not_a_uniform_budget() -> None:
+    rule = E3Rank(difficulty="prior")
+    rule.describe(IDS, traits())
+    rule.observe(IDS, [rewards(1)] * 8)
+    with pytest.raises(ValueError, match="difficulty=prior: no prompt seen so far has one"):
+        rule.decide(IDS, 64, 1, 1)
+
+
 PASS_RATES = st.lists(st.integers(0, 8) | st.none(), min_size=1, max_size=16)
 
 
@@ -252,6 +297,7 @@ def test_metrics_are_empty_before_the_first_decision() -> None:
         ({"rank_update": 0}, "rank_update=0"),
         ({"rank_update": "step"}, "rank_update='step'"),
         ({"mode": "exact"}, "mode='exact'"),
+        ({"difficulty": "rank"}, "difficulty='rank'.*prior"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(

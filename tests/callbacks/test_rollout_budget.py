@@ -359,3 +359,35 @@ def test_candidates_that_dynamic_sampling_does_not_reach_have_no_rollouts() -> N
     assert set(sizes.tolist()) == {0, 4}
     assert ((right > 0) & (right < sizes)).sum() == 2
     assert batch.report["budget/reached"] == (sizes > 0).mean()
+
+
+def test_traits_of_a_batch_are_means_by_prompt() -> None:
+    batch = scored_batch(
+        [[(1.0, [-1.0, -2.0]), (0.0, [-3.0])], [], [(1.0, [-0.5, -0.5, -0.5, -0.5])]]
+    )
+    batch.priors = [0.25, 0.5, None]
+    found = {name: x.tolist() for name, x in budget_file.traits(batch).items()}
+    assert found["prior"][:2] == [0.25, 0.5]
+    assert found["length"][::2] == [1.5, 4]
+    assert found["entropy"][::2] == [2, 0.5]
+    unknown = (found["prior"][2], found["length"][1], found["entropy"][1])
+    assert all(np.isnan(x) for x in unknown)
+
+
+def test_a_rule_may_rank_by_the_length_of_completions() -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=2, difficulty="length")
+
+    def longer(request: RolloutRequest) -> tuple[str, list[float]]:
+        return "wrong", [-1.0] * (1 + request.prompt)
+
+    stack = slots(
+        budget=RolloutBudget(rule, 4),
+        rollout=RolloutSampler(ScriptedEngine(script=longer), 9, SEED),
+    )
+    fit = Fit(stack, n_prompts=4, per_step=4, epochs=2).fit()
+    first, second = fit.watcher.trained
+    lengths = dict(zip(first.prompt_ids, range(1, 5), strict=True))
+    assert {x: lengths[x] for x in second.prompt_ids} == {
+        x: 1 + round(4 * rank)
+        for x, rank in zip(second.prompt_ids, second.tensor("ranks").tolist(), strict=True)
+    }

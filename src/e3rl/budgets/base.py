@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,23 @@ class SingleRound:
             return None
         self._done = True
         return self.counts
+
+
+# What a step shows of its prompts beside rewards, each (B,) and NaN where unknown.
+Traits = Mapping[str, NDArray[np.float64]]
+TRAITS = ("prior", "length", "entropy")
+
+
+@runtime_checkable
+class Describable(Protocol):
+    """A rule that may want more of a finished step than rewards."""
+
+    def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
+        """Learn traits of the prompts that were sampled, before `observe` is called.
+
+        prior: difficulty rank that the data bring; length: mean tokens of the step's completions;
+        entropy: mean surprise of their tokens in nats.
+        """
 
 
 class Budget(Protocol):

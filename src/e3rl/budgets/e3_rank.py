@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Allocation, SingleRound
-from e3rl.budgets.history import RewardHistory
+from e3rl.budgets.base import TRAITS, Allocation, SingleRound, Traits
+from e3rl.budgets.history import Counted, RewardHistory
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.report import allocation_metrics, spearman
 from e3rl.budgets.strict_reference import published_counts
@@ -34,13 +34,19 @@ class E3Rank:
     does, which overshoots n_max, treats unseen prompts as the easiest and breaks ties by position
     (`budgets/strict_reference.py`); its ranks are the same mid-ranks as those of `corrected`.
 
+    The measure of difficulty is an axis of its own, the paper's named limitation: `reward` as
+    published; `posterior`, the mean reward with one right and one wrong rollout more, so that two
+    misses rank below twenty; `prior`, the rank that the data bring; `length` and `entropy`, mean
+    tokens and mean surprise per token of the completions, larger being harder.
+
     Args:
         n_low: smallest lower bound, at least 2.
         n_high: largest upper bound.
         n_update: how much both bounds move per update.
         rank_update: e is the epoch, or ⌊step/m⌋ for a number of rollout steps m.
         mode: `corrected` or `strict_reference`.
-        decay: of old visits in the mean reward; 1 is the published lifetime mean.
+        decay: of old visits in the measure of difficulty; 1 is the published lifetime mean.
+        difficulty: `reward`, `posterior`, `prior`, `length` or `entropy`.
         seed: what tie-breaks derive from.
     """
 
@@ -52,8 +58,12 @@ class E3Rank:
         rank_update: Literal["epoch"] | int = "epoch",
         mode: Literal["corrected", "strict_reference"] = "corrected",
         decay: float = 1.0,
+        difficulty: Literal["reward", "posterior", "prior", "length", "entropy"] = "reward",
         seed: int = 0,
     ) -> None:
+        if difficulty not in ("reward", "posterior", *TRAITS):
+            choices = ", ".join(("reward", "posterior", *TRAITS))
+            raise ValueError(f"difficulty={difficulty!r}: use one of {choices}")
         _check(n_low, n_high, n_update, rank_update, mode)
         self.n_low = n_low
         self.n_high = n_high
@@ -61,7 +71,9 @@ class E3Rank:
         self.rank_update = rank_update
         self.mode = mode
         self.seed = seed
+        self.difficulty = difficulty
         self._history = RewardHistory(decay)
+        self._trait = RewardHistory(decay) if difficulty in TRAITS else None
         self._ranks: dict[str, float] = {}
         self._update: int | None = None  # e of the snapshot
         self._rank_drift: float | None = None
@@ -97,21 +109,31 @@ class E3Rank:
         widening = update * self.n_update
         return max(self.n_low, low - widening), min(self.n_high, high + widening)
 
+    def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
+        """Learn the trait that difficulty is measured by, if it is one."""
+        if self._trait is not None:
+            values = traits[self.difficulty]
+            known = ~np.isnan(values)
+            self._trait.add(prompt_ids, Counted(np.where(known, values, 0.0), known.astype(float)))
+
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Add a step's rewards; ranks follow at the next update."""
         self._history.observe(prompt_ids, rewards)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        state: dict[str, Any] = {
             "history": self._history.state_dict(),
             "ranks": dict(self._ranks),
             "update": self._update,
             "rank_drift": self._rank_drift,
         }
+        return state if self._trait is None else state | {"trait": self._trait.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require_keys("E3Rank", state, ("history", "ranks", "update", "rank_drift"))
+        require_keys("E3Rank", state, self.state_dict())
         self._history.load_state_dict(state["history"])
+        if self._trait is not None:
+            self._trait.load_state_dict(state["trait"])
         self._ranks = dict(state["ranks"])
         self._update = state["update"]
         self._rank_drift = state["rank_drift"]
@@ -130,12 +152,24 @@ class E3Rank:
         return self._allocation | {"rank_drift": drift, "seen": float(len(self._history))}
 
     def _refresh(self, update: int) -> None:
-        means = self._history.means()
+        means = self._easiness()
         ranks = mid_ranks(list(means.values())).tolist()
         old, new = self._ranks, dict(zip(means, ranks, strict=True))
         common = [prompt_id for prompt_id in new if prompt_id in old]
         self._rank_drift = spearman([old[x] for x in common], [new[x] for x in common])
         self._ranks, self._update = new, update
+
+    def _easiness(self) -> dict[str, float]:
+        """The measure of difficulty by prompt, larger where easier."""
+        if self._trait is None:
+            return self._history.means((1.0, 1.0) if self.difficulty == "posterior" else (0.0, 0.0))
+        if len(self._history) > 0 and len(self._trait) == 0:
+            raise ValueError(
+                f"difficulty={self.difficulty}: no prompt seen so far has one, so all would get "
+                "the same; use difficulty=reward, or data and a pipeline that bring it"
+            )
+        # Rounded, since the mean of equal numbers may differ in the last digit.
+        return {prompt_id: -round(mean, 9) for prompt_id, mean in self._trait.means().items()}
 
     def _split(
         self,

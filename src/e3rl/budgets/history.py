@@ -68,7 +68,7 @@ class RewardHistory:
         self.add(prompt_ids, reward_sums(prompt_ids, rewards))
 
     def add(self, prompt_ids: Sequence[str], visits: Counted) -> None:
-        """`observe`, of rewards that are summed already."""
+        """`observe`, of values that are summed already, be they rewards or not."""
         visited = visits.rollouts > 0
         ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
         rows = self._rows(ids)
@@ -95,10 +95,11 @@ class RewardHistory:
             self._counts[:, now] = self.decay * self._counts[:, now] + visits[:, first]
             rows, visits = np.delete(rows, first), np.delete(visits, first, axis=1)
 
-    def means(self) -> dict[str, float]:
-        """Mean reward in [0, 1] of every prompt seen."""
+    def means(self, prior: tuple[float, float] = (0.0, 0.0)) -> dict[str, float]:
+        """Mean of every prompt seen; with a Beta prior, the mean of its posterior."""
         rewards, rollouts = self._counts[:, : len(self)]
-        return dict(zip(self._row, (rewards / rollouts).tolist(), strict=True))
+        means = (prior[0] + rewards) / (prior[0] + prior[1] + rollouts)
+        return dict(zip(self._row, means.tolist(), strict=True))
 
     def of(self, prompt_ids: Sequence[str]) -> Counted:
         """What is known of some prompts now, 0 for those never seen."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from e3rl.batch import Plan, RolloutBatch
 from e3rl.batch_prompts import Columns, hold_prompts, join_columns, prompt_columns
-from e3rl.budgets.base import Budget, SingleRound
+from e3rl.budgets.base import TRAITS, Budget, Describable, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.lengths import CompletionLengths
 from e3rl.callbacks.slot import Slot, undecided
@@ -98,6 +98,11 @@ class RolloutBudget(Slot):
         tokens = float(batch.tensor("lengths").sum())
         shards = all_gather((batch.prompt_ids, rewards, lengths, tokens))
         ids = [prompt_id for shard in shards for prompt_id in shard[0]]
+        if isinstance(self.strategy, Describable):
+            parts = all_gather(traits(batch))
+            self.strategy.describe(
+                ids, {name: np.concatenate([part[name] for part in parts]) for name in TRAITS}
+            )
         self.strategy.observe(ids, [array for shard in shards for array in shard[1]])
         self.lengths.observe(ids, [array for shard in shards for array in shard[2]])
         if batch.upcoming is None or batch.upcoming.plan is None:
@@ -135,3 +140,19 @@ def _by_prompt(batch: RolloutBatch, name: str) -> Sequence[NDArray[np.float64]]:
     values, group = batch.tensor(name).double().cpu(), batch.tensor("group").cpu()
     values = values.flatten(1).sum(dim=1) if values.ndim > 1 else values
     return [values[group == row].numpy() for row in range(batch.n_prompts)]
+
+
+def traits(batch: RolloutBatch) -> dict[str, NDArray[np.float64]]:
+    """What a finished batch shows of this rank's prompts, as `Describable` wants it."""
+    mask, group = batch.tensor("completion_mask").cpu(), batch.tensor("group").cpu()
+    tokens = torch.zeros(batch.n_prompts, dtype=torch.float64)
+    surprise = tokens.clone()
+    tokens.index_add_(0, group, mask.sum(dim=1).double())
+    surprise.index_add_(0, group, -batch.tensor("sampler_logprobs").cpu().double().sum(dim=1))
+    priors = batch.priors or [None] * batch.n_prompts
+    return {
+        "prior": np.array([np.nan if x is None else x for x in priors], dtype=np.float64),
+        # 0 / 0 is NaN: a prompt without rollouts shows nothing.
+        "length": (tokens / batch.group_sizes.cpu()).numpy(),
+        "entropy": (surprise / tokens).numpy(),
+    }
