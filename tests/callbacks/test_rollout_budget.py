@@ -24,6 +24,7 @@ from e3rl.batch_prompts import prompt_columns
 from e3rl.budgets.base import Allocation, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.report import spearman
 from e3rl.budgets.sequential import Sequential as SequentialRounds
 from e3rl.budgets.uniform import Uniform
 from e3rl.callbacks import budget as budget_file
@@ -386,6 +387,9 @@ def test_a_rule_may_rank_by_the_length_of_completions() -> None:
     )
     fit = Fit(stack, n_prompts=4, per_step=4, epochs=2).fit()
     first, second = fit.watcher.trained
+    assert np.isnan(first.report["budget/length_correlation"])  # of a uniform budget
+    sizes = second.group_sizes.tolist()
+    assert second.report["budget/length_correlation"] == pytest.approx(spearman(sizes, range(1, 5)))
     lengths = dict(zip(first.prompt_ids, range(1, 5), strict=True))
     assert {x: lengths[x] for x in second.prompt_ids} == {
         x: 1 + round(4 * rank)

@@ -14,6 +14,7 @@ from e3rl.batch_prompts import Columns, hold_prompts, join_columns, prompt_colum
 from e3rl.budgets.base import TRAITS, Budget, Describable, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.lengths import CompletionLengths
+from e3rl.budgets.report import spearman
 from e3rl.callbacks.slot import Slot, undecided
 from e3rl.reduce import all_gather, rank
 from e3rl.state import require_keys
@@ -104,7 +105,11 @@ class RolloutBudget(Slot):
                 ids, {name: np.concatenate([part[name] for part in parts]) for name in TRAITS}
             )
         self.strategy.observe(ids, [array for shard in shards for array in shard[1]])
-        self.lengths.observe(ids, [array for shard in shards for array in shard[2]])
+        lengths = [array for shard in shards for array in shard[2]]
+        self.lengths.observe(ids, lengths)
+        sampled = [array for array in lengths if len(array)]
+        together = spearman([len(x) for x in sampled], [x.mean() for x in sampled])
+        batch.report["budget/length_correlation"] = np.nan if together is None else together
         if batch.upcoming is None or batch.upcoming.plan is None:
             batch.report |= self._figures()
         if len(shards) > 1:
