@@ -16,6 +16,7 @@ from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.hora import Hora
 from e3rl.budgets.knapsack import Knapsack
+from e3rl.budgets.mopps import Mopps
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
@@ -43,7 +44,7 @@ ROUNDS: dict[str, Make] = {
     "positive": lambda: Sequential("positive", per_round=3, max_rounds=4),
     "dynamic_sampling": DynamicSampling,
 }
-EVERY = SINGLE | ROUNDS
+EVERY = SINGLE | ROUNDS | {"mopps": Mopps}
 single = pytest.mark.parametrize("make", SINGLE.values(), ids=SINGLE)
 several = pytest.mark.parametrize("make", ROUNDS.values(), ids=ROUNDS)
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
