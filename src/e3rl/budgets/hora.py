@@ -92,8 +92,8 @@ class Hora(UtilityBudget):
         """Metrics of a finished step; counts that depend on the rewards promise no hits."""
         figures = super().compare(known, visits)
         figures["hits"] = float((visits.rewards > 0).mean())
-        if self._plan is not None:
-            return figures | self._plan.metrics(self.n_low, self.n_high)
+        if self.mode == "pilot":
+            return figures
         promised = hit_utility(known.posterior(self.prior), visits.rollouts)
         return figures | {"expected_hits": float(promised.mean())}
 
@@ -103,7 +103,8 @@ class Hora(UtilityBudget):
         hits: share of prompts with a right rollout in this step;
         expected_hits: what the hit utilities of the counts promised, in mode `history`.
         """
-        return super().metrics()
+        rounds = self._plan.metrics(self.n_low, self.n_high) if self._plan is not None else {}
+        return rounds | super().metrics()
 
 
 def hit_utility(posterior: BetaPosterior, counts: Reals) -> Reals:
