@@ -71,6 +71,33 @@ def test_prompts_weigh_the_same_where_all_have_as_many_rollouts() -> None:
     assert told("loss.prompt_weight=prompt", "budget=e3_rank") == []
 
 
+@pytest.mark.parametrize("option", ["e3_rank", "knapsack", "neyman", "hora", "mopps"])
+def test_a_budget_that_learns_from_visits_needs_a_second_one(option: str) -> None:
+    (line,) = told(f"budget={option}", "epochs=1")
+    assert "with epochs=1: nothing is known of a prompt" in line
+    assert told(f"budget={option}") == []
+
+
+def test_a_budget_that_looks_at_the_step_needs_one_visit_only() -> None:
+    for options in (["sequential"], ["dynamic_sampling"], ["hora", "budget.mode=pilot"]):
+        assert told(f"budget={options[0]}", *options[1:], "epochs=1") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("knapsack", "n_low=8"),
+        ("hora", "n_high=8"),
+        ("sequential", "per_round=8"),
+        ("e3_rank", "n_update=0"),
+    ],
+)
+def test_bounds_that_leave_nothing_to_move_are_told(option: str, setting: str) -> None:
+    (line,) = told(f"budget={option}", f"budget.{setting}")
+    assert "is uniform" in line
+    assert setting.split("=")[0] in line
+
+
 def test_pass_at_k_of_pairs_is_grpo() -> None:
     (line,) = told("advantage=pass_at_k", "rollouts_per_prompt=2")
     assert "k=4 and rollouts_per_prompt=2" in line

@@ -13,7 +13,12 @@ SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 def cautions(cfg: DictConfig) -> list[str]:
     """One line per setting that is inert in this configuration, with the reason and a remedy."""
     plain = resolved(cfg)
-    return [*_inert_ratios(plain), *_inert_weights(plain), *_mismatch(plain)]
+    return [
+        *_inert_ratios(plain),
+        *_inert_weights(plain),
+        *_inert_budgets(plain),
+        *_mismatch(plain),
+    ]
 
 
 def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
@@ -46,6 +51,27 @@ def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
             f"advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
             f"k={advantage['k']} and rollouts_per_prompt={mean_size} that is at most 1: raise both"
         )
+
+
+def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
+    """Rules that have nothing to go by, or nothing to move."""
+    budget, mean_size = plain["budget"], plain["rollouts_per_prompt"]
+    rule = _name(budget)
+    learns = rule in ("E3Rank", "Knapsack", "Neyman", "Mopps")
+    if plain["epochs"] == 1 and (learns or (rule == "Hora" and budget["mode"] == "history")):
+        chooses = "draws prompts blindly" if rule == "Mopps" else "is uniform"
+        yield (
+            f"budget={rule} {chooses} with epochs=1: nothing is known of a prompt before its first "
+            "visit; use 2 or more, or a rule with rounds (sequential, hora with mode=pilot)"
+        )
+    for name in ("n_low", "n_high", "per_round"):
+        if budget.get(name) == mean_size:
+            yield (
+                f"budget={rule} is uniform: budget.{name} is rollouts_per_prompt={mean_size}, so "
+                "there are no rollouts to move; change one of the two"
+            )
+    if rule == "E3Rank" and budget["n_update"] == 0:
+        yield "budget=E3Rank is uniform: with n_update=0 its bounds never widen"
 
 
 def _mismatch(plain: dict[str, Any]) -> Iterator[str]:

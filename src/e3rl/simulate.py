@@ -33,6 +33,7 @@ SHARES = {
 TITLES = (
     "budget",
     "n",
+    "reached %",
     "spent %",
     *SHARES.values(),
     "variance",
@@ -100,6 +101,7 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
         table.add_row(
             row["budget"],
             f"{row['per_prompt']:.2f}",
+            f"{100 * row['reached']:.1f}",
             f"{100 * row['spent_share']:.1f}",
             *(f"{100 * row[name]:.1f}" for name in SHARES),
             f"{row['gradient_variance']:.2f}",

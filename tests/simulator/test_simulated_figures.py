@@ -25,7 +25,7 @@ FOUND = passage([0.0, 0.25, 0.5, 1.0, 0.5], [10, 6, 4, 4, 0], [0, 3, 4, 4, 0])
 def test_shares_are_of_the_prompts_that_were_sampled() -> None:
     found = figures(FOUND, 8)
     assert (found["all_wrong"], found["all_right"], found["mixed"]) == (0.25, 0.5, 0.25)
-    assert found["hits"] == 0.75
+    assert (found["reached"], found["hits"]) == (0.8, 0.75)
     assert found["effective"] == 6 / 24
     assert (found["spent"], found["per_prompt"], found["spent_share"]) == (24, 6, 0.75)
     assert (found["first_solved"], found["seconds"]) == (2, 0.5)

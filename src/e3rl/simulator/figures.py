@@ -13,6 +13,8 @@ RATE_BINS = 10
 def figures(passage: Passage, rollouts_per_prompt: int) -> dict[str, float]:
     """One pass in numbers, over the prompts that were sampled.
 
+    reached: share of all prompts that were; the figures of a rule that leaves prompts out are not
+        those of the table;
     spent: rollouts; per_prompt: of them per sampled prompt; spent_share: of the cap;
     all_wrong, all_right, mixed: shares of prompts; hits: prompts with a right rollout;
     effective: share of the rollouts that are in mixed groups, which alone move the policy;
@@ -27,6 +29,7 @@ def figures(passage: Passage, rollouts_per_prompt: int) -> dict[str, float]:
     mixed = (right > 0) & (right < n)
     quantiles = np.quantile(n, [0.05, 0.5, 0.95], method="inverted_cdf")
     return {
+        "reached": float(sampled.mean()),
         "spent": float(n.sum()),
         "per_prompt": float(n.mean()),
         "spent_share": float(n.sum() / passage.cap),
