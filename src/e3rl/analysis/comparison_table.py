@@ -36,9 +36,10 @@ def rule(rows: Sequence[Row]) -> str:
     first = rows[0]
     few = min(row["seeds"] for row in rows)
     judged = sum(row["verdict"] is not None for row in rows)
+    cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
     text = (
-        f"At equal cost ({first['cost']:,.0f} {AXIS_UNITS[first['axis']]}); {100 * first['level']:g} % intervals over "
-        "seeds and problems (over problems alone where an arm has one seed)."
+        f"At equal cost ({cost}); {100 * first['level']:g} % intervals over seeds and problems "
+        "(over problems alone where an arm has one seed)."
     )
     if judged:
         text += (
