@@ -149,6 +149,8 @@ def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None
     markdown = comparison_markdown(rows)
     assert markdown.count("| E3 |") == 1
     assert markdown.endswith(note)
+    assert note.endswith("2 seeds, 40 problems.")
+    assert "seeds" not in header
     assert "better (2 seeds, entropy +20 %)" in comparison_text(rows)
 
 
@@ -160,6 +162,9 @@ def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None
     assert dict(zip(header, body[0], strict=True))["verdict"] == "worse"
     assert "24 rollout steps" in note
     assert "hardly knows" not in note
+    fewer = compare(scores("ts", noise[:3]), control) | facts
+    header, body, _ = comparison_cells([*rows, fewer])
+    assert [row[header.index("seeds")] for row in body] == ["6", "3"]
 
 
 def test_no_rows_are_no_table() -> None:

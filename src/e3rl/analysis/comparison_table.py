@@ -8,6 +8,7 @@ from e3rl.analysis.style import arm_label
 from e3rl.analysis.tables import Cells, as_markdown, as_text, without_empty_columns
 
 WORDS = ("arm", "sampling", "measure", "against", "verdict")  # columns of words
+CONSTANTS = ("seeds", "problems")
 EQUAL_ENTROPY = 0.05  # relative difference up to which two ways of sampling count as alike
 
 
@@ -18,7 +19,14 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     """
     if not rows:
         raise ValueError("no arm was validated at the common cost: validate first")
-    return without_empty_columns([_texts(row) for row in rows], rule(rows))
+    texts = [_texts(row) for row in rows]
+    notes = []
+    for name in CONSTANTS:  # a column that says the same in every row is a note
+        if len({row[name] for row in texts}) == 1:
+            notes.append(f"{texts[0][name]} {name if texts[0][name] != '1' else name[:-1]}")
+            texts = [{**row, name: ""} for row in texts]
+    note = f"{rule(rows)} {', '.join(notes).capitalize()}." if notes else rule(rows)
+    return without_empty_columns(texts, note)
 
 
 def comparison_text(rows: Sequence[Row]) -> str:
