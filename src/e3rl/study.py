@@ -9,11 +9,12 @@ control's run with its final weights, which later runs compare themselves with.
 import argparse
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from e3rl.analysis.comparison import compare_arms
 from e3rl.analysis.comparison_table import comparison_markdown
@@ -24,6 +25,7 @@ from e3rl.analysis.figures import (
     entropy_figure,
     pass_at_1_figure,
     pass_at_k_figure,
+    response_figure,
     reward_figure,
     temperature_figure,
 )
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 DIGITS = 6
 COPIED = ("config.yaml", "environment.json", "summary.json")
 LEDGERS = ("metrics", "validation", "prompts")
-FIGURES = {
+FIGURES: dict[str, Callable[[Mapping[str, Sequence[Run]]], Figure]] = {
     "entropy": entropy_figure,
     "temperature": temperature_figure,
     "reward": reward_figure,
@@ -46,6 +48,7 @@ FIGURES = {
     "budget": budget_figure,
     "pass_at_k": pass_at_k_figure,
     "pass_at_1": pass_at_1_figure,
+    "response": response_figure,
 }
 MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control
 

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from e3rl.analysis.figures import difficulty_figure, response_figure
 from e3rl.analysis.response_panel import (
+    first_entropy,
     gap_of,
     recorded_steps,
     two_level_elasticity,
@@ -97,6 +98,16 @@ def test_a_recorded_step_has_the_ratio_of_temperatures_and_its_effect(run: Run) 
     )
     (row,) = recorded_steps([Run(**{**vars(run), "train": train})]).to_dict("records")
     assert row == pytest.approx({"alpha": 1.2, "ratio": 1.1, "scaling": 1.1**0.8})
+
+
+def test_the_entropy_of_the_model_is_the_recorded_one(arms: Arms) -> None:
+    first = arms["grpo"][0].train["policy/entropy_exact_t1"].iloc[0]
+    assert first_entropy(arms) == first
+    assert first_entropy({}) == 0.76
+    taus = lines(response_figure(arms), 1)["all at once"]
+    alpha, tau = taus[-1]
+    model = two_level_entropy(gap_of(first, 151_936), tau, 151_936)
+    assert model == pytest.approx(first * alpha)
 
 
 def test_rollouts_by_difficulty_are_drawn_for_every_arm(arms: Arms) -> None:

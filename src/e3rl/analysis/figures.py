@@ -134,17 +134,21 @@ def difficulty_figure(arms: Arms) -> Figure:
 
 @styled
 def response_figure(
-    arms: Arms | None = None, entropy: float = 0.76, vocabularies: Sequence[int] = (34, 151_936)
+    arms: Arms | None = None,
+    entropy: float | None = None,
+    vocabularies: Sequence[int] = (34, 151_936),
 ) -> Figure:
     """The controller's answer to an entropy error: entropy and temperature after one step.
 
     Lines: rules on the two-level model of the paper's appendix A with this entropy (nats) at
-    temperature 1; dots: steps of the given arms that had a schedule (figure 2 of the paper).
+    temperature 1, by default that of the first recorded step, or the paper's 0.76; dots: steps of
+    the given arms that had a schedule (figure 2 of the paper).
     """
     shown = arms or {}
+    level = response_panel.first_entropy(shown) if entropy is None else entropy
     figure, (left, right) = _panels(2)
-    response_panel.entropy_scaling(left, shown, entropy, vocabularies)
-    response_panel.next_temperature(right, shown, entropy, vocabularies)
+    response_panel.entropy_scaling(left, shown, level, vocabularies)
+    response_panel.next_temperature(right, shown, level, vocabularies)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4)
     return figure

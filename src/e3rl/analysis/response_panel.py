@@ -15,12 +15,14 @@ from matplotlib.axes import Axes
 
 from e3rl.analysis.runs import Run
 from e3rl.analysis.style import INK, OTHER_COLOURS, arm_colour, arm_label
+from e3rl.analysis.training_panels import EXACT_AT_ONE
 from e3rl.functional.temperature import elasticity_step, paper_step
 
 Arms = Mapping[str, Sequence[Run]]
 
 REACHES = (1.1, 2.0)  # largest α shown, around recorded steps at least and at most
 POINTS = 121
+PAPER_ENTROPY = 0.76  # nats, of the first step of its runs
 MU = 0.4  # gain of the measured-elasticity rule
 GAPS, BISECTIONS = (1e-6, 200.0), 80
 
@@ -77,6 +79,15 @@ def recorded_steps(runs: Sequence[Run]) -> pd.DataFrame:
         parts.append(pd.DataFrame({"alpha": alpha, "ratio": ratio, "scaling": ratio**elasticity}))
     columns = ["alpha", "ratio", "scaling"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def first_entropy(arms: Arms) -> float:
+    """Entropy at temperature 1 of the first step that any run recorded; the paper's without one."""
+    for run in (run for runs in arms.values() for run in runs):
+        known = run.train.get(EXACT_AT_ONE, pd.Series(dtype="float64")).dropna()
+        if not known.empty:
+            return float(known.iloc[0])
+    return PAPER_ENTROPY
 
 
 def entropy_scaling(ax: Axes, arms: Arms, entropy: float, vocabularies: Sequence[int]) -> None:
