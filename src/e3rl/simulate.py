@@ -74,9 +74,11 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     for file, content in {"figures": rows, **detail}.items():
         pd.DataFrame(content).to_csv(out / f"{file}.csv", index=False)
     print(f"\n{render([row for row in rows if row['epoch'] == cfg.epochs - 1])}\n")
+    clock, processor = time.monotonic() - started, time.process_time()
     print(
-        f"{len(table)} prompts, pass {cfg.epochs} of {cfg.epochs}, {time.monotonic() - started:.1f}"
-        f" s in all, peak memory {peak_memory():.2f} GiB\nall passes and histograms: {out}"
+        f"{len(table)} prompts, pass {cfg.epochs} of {cfg.epochs}; in all {clock:.1f} s by the "
+        f"clock, {processor:.1f} s of processor time, peak memory {peak_memory():.2f} GiB\n"
+        f"all passes and histograms: {out}"
     )
     return rows
 

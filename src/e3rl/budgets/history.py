@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,10 @@ class RewardHistory:
         visited = visits.rollouts > 0
         ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
         rows = self._rows(ids)
-        for i in np.flatnonzero(rows < 0).tolist():
-            rows[i] = self._row.setdefault(ids[i], len(self._row))
+        unseen = np.flatnonzero(rows < 0).tolist()
+        fresh = dict.fromkeys(ids[i] for i in unseen)  # once each, in order
+        self._row.update(zip(fresh, count(len(self)), strict=False))
+        rows[unseen] = [self._row[ids[i]] for i in unseen]
         self._add(rows, np.stack([visits.rewards, visits.rollouts])[:, visited])
 
     def _rows(self, prompt_ids: Sequence[str]) -> NDArray[np.int64]:

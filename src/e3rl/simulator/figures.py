@@ -22,7 +22,7 @@ def figures(passage: Passage, rollouts_per_prompt: int) -> dict[str, float]:
         of these prompts beside that of G = rollouts_per_prompt for each (NaN for G = 1, or where
         all pass rates are 0 or 1);
     first_solved: prompts never solved before; n_05, n_50, n_95, n_max: quantiles of the counts;
-    seconds: taken by the rule.
+    seconds: processor time of the rule.
     """
     sampled = passage.rollouts > 0
     n, right = passage.rollouts[sampled], passage.right[sampled]

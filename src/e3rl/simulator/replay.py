@@ -25,7 +25,7 @@ class Passage:
     right: Reals  # (N,)
     first_solved: int  # prompts solved now that earlier passes had sampled in vain
     cap: int  # rollouts that the rule might have spent
-    seconds: float  # of the rule alone: deciding and learning
+    seconds: float  # of processor time, for the rule alone: deciding and learning
 
 
 class SimulatedStep:
@@ -100,23 +100,23 @@ def replay(
 def take_step(
     budget: Budget, prompt_ids: list[str], step: SimulatedStep, total: int, number: int, epoch: int
 ) -> float:
-    """Decide, sample round by round, learn; returns the seconds that the rule took."""
-    started = time.perf_counter()
+    """Decide, sample round by round, learn; returns the processor seconds of the rule."""
+    started = time.process_time()
     plan = budget.decide(prompt_ids, total, number, epoch).plan
-    spent = time.perf_counter() - started + _sampled(plan, step)
+    spent = time.process_time() - started + _sampled(plan, step)
     rewards = step.rewards()
-    started = time.perf_counter()
+    started = time.process_time()
     budget.observe(prompt_ids, rewards)
-    return spent + time.perf_counter() - started
+    return spent + time.process_time() - started
 
 
 def _sampled(plan: StepPlan, step: SimulatedStep) -> float:
-    """Sample all rounds of a plan; returns the seconds that the plan took."""
+    """Sample all rounds of a plan; returns the processor seconds of the plan."""
     spent = 0.0
     while True:
-        started = time.perf_counter()
+        started = time.process_time()
         counts = plan.next(step)
-        spent += time.perf_counter() - started
+        spent += time.process_time() - started
         if counts is None:
             return spent
         step.add(np.array(counts, dtype=np.int64))
