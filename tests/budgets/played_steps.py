@@ -47,7 +47,7 @@ def play(
     board = Board(prompt_ids, rates, step)
     board.play(rule.decide(prompt_ids, total, step, epoch).plan)
     if isinstance(rule, Describable):
-        drawn = {t: [derive_seed(step, t, x) % 7 for x in prompt_ids] for t in TRAITS}
+        drawn = {t: [1 + derive_seed(step, t, x) % 7 for x in prompt_ids] for t in TRAITS}
         rule.describe(prompt_ids, {t: np.array(x, dtype=float) for t, x in drawn.items()})
     rule.observe(prompt_ids, [np.array(x) for x in board.rewards])
     return board

@@ -20,6 +20,7 @@ from e3rl.budgets.mopps import Mopps
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
+from e3rl.budgets.utility import UtilityBudget
 
 Make = Callable[[], Budget]
 LOW, HIGH = 3, 20
@@ -44,7 +45,13 @@ ROUNDS: dict[str, Make] = {
     "positive": lambda: Sequential("positive", per_round=3, max_rounds=4),
     "dynamic_sampling": DynamicSampling,
 }
-EVERY = SINGLE | ROUNDS | {"mopps": Mopps}
+OTHERS: dict[str, Make] = {
+    "mopps": Mopps,
+    "knapsack_tokens": lambda: Knapsack(**BOUNDS, cost="tokens"),
+    "hora_tokens": lambda: Hora(**BOUNDS, cost="tokens", decay=0.5),
+    "neyman_tokens": lambda: Neyman(**BOUNDS, cost="tokens"),
+}
+EVERY = SINGLE | ROUNDS | OTHERS
 single = pytest.mark.parametrize("make", SINGLE.values(), ids=SINGLE)
 several = pytest.mark.parametrize("make", ROUNDS.values(), ids=ROUNDS)
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
@@ -83,6 +90,29 @@ def test_one_round_spends_exactly_the_total_within_the_bounds(
     assert sum(plan.counts) == total
     assert min(plan.counts) >= LOW
     assert max(plan.counts) <= HIGH
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.endswith("_tokens")])
+@contract
+@given(rates=RATES, seen=st.integers(0, 9), extra=st.integers(0, 72))
+def test_expected_tokens_stay_within_what_the_uniform_budget_would_take(
+    name: str, rates: list[float], seen: int, extra: int
+) -> None:
+    known = named(rates)
+    rule, total = taught(OTHERS[name], known, seen), total_of(len(rates), extra)
+    plan = rule.decide(list(known), total, 2, 2).plan
+    assert isinstance(rule, UtilityBudget)
+    assert isinstance(plan, SingleRound)
+    costs = rule.expected_tokens(list(known))
+    assert costs is not None
+    counts = np.array(plan.counts)
+    left = total * costs.mean() - counts @ costs
+    assert LOW <= counts.min() <= counts.max() <= HIGH
+    assert left >= -1e-6
+    # What is left does not pay for one rollout more of the dearest prompt that has room.
+    assert left < costs.max() + 1e-6 or (counts == HIGH).all()
+    assert rule.metrics()["token_cap"] == pytest.approx(total * costs.mean())
+    assert rule.metrics()["tokens_share"] == pytest.approx(counts @ costs / total / costs.mean())
 
 
 @several

@@ -89,3 +89,8 @@ def test_a_pilot_that_hits_every_prompt_leaves_the_rest_unspent() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode='both'"):
         Hora("both")  # type: ignore[arg-type]
+
+
+def test_a_pilot_is_not_paid_in_tokens() -> None:
+    with pytest.raises(ValueError, match=r"cost=tokens.*mode=history"):
+        Hora("pilot", cost="tokens")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from e3rl.budgets.base import SingleRound
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.statistics.greedy import greedy_marginal_gain
@@ -77,10 +78,40 @@ def test_an_uncertain_pass_rate_has_less_expected_variance_than_its_mean() -> No
     assert found.tolist() == pytest.approx([1 / 12, 2500 / 10100 / 2])
 
 
+def test_tokens_as_cost_divide_deviations_by_the_root_of_the_length() -> None:
+    rule, ids = Neyman(cost="tokens"), ["short", "long"]
+    for _ in range(2):
+        rule.describe(ids, {"length": np.array([10.0, 40.0])})
+        rule.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2)
+    plan = rule.decide(ids, 24, 1, 1).plan
+    assert isinstance(plan, SingleRound)
+    # n - 1 goes as 1/√L, 2 to 1; n₁ + 4·n₂ = 60 gives 19.3 and 10.2.
+    assert plan.counts == [20, 10]
+    figures = rule.metrics()
+    assert (figures["token_cap"], figures["tokens_share"]) == (24 * 25, 1)
+
+
+def test_lengths_that_were_never_told_are_an_error() -> None:
+    rule = Neyman(cost="tokens")
+    rule.observe(["a"], [np.ones(2)])
+    with pytest.raises(ValueError, match="cost=tokens: no completion length was ever told"):
+        rule.decide(["a"], 4, 1, 1)
+
+
+def test_prompts_of_unknown_length_are_expected_to_be_like_the_mean_prompt() -> None:
+    rule = Neyman(cost="tokens")
+    rule.describe(["a", "b"], {"length": np.array([10.0, 40.0])})
+    expected = rule.expected_tokens(["b", "new"])
+    assert expected is not None
+    assert expected.tolist() == [40, 25]
+    assert Neyman().expected_tokens(["b"]) is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"weight": "vip"}, "weight='vip'"),
+        ({"cost": "seconds"}, "cost='seconds'"),
         ({"weight": "vip_drgrpo"}, "n_low=2.*at least 3"),
         ({"weight": "gvm"}, "weight=gvm.*unit_norms=true"),
         ({"weight": "cures"}, "weight=cures.*unit_norms=true"),

@@ -50,6 +50,48 @@ def test_the_counts_are_those_of_buying_one_by_one(problem):
     assert counts.tolist() == bought_one_by_one(table, total, low, high, keys)
 
 
+def bought_within_budget(table, budget, low, high, keys, costs):
+    """The best gain per cost, again and again, until the next one is too dear."""
+    counts = low.tolist()
+    left = budget - sum(n * c for n, c in zip(counts, costs, strict=True))
+    while True:
+        open_rows = [i for i, n in enumerate(counts) if n < high[i]]
+        if not open_rows:
+            return counts
+        best = min(open_rows, key=lambda i: (-table[i, counts[i]] / costs[i], keys[i]))
+        if costs[best] > left + 1e-9:
+            return counts
+        counts[best] += 1
+        left -= costs[best]
+
+
+@given(problems(), st.data())
+@settings(deadline=None, max_examples=300)
+def test_with_costs_the_best_gain_per_cost_is_bought_until_the_next_is_too_dear(problem, data):
+    table, total, low, high, keys = problem
+    n = len(keys)
+    costs = np.array(data.draw(st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=n, max_size=n)))
+    budget = total * costs.mean()
+    if (low * costs).sum() > budget:
+        with pytest.raises(ValueError, match="do not pay for n_min"):
+            greedy_marginal_gain(lambda i, k: table[i, k], total, low, high, keys, costs)
+        return
+    counts = greedy_marginal_gain(lambda i, k: table[i, k], total, low, high, keys, costs)
+    assert (counts * costs).sum() <= budget + 1e-9
+    assert counts.tolist() == bought_within_budget(table, budget, low, high, keys, costs)
+
+
+def test_equal_costs_change_nothing():
+    counts = greedy_marginal_gain(knapsack_gain, 64, 2, 32, by_index(8), np.full(8, 3.7))
+    assert counts.tolist() == [2, 16, 11, 7, 8, 2, 2, 16]
+
+
+@pytest.mark.parametrize("cost", [0.0, -1.0, np.nan, np.inf])
+def test_costs_must_be_positive_numbers(cost):
+    with pytest.raises(ValueError, match="costs must be finite and > 0"):
+        greedy_marginal_gain(knapsack_gain, 16, 2, 32, by_index(2), [1.0, cost])
+
+
 @given(problems(), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=100)
 def test_permuting_the_prompts_permutes_the_counts(problem, random):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.base import TRAITS, Allocation, SingleRound, Traits
-from e3rl.budgets.history import Counted, RewardHistory
+from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.report import allocation_metrics, spearman
 from e3rl.budgets.strict_reference import published_counts
@@ -112,9 +112,7 @@ class E3Rank:
     def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
         """Learn the trait that difficulty is measured by, if it is one."""
         if self._trait is not None:
-            values = traits[self.difficulty]
-            known = ~np.isnan(values)
-            self._trait.add(prompt_ids, Counted(np.where(known, values, 0.0), known.astype(float)))
+            self._trait.add(prompt_ids, trait_visits(traits[self.difficulty]))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Add a step's rewards; ranks follow at the next update."""

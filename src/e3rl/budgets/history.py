@@ -160,3 +160,9 @@ def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]
             )
         sums[sizes > 0] = np.add.reduceat(flat, starts[sizes > 0])
     return Counted(sums, sizes.astype(np.float64))
+
+
+def trait_visits(values: NDArray[np.float64]) -> Counted:
+    """A visit to each prompt whose value (B,) is known, of weight 1; NaN is no visit."""
+    known = ~np.isnan(values)
+    return Counted(np.where(known, values, 0.0), known.astype(np.float64))

@@ -28,7 +28,7 @@ class Hora(UtilityBudget):
 
     Args:
         mode: `history` or `pilot`.
-        n_low, n_high, prior, decay, seed: as in `UtilityBudget`.
+        n_low, n_high, prior, decay, seed, cost: as in `UtilityBudget`.
     """
 
     def __init__(
@@ -39,10 +39,15 @@ class Hora(UtilityBudget):
         prior: tuple[float, float] = (1.0, 1.0),
         decay: float = 1.0,
         seed: int = 0,
+        cost: Literal["rollouts", "tokens"] = "rollouts",
     ) -> None:
-        super().__init__(n_low, n_high, prior, decay, seed)
+        super().__init__(n_low, n_high, prior, decay, seed, cost)
         if mode not in ("history", "pilot"):
             raise ValueError(f"mode={mode!r}: use 'history' or 'pilot'")
+        if mode == "pilot" and cost == "tokens":
+            raise ValueError(
+                "cost=tokens: a pilot counts rollouts; use mode=history, or cost=rollouts"
+            )
         self.mode = mode
         self._plan: Rounds | None = None
 

@@ -38,7 +38,7 @@ class Neyman(UtilityBudget):
     Args:
         weight: `sqrt_pq`, `vip_drgrpo`, `gvm` or `cures`.
         unit_norms: take all gradient norms as 1; `gvm` and `cures` do not run without it.
-        n_low, n_high, prior, decay, seed: as in `UtilityBudget`.
+        n_low, n_high, prior, decay, seed, cost: as in `UtilityBudget`.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class Neyman(UtilityBudget):
         prior: tuple[float, float] = (1.0, 1.0),
         decay: float = 1.0,
         seed: int = 0,
+        cost: Literal["rollouts", "tokens"] = "rollouts",
     ) -> None:
-        super().__init__(n_low, n_high, prior, decay, seed)
+        super().__init__(n_low, n_high, prior, decay, seed, cost)
         if weight not in SMALLEST_LOW:
             raise ValueError(f"weight={weight!r}: use one of {', '.join(SMALLEST_LOW)}")
         if n_low < SMALLEST_LOW[weight]:

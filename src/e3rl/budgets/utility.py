@@ -1,12 +1,18 @@
 """The skeleton of rules that buy the rollouts worth most by what is believed of pass rates."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from e3rl.budgets.base import Allocation
+import numpy as np
+
+from e3rl.budgets.base import Allocation, Traits
 from e3rl.budgets.believing import BelievingBudget
+from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
+from e3rl.state import require_keys
+from e3rl.statistics.apportion import Reals
 from e3rl.statistics.greedy import Gains, greedy_marginal_gain
 
 
@@ -16,6 +22,11 @@ class UtilityBudget(BelievingBudget):
     with concave utilities made from the Beta posterior of prompt i's pass rate. A rule is a
     subclass that says what one rollout more is worth.
 
+    With `cost: tokens` the budget is counted in expected completion tokens Lᵢ, the mean of the
+    prompt's earlier completions: Σ Lᵢnᵢ <= total · L̄, what the uniform budget would cost. The
+    number of rollouts then varies from step to step, and long-winded prompts get fewer of them;
+    `token_cap` and `tokens_share` among the metrics are this bound and the part that is spent.
+
     Args:
         n_low: hard lower bound, at least 2.
         n_high: hard upper bound.
@@ -24,6 +35,7 @@ class UtilityBudget(BelievingBudget):
         decay: weight of earlier visits at each new one; 1 keeps them, 0.5 follows a policy that
             learns quickly.
         seed: what tie-breaks derive from.
+        cost: `rollouts` or `tokens`.
     """
 
     def __init__(
@@ -33,14 +45,18 @@ class UtilityBudget(BelievingBudget):
         prior: tuple[float, float] = (1.0, 1.0),
         decay: float = 1.0,
         seed: int = 0,
+        cost: Literal["rollouts", "tokens"] = "rollouts",
     ) -> None:
         super().__init__(prior, decay, seed)
         if n_low < 2:
             raise ValueError(f"n_low={n_low}: use at least 2, a single rollout has no advantage")
         if n_high < n_low:
             raise ValueError(f"n_high={n_high} lies below n_low={n_low}; raise it")
+        if cost not in ("rollouts", "tokens"):
+            raise ValueError(f"cost={cost!r}: use 'rollouts' or 'tokens'")
         self.n_low = n_low
         self.n_high = n_high
+        self._lengths = RewardHistory(decay) if cost == "tokens" else None
 
     @abstractmethod
     def gains(self, posterior: BetaPosterior) -> Gains:
@@ -51,5 +67,40 @@ class UtilityBudget(BelievingBudget):
         known = self._history.of(prompt_ids)
         gains = self.gains(known.posterior(self.prior))
         keys = prompt_keys(self.seed, step, prompt_ids)
-        counts = greedy_marginal_gain(gains, total, self.n_low, self.n_high, keys)
-        return self.allocation(known, counts, self.n_low, self.n_high)
+        costs = self.expected_tokens(prompt_ids)
+        counts = greedy_marginal_gain(gains, total, self.n_low, self.n_high, keys, costs)
+        allocation = self.allocation(known, counts, self.n_low, self.n_high)
+        if costs is not None:
+            cap = float(total * costs.mean())
+            self._metrics |= {"token_cap": cap, "tokens_share": float(counts @ costs / cap)}
+        return allocation
+
+    def expected_tokens(self, prompt_ids: Sequence[str]) -> Reals | None:
+        """(B,) expected tokens of a completion, of the mean prompt where unseen; None if free."""
+        if self._lengths is None:
+            return None
+        if len(self._history) > 0 and len(self._lengths) == 0:
+            raise ValueError(
+                "cost=tokens: no completion length was ever told, so all prompts would cost the "
+                "same; use cost=rollouts, or a pipeline that tells them"
+            )
+        known, every = self._lengths.of(prompt_ids), list(self._lengths.means().values())
+        seen = known.rollouts > 0
+        expected = np.full(seen.size, np.mean(every) if every else 1.0)
+        expected[seen] = known.rewards[seen] / known.rollouts[seen]
+        return expected
+
+    def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
+        """Learn how long completions are, where they are what is paid for."""
+        if self._lengths is not None:
+            self._lengths.add(prompt_ids, trait_visits(traits["length"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        lengths = {} if self._lengths is None else {"lengths": self._lengths.state_dict()}
+        return super().state_dict() | lengths
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys(type(self).__name__, state, self.state_dict())
+        self._history.load_state_dict(state["history"])
+        if self._lengths is not None:
+            self._lengths.load_state_dict(state["lengths"])

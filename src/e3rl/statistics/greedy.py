@@ -5,14 +5,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.statistics.apportion import Bound, Counts, Reals, whole_bounds
+from e3rl.statistics.apportion import SNAP, Bound, Counts, Reals, whole_bounds
 
 # gains(i, n): what prompts i (m,) gain from one rollout more than n (m,) -> (m,).
 Gains = Callable[[Counts, Counts], Reals]
 
 
 def greedy_marginal_gain(
-    gains: Gains, total: int, n_min: Bound, n_max: Bound, keys: ArrayLike
+    gains: Gains,
+    total: int,
+    n_min: Bound,
+    n_max: Bound,
+    keys: ArrayLike,
+    costs: ArrayLike | None = None,
 ) -> Counts:
     """Counts that maximise Σ Uᵢ(nᵢ) for concave utilities Uᵢ, as if always buying the best next.
 
@@ -22,6 +27,13 @@ def greedy_marginal_gain(
     prompt which gains lie above it, and halves at least half of the ranges. About 30 · B gains
     are looked at for n_max = 64, whatever the total.
 
+    With costs cᵢ, the budget is what `total` rollouts of mean cost would cost,
+
+        Σ cᵢnᵢ <= total · c̄,
+
+    the best next is that of the largest gain per cost, and the first that is too dear ends it:
+    what is left is less than one rollout, and the value is best for what was spent.
+
     Args:
         gains: `gains(i, n)` = Uᵢ(n + 1) - Uᵢ(n) for arrays of prompts i and counts n, the value of
             going from n to n + 1.
@@ -30,33 +42,54 @@ def greedy_marginal_gain(
         n_max: scalar or (B,) whole numbers, hard upper bound.
         keys: (B,) uint64, a distinct hash per prompt; of equal gains the smaller key wins, and
             takes all of them that it has.
+        costs: (B,) > 0, of one rollout of each prompt; None where all cost the same.
 
     Returns:
-        (B,) int64, Σ = total, n_min <= nᵢ <= n_max.
+        (B,) int64, n_min <= nᵢ <= n_max, Σ = total without costs.
 
     Raises:
-        ValueError: bounds that cannot hold `total`, or a gain that is NaN.
+        ValueError: bounds that cannot hold `total`, costs that are not positive or whose budget
+            does not hold the lower bounds, or a gain that is NaN.
     """
     key = np.asarray(keys, dtype=np.uint64)
     low, high = whole_bounds(n_min, n_max, key.size, total)
     gain = _numbers(gains)
-    while (left := total - int(low.sum())) > 0:  # low <= result <= high, prompt by prompt
-        rows = np.flatnonzero(low < high)
+    if costs is None:
+        return _bought(gain, np.ones(key.size), float(total - low.sum()), low, high, key)
+    cost = np.asarray(costs, dtype=np.float64)
+    if not ((cost > 0) & np.isfinite(cost)).all():
+        raise ValueError(f"costs must be finite and > 0, got {cost[:8].tolist()} ...")
+    left = float(total * cost.mean() - (low * cost).sum())
+    if left < -SNAP * total * cost.mean():
+        raise ValueError(
+            f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
+        )
+    return _bought(lambda i, n: gain(i, n) / cost[i], cost, left, low, high, key)
+
+
+def _bought(
+    gain: Gains, cost: Reals, left: float, low: Counts, high: Counts, key: NDArray[np.uint64]
+) -> Counts:
+    """`low` and what `left` buys, in the order of falling gains."""
+    while left > 0 and (rows := np.flatnonzero(low < high)).size:  # low <= result <= high
+        price = cost[rows]
         middle = (low[rows] + high[rows]) // 2
         at_middle = gain(rows, middle)
         level = np.partition(at_middle, rows.size // 2)[rows.size // 2]
         above = _end(gain, np.greater, level, rows, low[rows], high[rows])
-        if int((above - low[rows]).sum()) > left:
+        dearer = float(((above - low[rows]) * price).sum())
+        if dearer > left:
             high[rows] = above
             continue
         # Gains that rise by rounding must not keep a range from getting narrower.
         start = np.where(at_middle >= level, np.maximum(above, middle + 1), above)
         not_below = _end(gain, np.greater_equal, level, rows, start, high[rows])
-        if int((not_below - low[rows]).sum()) > left:
-            left -= int((above - low[rows]).sum())
-            low[rows] = above + _by_key(not_below - above, left, key[rows])
+        spent = float(((not_below - low[rows]) * price).sum())
+        if spent > left:
+            low[rows] = above + _by_key(not_below - above, left - dearer, key[rows], price)
             break
         low[rows] = not_below
+        left -= spent
     return low
 
 
@@ -88,10 +121,11 @@ def _end(
     return low
 
 
-def _by_key(room: Counts, left: int, keys: NDArray[np.uint64]) -> Counts:
-    """`left` given out in the order of the keys, to each as much as it has room for."""
+def _by_key(room: Counts, left: float, keys: NDArray[np.uint64], cost: Reals) -> Counts:
+    """What `left` buys in the order of the keys, for each as much as it has room for."""
     order = np.argsort(keys)
-    before = np.cumsum(room[order]) - room[order]
+    wanted = (room * cost)[order]
+    affordable = np.floor((left - np.cumsum(wanted) + wanted) / cost[order] + SNAP)
     given = np.empty_like(room)
-    given[order] = np.clip(left - before, 0, room[order])
+    given[order] = np.clip(affordable, 0, room[order]).astype(np.int64)
     return given
