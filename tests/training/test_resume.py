@@ -55,6 +55,10 @@ ARMS = {
         *("experiment=budget", "budget.n_low=2", "budget.n_high=4", "budget.rank_update=2"),
         "module.settings.empty_batch=skip",
     ],
+    "utilities paid in tokens": [
+        *("experiment=grpo", "budget=knapsack", "budget.cost=tokens", "budget.decay=0.5"),
+    ],
+    "a pilot, then the rest": ["experiment=grpo", "budget=hora", "budget.mode=pilot"],
     "passes cut short": [*E3, "+trainer.limit_train_batches=2", "epochs=3"],
 }
 
