@@ -108,7 +108,8 @@ def test_a_correction_needs_something_to_correct() -> None:
     same_model = ("loss/correction=tis", "engine=transformers")
     (line,) = told(*same_model)
     assert line.startswith("loss.correction changes nothing: engine=transformers")
-    assert told(*same_model, "rollout.lookahead=1") == []
+    (other,) = told(*same_model, "rollout.lookahead=1")
+    assert other.startswith("rollout.lookahead=1 saves no time: engine=transformers")
     assert told("loss/correction=tis", "engine=vllm") == []
     assert told(*same_model, "trainer.precision=bf16-mixed") == []
 
@@ -117,3 +118,10 @@ def test_older_rollouts_need_a_correction_or_the_samplers_log_probs() -> None:
     (line,) = told("rollout.lookahead=1")
     assert "rollouts of an older policy as if they were its own" in line
     assert told("rollout.lookahead=1", BYPASS) == []
+
+
+def test_looking_ahead_keeps_an_engine_awake() -> None:
+    ahead = ("rollout.lookahead=1", "loss/correction=tis", "engine=vllm")
+    assert told(*ahead) == []
+    (line,) = told(*ahead, "engine.settings.sleep_level=1")
+    assert "sleep_level=1 frees no memory for the update" in line

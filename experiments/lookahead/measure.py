@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -107,9 +106,13 @@ def pin() -> None:
         update(module, batch, batch_idx)
 
     GRPOModule.training_step = pinned  # type: ignore[method-assign]
-    rollout.ThreadPoolExecutor = partial(  # type: ignore[assignment,misc]
-        ThreadPoolExecutor, initializer=os.sched_setaffinity, initargs=(0, {ENGINE_CPU})
-    )
+
+    def executor(*given: Any, **_: Any) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(
+            given[0], given[1], initializer=os.sched_setaffinity, initargs=(0, {ENGINE_CPU})
+        )
+
+    rollout.ThreadPoolExecutor = executor  # type: ignore[assignment,misc]
 
 
 def medians(rows: Sequence[dict[str, float]], *names: str) -> list[float]:

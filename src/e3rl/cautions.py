@@ -18,6 +18,7 @@ def cautions(cfg: DictConfig) -> list[str]:
         *_inert_weights(plain),
         *_inert_budgets(plain),
         *_mismatch(plain),
+        *_lookahead(plain),
     ]
 
 
@@ -90,6 +91,23 @@ def _mismatch(plain: dict[str, Any]) -> Iterator[str]:
             f"rollout.lookahead={plain['rollout']['lookahead']} trains on rollouts of an older "
             "policy as if they were its own: choose loss/correction=tis (or another), or "
             "module.settings.old_logprobs=sampler"
+        )
+
+
+def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
+    """Look-ahead that hides nothing, or keeps awake what should sleep."""
+    if plain["rollout"]["lookahead"] == 0:
+        return
+    engine = plain["engine"]
+    if _name(engine) == "TransformersEngine":
+        yield (
+            "rollout.lookahead=1 saves no time: engine=transformers samples with the trainer's own "
+            "weights, before the update; use engine=vllm"
+        )
+    elif engine.get("settings", {}).get("sleep_level", 0):
+        yield (
+            f"engine.settings.sleep_level={engine['settings']['sleep_level']} frees no memory for "
+            "the update: with rollout.lookahead=1 the engine is awake during it; use 0"
         )
 
 

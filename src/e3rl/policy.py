@@ -67,7 +67,11 @@ class Policy(nn.Module):
         # transformers recomputes activations in train mode only, and is silent about it in eval.
         self.model.train(gradient_checkpointing)
         if gradient_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            # Saving and restoring generators would race with an engine that samples meanwhile.
+            noisy = _has_dropout(self.model)
+            self.model.gradient_checkpointing_enable(
+                {"use_reentrant": False, "preserve_rng_state": noisy}
+            )
         self.render = self._render_mode(render)
         self.instruction = instruction
         self._split_head: bool | None = None
@@ -214,3 +218,9 @@ def _load_model(
     if random_weights:
         return AutoModelForCausalLM.from_config(config, **options)
     return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+
+
+def _has_dropout(model: Any) -> bool:
+    """Whether a forward pass in train mode draws random numbers."""
+    rates = (value for name, value in vars(model.config).items() if "drop" in name)
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)

@@ -343,8 +343,50 @@ def test_a_deadline_cuts_what_is_unfinished_and_marks_it(policy, engine, monkeyp
         assert rollout.logprobs == pytest.approx(whole[place].logprobs[: len(rollout.tokens)])
         assert rollout.truncated is (rollout.tokens[-1] != policy.eos_id)
     monkeypatch.setattr(engine, "deadline_s", 60.0)
+    engine.sync(policy, engine._version)
     assert by_place(engine.generate(requests)) == whole
     assert engine.metrics()["engine/cut"] == 0
+
+
+def test_cuts_add_up_until_the_next_sync_and_validation_is_not_cut(policy, engine, monkeypatch):
+    requests = [request(policy, p, s, limit=200) for p in range(5) for s in range(80)]
+    monkeypatch.setattr(engine, "deadline_s", 1e-9)
+    for _ in range(2):
+        list(engine.generate(requests))
+    assert engine.metrics()["engine/cut"] == 2 * len(requests)
+    assert engine.metrics()["engine/tokens_per_s"] > 0
+    engine.sync(policy, engine._version)
+    kept = [dataclasses.replace(r, may_be_cut=False) for r in requests]
+    assert max(len(r.tokens) for r in engine.generate(kept)) > 1
+    assert engine.metrics()["engine/cut"] == 0
+
+
+def test_weights_that_change_within_a_version_are_sent_again(policy, engine, changed):
+    whole = list(engine.generate(many(policy, 1)))
+    other = copy.deepcopy(policy)
+    engine.sync(other, engine._version)
+    other.load_state_dict(changed.state_dict())
+    engine.sync(other, engine._version)
+    assert largest_gap(changed, engine.generate(many(policy, 1))) < 1e-4
+    assert largest_gap(changed, whole) > 1e-3
+
+
+def test_an_engine_that_does_not_start_leaves_no_process_group(engine, policy):
+    engine.close()
+    too_long = VLLMEngine(VLLMSettings(max_model_len=10_000_000), progress=False)
+    with pytest.raises(ValueError, match="max"):
+        too_long.sync(policy, next(VERSIONS))
+    assert not torch.distributed.is_initialized()
+    engine.sync(policy, next(VERSIONS))
+
+
+def test_a_long_context_is_cut_to_what_the_cache_holds(engine):
+    long = Policy()
+    long.model.config.max_position_embeddings = 10_000_000
+    engine.sync(long, next(VERSIONS))
+    config = engine._llm.llm_engine.vllm_config.model_config
+    assert 1_000 < config.max_model_len < 10_000_000
+    assert largest_gap(long, engine.generate(many(long, 1))) < 1e-4
 
 
 def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypatch):

@@ -10,7 +10,7 @@ def test_without_vllm_the_engine_names_the_command_that_installs_it(monkeypatch)
     monkeypatch.setitem(sys.modules, "vllm", None)  # what an import finds where it is missing
     with pytest.raises(ModuleNotFoundError) as caught:
         VLLMEngine()
-    for remedy in ("make setup", '"e3rl[vllm]"', "engine=transformers", "ENGINE=transformers"):
+    for remedy in ("make setup", "vllm==0.32.0", "engine=transformers", "ENGINE=transformers"):
         assert remedy in str(caught.value)
 
 
@@ -36,7 +36,8 @@ def test_what_is_left_open_is_left_to_vllm():
     arguments = VLLMSettings(kv_cache_memory_bytes=None, block_size=None).arguments(
         "float16", False
     )
-    assert not {"kv_cache_memory_bytes", "block_size", "max_model_len"} & arguments.keys()
+    assert not {"kv_cache_memory_bytes", "block_size"} & arguments.keys()
+    assert arguments["max_model_len"] == -1  # vLLM: the longest that fits
     assert not arguments["enable_sleep_mode"]
 
 

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from threading import Event
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch
@@ -46,7 +48,7 @@ class RolloutSampler(Slot):
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.version = 0  # finished updates; stamped on every rollout
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
+        self._thread: ThreadPoolExecutor | None = None  # made for the first batch sampled ahead
         self._ahead: tuple[RolloutBatch, Future[None]] | None = None  # under way
         self._stop = Event()
 
@@ -122,11 +124,15 @@ class RolloutSampler(Slot):
         batch.report["time/reward_s"] = waited  # the part that generation did not hide
 
     def _sample_ahead(self, batch: RolloutBatch, policy: Policy) -> None:
-        if self.engine.holds_weights:
-            self._ahead = batch, self._thread.submit(self._sample, batch, policy)
-        else:
+        if not self.engine.holds_weights:
             self._sample(batch, policy)
             batch.to(policy.device)
+            return
+        if self._thread is None:
+            device = policy.device  # a thread starts on the first GPU, whatever the other ones do
+            chosen = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
+            self._thread = ThreadPoolExecutor(1, "rollouts", initializer=chosen)
+        self._ahead = batch, self._thread.submit(self._sample, batch, policy)
 
     def _finish(self, batch: RolloutBatch) -> None:
         """Wait for the upcoming batch's rollouts; raises what went wrong with them."""
@@ -160,6 +166,8 @@ class RolloutSampler(Slot):
                 temperature=float(tau),
                 seed=derive_seed(*batch.stream, batch.prompt_ids[row], j),
                 max_new_tokens=self.max_new_tokens,
+                # Validation must not depend on the clock.
+                may_be_cut=batch.truncation_of is None,
                 top_p=top_p,
                 top_k=top_k,
             )
@@ -207,6 +215,9 @@ class RolloutSampler(Slot):
             wait([self._ahead[1]])
             self._stop.clear()
             self._ahead = None
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
         self.engine.close()
 
     def state_dict(self) -> dict[str, Any]:

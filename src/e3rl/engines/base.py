@@ -22,6 +22,7 @@ class RolloutRequest:
     max_new_tokens: int
     top_p: float = 1.0  # below 1: only the likeliest tokens that hold this probability together
     top_k: int = 0  # above 0: only this many likeliest tokens
+    may_be_cut: bool = True  # by the engine's deadline, where it has one
 
 
 class RolloutEngine(Protocol):

@@ -50,7 +50,7 @@ class VLLMEngine:
         canary: compare a few tokens' log-probs with the policy's after each sync.
         canary_tolerance: largest gap in nats; None for what the precision allows.
         deadline_s: seconds in the engine after which a call's unfinished rollouts are cut and
-            marked as truncated.
+            marked as truncated; calls with a request that may not be cut have none.
         progress: show a bar where generation takes more than a few seconds.
 
     Raises:
@@ -83,8 +83,10 @@ class VLLMEngine:
         self._blueprint: tuple[str, str, torch.device] | None = None
         self._policy: Policy | None = None  # what was synced; None where the next sync must act
         self._version = -1
+        self._writes = 0  # to the policy's weights, as torch counts them
         self._asleep = False
         self._metrics: dict[str, float] = {}
+        self._counted = (0, 0.0, 0)  # tokens, seconds and cuts of the loop at the last sync
 
     def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Send the policy's weights, drop the prefix cache and let the canary compare.
@@ -100,8 +102,10 @@ class VLLMEngine:
             ValueError: for weights that are not those of the policy's configuration.
             EngineMismatchError: where engine and policy disagree afterwards.
         """
-        if policy is self._policy and version == self._version:
+        writes = sum(parameter._version for parameter in policy.model.parameters())
+        if policy is self._policy and (version, writes) == (self._version, self._writes):
             self._wake(["weights", "kv_cache"])
+            self._count()
             return
         started = time.monotonic()
         blueprint = policy.model.config.to_json_string(), dtype_name(policy.model), policy.device
@@ -113,12 +117,15 @@ class VLLMEngine:
         if self._llm is None:
             self._start(policy)
             started += self._metrics["engine/start_s"]
-        self._policy, self._version = None, version
+        self._policy, self._version, self._writes = None, version, writes
         self._transfer(policy)
         self._metrics["engine/sync_s"] = time.monotonic() - started
         if self.canary:
             self._compare(policy, temperature)
+        if policy.device.type == "cuda":  # another thread may sample, on a stream of its own
+            torch.cuda.synchronize(policy.device)
         self._policy = policy
+        self._count()
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         """Yield each rollout when it is finished, while vLLM goes on with the others.
@@ -130,14 +137,11 @@ class VLLMEngine:
         if policy is None or loop is None or self._asleep:
             raise RuntimeError("engine.generate was called before engine.sync")
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
-        tokens, seconds, cut = loop.tokens, loop.seconds, loop.cut
+        deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         with rollout_bar(len(requests), self.progress) as bar:
-            for finished in loop.run(requests, policy.stop_ids, self.deadline_s):
+            for finished in loop.run(requests, policy.stop_ids, deadline_s):
                 bar.update()
                 yield to_rollout(finished, policy, self._version)
-        self._metrics["engine/cut"] = float(loop.cut - cut)
-        elapsed = max(loop.seconds - seconds, 1e-9)
-        self._metrics["engine/tokens_per_s"] = (loop.tokens - tokens) / elapsed
 
     def rest(self) -> None:
         """Put the engine to sleep at the configured level; the next `sync` wakes it."""
@@ -154,8 +158,17 @@ class VLLMEngine:
             self._loop.interrupted.set()
 
     def metrics(self) -> dict[str, float]:
-        """Seconds of the last sync and canary, canary gaps in nats, tokens per second, cuts."""
-        return dict(self._metrics)
+        """Seconds of the last sync and canary and canary gaps in nats; tokens per second in the
+        engine, and rollouts cut, of all calls since."""
+        if self._loop is None:
+            return dict(self._metrics)
+        before = self._counted
+        tokens, seconds = self._loop.tokens - before[0], self._loop.seconds - before[1]
+        calls = {
+            "engine/cut": float(self._loop.cut - before[2]),
+            "engine/tokens_per_s": tokens / max(seconds, 1e-9),
+        }
+        return self._metrics | calls
 
     def close(self) -> None:
         """End vLLM and release its memory and process groups; safe to call twice."""
@@ -167,6 +180,10 @@ class VLLMEngine:
         shut_down(llm)
         del llm
         release()
+
+    def _count(self) -> None:
+        assert self._loop is not None
+        self._counted = self._loop.tokens, self._loop.seconds, self._loop.cut
 
     def _transfer(self, policy: Policy) -> None:
         """Send the weights; a vLLM that does not take them is broken for good, so build another."""

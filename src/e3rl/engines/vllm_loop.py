@@ -166,7 +166,8 @@ def check_room(requests: Sequence[RolloutRequest], max_length: int) -> None:
             raise ValueError(
                 f"prompt row {r.prompt} has {len(r.prompt_tokens)} tokens, which leaves no room "
                 f"for {r.max_new_tokens} more within {max_length}: lower max_new_tokens, leave "
-                "long prompts out, or raise engine.settings.max_model_len where the model allows it"
+                "long prompts out, or raise engine.settings.max_model_len or, for more room, "
+                "kv_cache_memory_bytes"
             )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CPU_CACHE = 256 * 2**20  # bytes; vLLM itself would take a share of the whole memory
+FITTING = -1  # vLLM's word for the longest that the cache has room for
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -25,7 +26,7 @@ class VLLMSettings:
     gpu_memory_utilization: float = 0.45  # share of the device, weights included
     tensor_parallel_size: int = 1
     max_num_seqs: int = 256  # rollouts that are decoded together
-    max_model_len: int | None = None  # prompt + completion; None: what the model allows
+    max_model_len: int | None = None  # prompt + completion; None: what model and cache allow
     enforce_eager: bool = True  # False compiles the model at the start: half a minute on CPU
     enable_prefix_caching: bool = True
     block_size: int | None = 32  # tokens of a KV block; None: vLLM's own choice
@@ -60,7 +61,7 @@ class VLLMSettings:
             )
         optional = {
             name: getattr(self, name)
-            for name in ("kv_cache_memory_bytes", "max_model_len", "block_size")
+            for name in ("kv_cache_memory_bytes", "block_size")
             if getattr(self, name) is not None
         }
         if on_cpu:
@@ -68,6 +69,7 @@ class VLLMSettings:
         return optional | {
             "dtype": self.precision(policy_dtype),
             "gpu_memory_utilization": self.gpu_memory_utilization,
+            "max_model_len": self.max_model_len or FITTING,
             "tensor_parallel_size": self.tensor_parallel_size,
             "max_num_seqs": self.max_num_seqs,
             "enforce_eager": self.enforce_eager,
