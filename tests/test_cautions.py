@@ -98,6 +98,23 @@ def test_bounds_that_leave_nothing_to_move_are_told(option: str, setting: str) -
     assert setting.split("=")[0] in line
 
 
+MIXED = "temperature=multi_temperature"
+
+
+def test_temperatures_by_difficulty_need_a_budget_that_ranks() -> None:
+    by_difficulty = (MIXED, "temperature/spread=by_difficulty")
+    (line,) = told(*by_difficulty)
+    assert line.startswith("temperature.spread=ByDifficulty changes nothing: budget=Uniform")
+    for budget in ("e3_rank", "knapsack", "neyman", "hora"):
+        assert told(*by_difficulty, f"budget={budget}") == []
+
+
+def test_a_ladder_needs_a_rollout_for_each_rung() -> None:
+    assert told(MIXED) == []
+    (line,) = told(MIXED, "rollouts_per_prompt=2")
+    assert "3 rungs, and a group of rollouts_per_prompt=2 uses the first ones only" in line
+
+
 def test_pass_at_k_of_pairs_is_grpo() -> None:
     (line,) = told("advantage=pass_at_k", "rollouts_per_prompt=2")
     assert "k=4 and rollouts_per_prompt=2" in line

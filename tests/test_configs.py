@@ -24,6 +24,7 @@ FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir(
 ROOTS = {"train", "evaluate", "simulate"}
 GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
+PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run
 OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
 
 
@@ -95,7 +96,9 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
     if "defaults" in plain(name) or "# @package" in (conf_dir() / f"{name}.yaml").read_text():
         cfg = copy.deepcopy(chosen(f"{'/'.join(groups)}={option}"))
     else:
-        cfg = copy.deepcopy(tiny)
+        parent = PARENTS.get("/".join(groups))
+        fixed = ("debug=tiny", "engine=transformers", "logger=ledger_only", "paths.run_dir=x")
+        cfg = composed(*fixed, parent) if parent else copy.deepcopy(tiny)
         OmegaConf.update(cfg, path, plain(name), merge=False)
     if left_open := filled(name, tmp_path):
         OmegaConf.update(cfg, path, left_open, merge=True)
@@ -256,6 +259,22 @@ def test_every_loss_and_exploration_is_in_those_tables() -> None:
     assert set(LOSSES) == {n.split("/")[1] for n in OPTIONS if re.fullmatch(r"loss/\w+", n)}
     explorations = {n.split("/")[2] for n in OPTIONS if n.startswith("loss/exploration/")}
     assert set(EXPLORATIONS) == explorations
+
+
+def test_several_temperatures_stand_around_the_one_of_any_rule() -> None:
+    common = ("experiment=grpo", "logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
+    cfg = composed(
+        *common,
+        *("temperature=multi_temperature", "temperature/spread=by_difficulty", "budget=e3_rank"),
+        "temperature@temperature.rule=entropy_target_annealed",
+        "temperature/gain@temperature.rule.gain=elasticity",
+        *("temperature.spread.kappa=0.1", "temperature.rule.init_steps=3"),
+    )
+    check(cfg)
+    made = instantiate(cfg.temperature, _convert_="all")
+    assert (type(made.rule.gain).__name__, made.rule.init_steps) == ("ElasticityGain", 3)
+    assert made.rule.annealing is not None
+    assert made.spread.kappa == 0.1
 
 
 def test_the_advantage_of_the_command_line_wins_over_that_of_the_loss() -> None:

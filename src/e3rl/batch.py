@@ -88,6 +88,7 @@ class RolloutBatch:
     # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
     plan: Plan | None = None
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
+    base_temperature: float | None = None  # the step's, before single rollouts depart from it
     temperature_of: TemperatureOf | None = None
     truncation_of: TruncationOf | None = None  # None in training: the whole distribution
 
@@ -230,6 +231,7 @@ class RolloutBatch:
 WRITERS = {
     "plan": "budget",
     "ranks": "budget",
+    "base_temperature": "temperature",
     "temperature_of": "temperature",
     "scorer": "reward",
     **dict.fromkeys(

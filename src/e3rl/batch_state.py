@@ -8,7 +8,10 @@ from e3rl.batch import RolloutBatch
 from e3rl.state import require_keys
 
 # Done with once a batch is sampled, or of the process that holds it.
-LEFT_OUT = {"plan", "temperature_of", "truncation_of", "scorer", "entropy", "upcoming", "born"}
+LEFT_OUT = {
+    *("plan", "base_temperature", "temperature_of", "truncation_of", "scorer"),
+    *("entropy", "upcoming", "born"),
+}
 
 
 def batch_state(batch: RolloutBatch) -> dict[str, Any]:

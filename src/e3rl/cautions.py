@@ -7,19 +7,18 @@ from omegaconf import DictConfig
 
 from e3rl.configuration import resolved
 
+UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
 
 def cautions(cfg: DictConfig) -> list[str]:
     """One line per setting that is inert in this configuration, with the reason and a remedy."""
     plain = resolved(cfg)
-    return [
-        *_inert_ratios(plain),
-        *_inert_weights(plain),
-        *_inert_budgets(plain),
-        *_mismatch(plain),
-        *_lookahead(plain),
-    ]
+    found = (
+        *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _mismatch),
+        _lookahead,
+    )
+    return [caution for of in found for caution in of(plain)]
 
 
 def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
@@ -73,6 +72,22 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
             )
     if rule == "E3Rank" and budget["n_update"] == 0:
         yield "budget=E3Rank is uniform: with n_update=0 its bounds never widen"
+
+
+def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
+    """Temperatures of single rollouts that come out the same."""
+    spread, budget = plain["temperature"].get("spread"), _name(plain["budget"])
+    if _name(spread) == "ByDifficulty" and budget in UNRANKED:
+        yield (
+            f"temperature.spread=ByDifficulty changes nothing: budget={budget} does not rank "
+            "prompts by difficulty; choose budget=e3_rank, knapsack, neyman or hora"
+        )
+    if _name(spread) == "Ladder" and plain["rollouts_per_prompt"] < len(spread["rungs"]):
+        yield (
+            f"temperature.spread=Ladder has {len(spread['rungs'])} rungs, and a group of "
+            f"rollouts_per_prompt={plain['rollouts_per_prompt']} uses the first ones only: raise "
+            "it, or leave rungs out"
+        )
 
 
 def _mismatch(plain: dict[str, Any]) -> Iterator[str]:

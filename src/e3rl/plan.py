@@ -77,7 +77,8 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
         f"{total * rollouts} rollouts",
         "validation": f"before training and every {cfg.validate_every} steps",
     }
-    annealing = cfg.temperature.get("annealing")
+    rule = cfg.temperature.get("rule", cfg.temperature)  # of several temperatures, or of one
+    annealing = rule.get("annealing")
     if annealing:
         start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
         quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"

@@ -1,5 +1,6 @@
 """The metrics slot: figures by hand, costs over a resume, rows before checkpoints."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,14 @@ def test_rows_per_prompt_hold_counts_and_ranks() -> None:
     assert row["n"] == [2, 6, 4, 0]
     assert row["correct"] == [2, 0, 1, 0]
     assert row["rank"][:3] == [0.0, 0.75, 0.5]
+
+
+def test_rows_per_prompt_hold_the_mean_temperature_of_its_rollouts() -> None:
+    batch = scored_batch(RAGGED)
+    batch.temperatures = torch.tensor([0.5, 0.75, *[1.5] * 6, 1.0, 1.0, 1.0, 2.0])
+    row = prompt_rows(batch)
+    assert row["temperature"][:3] == [0.625, 1.5, 1.25]
+    assert math.isnan(row["temperature"][3])  # without rollouts
 
 
 def test_completions_are_spread_over_the_batch() -> None:

@@ -43,7 +43,7 @@ def ready(rows: Sequence[int], counts: Sequence[int], step: int = 0) -> RolloutB
     chosen = problems(9)
     batch = collate([chosen[row] for row in rows], encode, ("train", step))
     batch.plan = SingleRound(list(counts))
-    batch.temperature_of = Constant(0.8)
+    batch.base_temperature, batch.temperature_of = 0.8, Constant(0.8)
     batch.scorer = TextScorer()
     return batch
 

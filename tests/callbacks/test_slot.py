@@ -16,6 +16,7 @@ from e3rl.callbacks.slot import Slot
 from e3rl.configuration import conf_dir, register_resolvers
 
 NEEDS = (  # (reader, producer)
+    ("temperature", "budget"),
     ("pass_at_k", "temperature"),
     ("rollout", "budget"),
     ("rollout", "temperature"),
@@ -24,13 +25,16 @@ NEEDS = (  # (reader, producer)
     ("advantage", "rollout"),
     ("metrics", "advantage"),
 )
-INDEPENDENT = {("budget", "temperature"), ("pass_at_k", "reward")}  # neighbours without an order
+INDEPENDENT = {("pass_at_k", "reward")}  # neighbours without an order
+
+
+def trainer_of(stack: dict[str, Any], validates: bool = True) -> Any:
+    return SimpleNamespace(callbacks=list(stack.values()), enable_validation=validates)
 
 
 def set_up(stack: dict[str, Any], stage: str = "fit", validates: bool = True) -> None:
-    trainer = SimpleNamespace(callbacks=list(stack.values()), enable_validation=validates)
-    for callback in stack.values():
-        Slot.setup(callback, trainer, None, stage)  # without the reward's self-test
+    for callback in stack.values():  # without the reward's self-test
+        Slot.setup(callback, trainer_of(stack, validates), None, stage)
 
 
 def moved_behind(name: str, other: str) -> dict[str, Any]:
@@ -71,9 +75,8 @@ def test_a_reader_before_its_producer_is_an_error_that_names_both(
     stack = moved_behind(producer, reader)
     with pytest.raises(ValueError, match=r"` (stands after it|is not)"):
         set_up(stack, stage)
-    trainer = SimpleNamespace(callbacks=list(stack.values()), enable_validation=True)
     with pytest.raises(ValueError, match=f"`{reader}` reads .* `{producer}` stands after it"):
-        Slot.setup(stack[reader], trainer, None, stage)
+        Slot.setup(stack[reader], trainer_of(stack), None, stage)
 
 
 def test_neighbours_may_change_places_only_where_neither_reads_the_other() -> None:
@@ -104,16 +107,15 @@ def test_every_writer_of_a_field_must_stand_before_its_reader() -> None:
 
     reader = slots()["rollout"]
     stack = {**slots(), "rollout": reader, "second": Second()}
-    trainer = SimpleNamespace(callbacks=list(stack.values()), enable_validation=False)
     with pytest.raises(ValueError, match=r"reads batch.scorer, .* `second` stands after it"):
-        Slot.setup(reader, trainer, None, "fit")
+        Slot.setup(reader, trainer_of(stack, validates=False), None, "fit")
 
 
 def test_shaping_needs_ranks_in_training_only() -> None:
     shaped = RewardScorer(ScriptedPool(), shaping=lambda rewards, lengths, ranks: rewards)  # type: ignore[arg-type]
     set_up(slots(reward=shaped))
     with pytest.raises(ValueError, match=r"`reward` reads batch.ranks, but its producer `budget`"):
-        set_up({**slots(budget=None, reward=shaped)})
+        Slot.setup(shaped, trainer_of(slots(budget=None, reward=shaped)), None, "fit")  # type: ignore[arg-type]
     set_up(slots(budget=None, reward=shaped, advantage=None, metrics=None), "validate")
 
 
@@ -124,7 +126,7 @@ def test_validation_slots_are_needed_only_where_something_is_validated() -> None
 
 def test_a_wrong_stack_stops_the_baseline_before_anything_is_sampled() -> None:
     fit = Fit(slots(budget=None))
-    with pytest.raises(ValueError, match=r"`rollout` reads batch.plan, .* `budget`"):
+    with pytest.raises(ValueError, match=r"`temperature` reads batch.ranks, .* `budget`"):
         fit.validate()
     assert fit.engine.requests == []
 

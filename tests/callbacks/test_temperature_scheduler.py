@@ -1,7 +1,6 @@
 """The temperature slot: what the controller reads, the horizon, and what validation is offered."""
 
 import math
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,16 +8,20 @@ import pytest
 import torch
 from scripted import Fit, scored_batch, slots
 
+from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import temperature as temperature_file
+from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.pass_at_k import PassAtK
-from e3rl.callbacks.temperature import TemperatureScheduler, read_entropy
+from e3rl.callbacks.temperature import TemperatureScheduler, difficulty_of, read_entropy
 from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.entropy_probe import EntropyProbe
 from e3rl.temperatures.annealing import CosineAnnealing
-from e3rl.temperatures.base import Constant, EntropyReading
+from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 from e3rl.temperatures.entropy_target import EntropyTarget
 from e3rl.temperatures.fixed import Fixed
 from e3rl.temperatures.gains import PaperGain
+from e3rl.temperatures.multi_temperature import MultiTemperature
+from e3rl.temperatures.spreads import ByDifficulty, Ladder
 
 
 class Rising(Fixed):
@@ -32,22 +35,12 @@ class Rising(Fixed):
     def bind(self, total_steps: int, lookahead: int = 0) -> None:
         self.total_steps = total_steps
 
-    def decide(self, step: int) -> Constant:
+    def decide(self, step: int, difficulty: Difficulty | None = None) -> Constant:
         assert step == len(self.readings)  # the step after the last observed
         return Constant(0.5 + 0.1 * step)
 
     def observe(self, reading: EntropyReading) -> None:
         self.readings.append(reading)
-
-
-class Ladder(Fixed):
-    """A temperature of its own for every rollout of a group."""
-
-    def decide(self, step: int) -> Any:
-        def temperature_of(prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
-            return [0.5 + 0.25 * j for j in samples]
-
-        return temperature_of
 
 
 def test_the_reading_is_token_weighted_over_all_rollouts() -> None:
@@ -149,7 +142,8 @@ def test_validation_is_offered_the_temperature_that_trains_next() -> None:
 
 
 def test_every_rollout_may_have_a_temperature_of_its_own() -> None:
-    fit = Fit(slots(temperature=TemperatureScheduler(Ladder()))).fit()
+    ladder = MultiTemperature(Fixed(0.5), Ladder([1.0, 1.5, 2.0, 2.5]))
+    fit = Fit(slots(temperature=TemperatureScheduler(ladder))).fit()
     assert {(r.sample, r.temperature) for r in fit.engine.requests} == {
         (0, 0.5),
         (1, 0.75),
@@ -162,6 +156,56 @@ def test_every_rollout_may_have_a_temperature_of_its_own() -> None:
         lengths = batch.tensor("completion_mask").sum(dim=1)
         mean = float((lengths * expected).sum() / lengths.sum())
         assert batch.report["rollout/temperature"] == pytest.approx(mean)
+
+
+def test_engine_and_live_validation_have_the_steps_own_temperature() -> None:
+    # The ladder's first rung is another one.
+    stack = slots(
+        temperature=TemperatureScheduler(MultiTemperature(Fixed(0.5), Ladder([1.5, 1.0]))),
+        pass_at_k=PassAtK([Evaluation("live", n=2)], ks=[1]),
+    )
+    fit = Fit(stack, validate_every=3).validate().fit()
+    assert set(fit.engine.temperatures) == {0.5}
+    for batch in fit.watcher.validated:
+        assert set(batch.tensor("temperatures").tolist()) == {0.5}
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_harder_prompts_are_sampled_hotter_by_the_ranks_of_the_batch(lookahead: int) -> None:
+    stack = slots(
+        budget=RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=2), 4),
+        temperature=TemperatureScheduler(
+            MultiTemperature(Fixed(0.8), ByDifficulty(kappa=0.25)), lookahead
+        ),
+    )
+    fit = Fit(stack, epochs=3, per_step=3, lookahead=lookahead).fit()
+    departed = 0
+    for batch in fit.watcher.trained:
+        ranks = batch.tensor("ranks")
+        above = (ranks - ranks.nanmean()).nan_to_num()
+        expected = 0.8 * (1 + 0.5 * above)
+        assert batch.tensor("temperatures").tolist() == pytest.approx(
+            expected[batch.tensor("group")].tolist()
+        )
+        assert expected.mean() == pytest.approx(0.8)
+        departed += bool(above.abs().max() > 0)
+    assert departed >= 1
+
+
+def test_the_mean_rank_is_that_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = scored_batch([[(1.0, [-1.0])]] * 3)
+    batch.ranks = torch.tensor([0.25, math.nan, 0.75])
+    monkeypatch.setattr(temperature_file, "all_sum", lambda own: [own[0] + 0.5, own[1] + 1])
+    difficulty = difficulty_of(batch)
+    assert difficulty.ranks[::2] == (0.25, 0.75)
+    assert math.isnan(difficulty.ranks[1])
+    assert difficulty.mean == 0.5  # (0.25 + 0.75 + 0.5) / 3
+
+
+def test_without_a_seen_prompt_there_is_no_mean_rank() -> None:
+    batch = scored_batch([[(1.0, [-1.0])]])
+    batch.ranks = torch.tensor([math.nan])
+    assert math.isnan(difficulty_of(batch).mean)
 
 
 def test_a_run_without_a_number_of_epochs_is_refused() -> None:

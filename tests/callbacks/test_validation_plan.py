@@ -131,12 +131,6 @@ def test_truncation_belongs_to_an_evaluation_and_to_its_pilots() -> None:
     assert set(cuts[4:]) == {(0.8, 0)}
 
 
-def test_before_the_first_round_the_temperature_is_the_training_one() -> None:
-    plan = ValidationPlan([Evaluation("t1", n=4, temperature=1.0)])
-    plan.begin(empty(2), live=0.7)
-    assert plan.temperature_of([0], [0]) == [0.7]
-
-
 def test_without_evaluations_nothing_is_sampled() -> None:
     plan = ValidationPlan([])
     assert run(plan, empty(2), slope=0.4) == []

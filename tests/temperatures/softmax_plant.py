@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from e3rl.temperatures.base import EntropyReading
-from e3rl.temperatures.entropy_target import EntropyTarget
+from e3rl.temperatures.base import EntropyReading, TemperatureRule
 
 VOCABULARY = 64
 FACTORS = (0.7, 0.85, 1.0, 1.2, 1.4)
@@ -44,7 +43,7 @@ class Plant:
             curve=tuple((f * tau, self.moments(f * tau)[0]) for f in FACTORS),
         )
 
-    def run(self, rule: EntropyTarget, steps: int) -> list[dict[str, float]]:
+    def run(self, rule: TemperatureRule, steps: int) -> list[dict[str, float]]:
         """Play steps from where both stand; metrics with the step's exact `entropy` and `tau`."""
         rows = []
         for _ in range(steps):

@@ -51,6 +51,11 @@ ARMS = {
         *("experiment=ts_an", "temperature/gain=solve", "module.probe.factors=[0.7,1.0,1.4]"),
         "temperature.init_steps=2",
     ],
+    "temperatures by difficulty": [
+        *("experiment=budget", "budget.n_low=2", "budget.n_high=4"),
+        *("temperature=multi_temperature", "temperature/spread=by_difficulty"),
+        "temperature@temperature.rule=piecewise",
+    ],
     "ranks within an epoch": [
         *("experiment=budget", "budget.n_low=2", "budget.n_high=4", "budget.rank_update=2"),
         "module.settings.empty_batch=skip",

@@ -116,6 +116,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
 def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
     """Per-prompt counts of this rank, the columns of a row of prompts.jsonl."""
     right = _per_prompt(batch.tensor("correct"), batch.tensor("group"), batch.n_prompts)
+    heat = _per_prompt(batch.tensor("temperatures"), batch.tensor("group"), batch.n_prompts)
     unknown = [float("nan")] * batch.n_prompts
     return {
         "prompt_id": batch.prompt_ids,
@@ -123,6 +124,7 @@ def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
         "n": batch.group_sizes.tolist(),
         "correct": [round(x) for x in right.tolist()],
         "rank": unknown if batch.ranks is None else batch.ranks.tolist(),
+        "temperature": (heat / batch.group_sizes).tolist(),  # mean of its rollouts, NaN of none
     }
 
 

@@ -65,7 +65,7 @@ class PassAtK(Slot):
     """
 
     slot = "pass_at_k"
-    validation_reads = ("temperature_of",)
+    validation_reads = ("base_temperature",)
     validation_writes = ("plan", "temperature_of", "truncation_of")
 
     def __init__(
@@ -100,9 +100,10 @@ class PassAtK(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        live = 1.0 if batch.temperature_of is None else float(batch.temperature_of([0], [0])[0])
+        batch.require("base_temperature")
+        assert batch.base_temperature is not None
         batch.stream = (self.seed, "validation")
-        batch.plan = self._plan.begin(batch, live)
+        batch.plan = self._plan.begin(batch, batch.base_temperature)
         batch.temperature_of = self._plan.temperature_of
         batch.truncation_of = self._plan.truncation_of
 

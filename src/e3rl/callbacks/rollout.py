@@ -35,7 +35,7 @@ class RolloutSampler(Slot):
     """
 
     slot = "rollout"
-    reads = validation_reads = ("plan", "temperature_of", "scorer")
+    reads = validation_reads = ("plan", "base_temperature", "temperature_of", "scorer")
     writes = validation_writes = (
         *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
         *("sampler_logprobs", "truncated", "policy_version", "completions", "correct", "rewards"),
@@ -102,11 +102,10 @@ class RolloutSampler(Slot):
         batch.stream = (self.seed, *batch.stream)
 
     def _sync(self, batch: RolloutBatch, policy: Policy) -> None:
-        batch.require("plan", "temperature_of", "scorer")
-        assert batch.temperature_of is not None
+        batch.require("plan", "base_temperature", "temperature_of", "scorer")
+        assert batch.base_temperature is not None
         started = time.monotonic()
-        live = float(batch.temperature_of([0], [0])[0])
-        self.engine.sync(policy, self.version, live)
+        self.engine.sync(policy, self.version, batch.base_temperature)
         batch.report["time/sync_s"] = time.monotonic() - started
 
     def _sample(self, batch: RolloutBatch, policy: Policy) -> None:

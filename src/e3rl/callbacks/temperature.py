@@ -1,5 +1,6 @@
 """Slot `temperature`: at which temperature each rollout is sampled."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,11 +9,14 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps, undecided
 from e3rl.reduce import all_sum
-from e3rl.temperatures.base import EntropyReading, TemperatureRule
+from e3rl.temperatures.base import Difficulty, EntropyReading, TemperaturePlan, TemperatureRule
 
 
 class TemperatureScheduler(Slot):
     """Feeds one entropy over all ranks to the rule, so that all ranks hold one temperature.
+
+    With the batch's difficulty ranks, which `budget` wrote, a rule may give prompts temperatures
+    of their own; the step's own temperature is what validation calls `live`.
 
     Args:
         strategy: the temperature rule (`temperatures/`).
@@ -20,7 +24,8 @@ class TemperatureScheduler(Slot):
     """
 
     slot = "temperature"
-    writes = validation_writes = ("temperature_of",)
+    reads = ("ranks",)
+    writes = validation_writes = ("base_temperature", "temperature_of")
 
     def __init__(self, strategy: TemperatureRule, lookahead: int = 0) -> None:
         self.strategy = strategy
@@ -38,7 +43,7 @@ class TemperatureScheduler(Slot):
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
         for each, step in undecided(trainer, batch):
-            each.temperature_of = self.strategy.decide(step)
+            _write(each, self.strategy.decide(step, difficulty_of(each)))
 
     def on_validation_batch_start(
         self,
@@ -49,7 +54,7 @@ class TemperatureScheduler(Slot):
         dataloader_idx: int = 0,
     ) -> None:
         """Offers the live temperature; `pass_at_k` decides what is made of it."""
-        batch.temperature_of = self.strategy.decide(rollout_step(trainer) + 1)
+        _write(batch, self.strategy.decide(rollout_step(trainer) + 1))
 
     def on_train_batch_end(
         self,
@@ -69,6 +74,18 @@ class TemperatureScheduler(Slot):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.strategy.load_state_dict(state_dict)
+
+
+def difficulty_of(batch: RolloutBatch) -> Difficulty:
+    """Ranks of this process's prompts, with the mean over the seen prompts of all processes."""
+    ranks = batch.tensor("ranks").double()
+    seen = ranks[~ranks.isnan()]
+    total, count = all_sum([float(seen.sum()), float(seen.numel())])
+    return Difficulty(tuple(ranks.tolist()), total / count if count else math.nan)
+
+
+def _write(batch: RolloutBatch, plan: TemperaturePlan) -> None:
+    batch.base_temperature, batch.temperature_of = plan.temperature, plan
 
 
 def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:

@@ -20,8 +20,8 @@ class Evaluation:
     Args:
         name: part of the metric names, `val/<name>/pass@k`.
         n: rollouts per problem (pass@k wants n >= 4 k to be quiet).
-        temperature: 0 = greedy; None = the live training temperature (of a group's first rollout,
-            where a rule gives each its own), or the matched one.
+        temperature: 0 = greedy; None = the live training temperature (the step's own, where a rule
+            lets single rollouts depart from it), or the matched one.
         entropy: sample at the temperature that gives this entropy (nats per token).
         last_only: leave it to the last validation of a run.
         top_p: sample from the likeliest tokens that hold this probability together; 1 = all.
@@ -129,12 +129,7 @@ class ValidationPlan:
         return [sum(s.n for s in new)] * batch.n_prompts if new else None
 
     def temperature_of(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
-        """Temperature by sample index; fits `batch.temperature_of`.
-
-        Before the first round, which is when an engine is synced, it is the training temperature.
-        """
-        if not self.segments:
-            return [self._live] * len(samples)
+        """Temperature by sample index; fits `batch.temperature_of`."""
         return [self._segment_of(j).temperature for j in samples]
 
     def truncation_of(

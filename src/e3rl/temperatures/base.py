@@ -23,6 +23,14 @@ class EntropyReading:
 
 
 @dataclass(frozen=True)
+class Difficulty:
+    """How hard the prompts of a step are, by what the rollout budget has seen of them."""
+
+    ranks: tuple[float, ...]  # (P,) in [0, 1) of this process's prompts, 0 = easiest, NaN = unseen
+    mean: float  # over the seen prompts of all processes; NaN where none is seen
+
+
+@dataclass(frozen=True)
 class Constant:
     """The same temperature for every rollout; calls fit `batch.temperature_of`."""
 
@@ -39,8 +47,11 @@ class TemperatureRule(Protocol):
         """Tell the length of the run in rollout steps, and how many steps before it is observed a
         step must be decided, beyond the usual one; before the first `decide`; not state."""
 
-    def decide(self, step: int) -> "TemperaturePlan":
-        """Temperatures of rollout step `step` (0-based); the same however often asked for."""
+    def decide(self, step: int, difficulty: Difficulty | None = None) -> "TemperaturePlan":
+        """Temperatures of rollout step `step` (0-based); the same however often asked for.
+
+        `difficulty` is None where only the step's own temperature is wanted.
+        """
 
     def observe(self, reading: EntropyReading) -> None: ...
 
@@ -56,5 +67,9 @@ class TemperatureRule(Protocol):
 
 class TemperaturePlan(Protocol):
     """Temperatures of single rollouts: (prompt rows (m,), sample indices (m,)) -> (m,)."""
+
+    @property
+    def temperature(self) -> float:
+        """The step's own, which single rollouts may depart from."""
 
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> Sequence[float]: ...

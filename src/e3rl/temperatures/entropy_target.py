@@ -6,7 +6,7 @@ from typing import Any
 
 from e3rl.state import require_keys
 from e3rl.temperatures.annealing import CosineAnnealing
-from e3rl.temperatures.base import Constant, EntropyReading
+from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 from e3rl.temperatures.gains import Gain
 
 # Below this many nats the policy is deterministic and ln(target/entropy) says nothing.
@@ -76,7 +76,7 @@ class EntropyTarget:
         if self.annealing is not None:
             self.annealing.bind(total_steps)
 
-    def decide(self, step: int) -> Constant:
+    def decide(self, step: int, difficulty: Difficulty | None = None) -> Constant:
         """Temperature of a step; the same however often it is asked for.
 
         Raises RuntimeError where the step does not follow the last one observed.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from e3rl.state import require_keys
-from e3rl.temperatures.base import Constant, EntropyReading
+from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 
 
 class Fixed:
@@ -25,7 +25,7 @@ class Fixed:
     def bind(self, total_steps: int, lookahead: int = 0) -> None:
         """The length of the run changes nothing here."""
 
-    def decide(self, step: int) -> Constant:
+    def decide(self, step: int, difficulty: Difficulty | None = None) -> Constant:
         return Constant(self.temperature)
 
     def observe(self, reading: EntropyReading) -> None:

@@ -1,0 +1,65 @@
+"""Several temperatures in one step, around the one that another rule decides."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from e3rl.state import require_keys
+from e3rl.temperatures.base import Difficulty, EntropyReading, TemperatureRule
+from e3rl.temperatures.spreads import Spread
+
+
+@dataclass(frozen=True)
+class Spreading:
+    """Rollout j of prompt i at cᵢⱼ·τ; calls fit `batch.temperature_of`."""
+
+    temperature: float  # τ
+    spread: Spread
+    difficulty: Difficulty | None
+
+    def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
+        factors = self.spread.factors(self.difficulty, prompts, samples)
+        return [self.temperature * factor for factor in factors]
+
+
+class MultiTemperature:
+    """τᵢⱼ = cᵢⱼ·τ_t, with τ_t by another rule and the factors cᵢⱼ by a spread.
+
+    A rule that controls the entropy goes on as it would alone, with τ_t as what it moves: H_t and
+    a target that is measured are both of the mixture, all of which scales with τ_t. Therefore a
+    reading is passed on in terms of τ_t, not of the mean temperature that the rollouts had: the
+    points of the entropy curve, at multiples of each rollout's own temperature, stand for the same
+    multiples of τ_t.
+
+    Args:
+        rule: decides τ_t (`temperatures/`).
+        spread: factors around it (`temperatures/spreads.py`).
+    """
+
+    def __init__(self, rule: TemperatureRule, spread: Spread) -> None:
+        self.rule = rule
+        self.spread = spread
+
+    def bind(self, total_steps: int, lookahead: int = 0) -> None:
+        self.rule.bind(total_steps, lookahead)
+
+    def decide(self, step: int, difficulty: Difficulty | None = None) -> Spreading:
+        return Spreading(self.rule.decide(step).temperature, self.spread, difficulty)
+
+    def observe(self, reading: EntropyReading) -> None:
+        """Let the rule learn; raises what it raises."""
+        base = self.rule.decide(reading.step).temperature
+        scale = base / reading.temperature
+        curve = tuple((tau * scale, entropy) for tau, entropy in reading.curve)
+        self.rule.observe(replace(reading, temperature=base, curve=curve))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rule": self.rule.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys("MultiTemperature", state, ("rule",))
+        self.rule.load_state_dict(state["rule"])
+
+    def metrics(self) -> dict[str, float]:
+        """Those of the rule; its `value` is τ, and the rollouts' mean is `rollout/temperature`."""
+        return self.rule.metrics()
