@@ -44,7 +44,11 @@ class Piecewise:
         self._lookahead = lookahead
 
     def decide(self, step: int, difficulty: Difficulty | None = None) -> Constant:
-        """Temperature of a step. Raises RuntimeError for parts of a run of unknown length."""
+        """Temperature of a step.
+
+        Raises RuntimeError for a step after the first where stages are parts of a run whose length
+        is unknown.
+        """
         return Constant(self.temperatures[self._stage(step)])
 
     def observe(self, reading: EntropyReading) -> None:
@@ -64,6 +68,8 @@ class Piecewise:
         return {"value": self.temperatures[stage], "stage": float(stage)}
 
     def _stage(self, step: int) -> int:
+        if step == 0:  # validated before the length of the run is known
+            return 0
         return bisect.bisect_right(self._first_steps(), step) - 1
 
     def _first_steps(self) -> list[float]:
