@@ -35,7 +35,7 @@ FLOORS = (
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "study", "sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {"evaluating", "failed_jobs", "cautions"},
+    | {"evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

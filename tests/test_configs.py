@@ -215,6 +215,7 @@ LOSSES = {
     "dr_grpo": ("Centred", "clipped", "constant"),
     "dapo": ("GroupNormalized", "clipped", "token_mean"),
     "rloo": ("LeaveOneOut", "clipped", "sequence_sum"),
+    "rloo_by_prompt": ("LeaveOneOut", "clipped", "sequence_sum"),
     "gspo": ("GroupNormalized", "gspo", "sequence_mean"),
     "cispo": ("GroupNormalized", "cispo", "token_mean"),
     "reinforce_pp": ("BatchNormalized", "clipped", "token_mean"),
@@ -285,7 +286,7 @@ def test_the_advantage_of_the_command_line_wins_over_that_of_the_loss() -> None:
 def test_the_study_of_arms_sweeps_them_over_seeds() -> None:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         cfg = compose("train", ["sweep=arms"], return_hydra_config=True)
-    assert cfg.hydra.sweeper.params == {"experiment": "grpo,grpo_er,ts,ts_an", "seed": "1,2"}
+    assert cfg.hydra.sweeper.params == {"experiment": "grpo,grpo_er,ts,ts_an", "++seed": "1,2"}
 
 
 def test_the_list_of_callbacks_is_a_pipeline_in_order(tiny: DictConfig) -> None:

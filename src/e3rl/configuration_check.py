@@ -45,6 +45,7 @@ class Sweep:
     """What a sweep's runs have in common."""
 
     name: str
+    seconds_per_job: float | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,10 @@ NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_trai
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "math-verify", "wandb", "numpy")
 
 
-def check_same_run(cfg: DictConfig, run_dir: Path) -> None:
+ANEW = "repeat those overrides, or start a new run without ckpt_path"
+
+
+def check_same_run(cfg: DictConfig, run_dir: Path, remedy: str = ANEW) -> None:
     """Raise ConfigurationError where a resumed run is not configured as it was started."""
     saved = run_dir / CONFIG
     if not saved.is_file():
@@ -42,10 +45,7 @@ def check_same_run(cfg: DictConfig, run_dir: Path) -> None:
     ]
     if changed:
         listed = "\n".join(changed)
-        raise ConfigurationError(
-            f"{run_dir} was started with other settings; repeat those overrides, or start a new "
-            f"run without ckpt_path:\n{listed}"
-        )
+        raise ConfigurationError(f"{run_dir} was started with other settings; {remedy}:\n{listed}")
 
 
 def _is_changeable(path: str) -> bool:
@@ -74,9 +74,16 @@ def record(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:
     """Write the resolved configuration and the environment; a resumed run keeps the first ones."""
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume is None or not (run_dir / CONFIG).exists():
-        (run_dir / CONFIG).write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(cfg))))
+        write_whole(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(resolved(cfg))))
         facts = json.dumps(environment(), indent=1)
         (run_dir / "environment.json").write_text(facts + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a kill leaves as it was or whole; others tell by it how far a run is."""
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def environment() -> dict[str, Any]:

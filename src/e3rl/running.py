@@ -27,7 +27,7 @@ from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.cautions import cautions
 from e3rl.checkpoint_files import checkpoints, damage, step_of
 from e3rl.checkpoint_io import AtomicCheckpointIO
-from e3rl.configuration import ConfigurationError, checkpoint_to_resume, resolved, run_of
+from e3rl.configuration import ConfigurationError, resolved
 from e3rl.configuration_check import check
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.datamodule import PromptDataModule
@@ -38,7 +38,8 @@ from e3rl.plan import derive_plan
 from e3rl.policy import Policy
 from e3rl.progress import progress_callbacks
 from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
-from e3rl.run_record import check_same_run, record
+from e3rl.run_record import record, write_whole
+from e3rl.sweep_jobs import SUMMARY, check_begun, is_job, where_to_go_on
 from e3rl.wandb_mirror import WandbMirror
 
 
@@ -62,12 +63,11 @@ def execute(cfg: DictConfig) -> Outcome | None:
     check(cfg)
     quiet()
     run_dir = Path(cfg.paths.run_dir)
-    resume = checkpoint_to_resume(cfg.ckpt_path, run_dir) if cfg.ckpt_path else None
+    resume = where_to_go_on(cfg)
     seed_everything(cfg.seed, verbose=False)
     policy: Policy = build(cfg, "policy")
     cfg.vocabulary_size = policy.vocabulary_size
-    if resume:
-        check_same_run(cfg, run_of(resume))
+    check_begun(cfg, resume)
     data = build_data(cfg, policy)
     plan = derive_plan(cfg, data, policy)
     module = build(cfg, "module", policy=policy)
@@ -85,7 +85,7 @@ def execute(cfg: DictConfig) -> Outcome | None:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
         if trainer.is_global_zero:
-            print(how_to_go_on(run_dir))
+            print(how_to_go_on(cfg))
         raise SystemExit(143 if isinstance(stop, SIGTERMException) else 130) from stop
     if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
         distributed.destroy_process_group()
@@ -158,8 +158,13 @@ def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
             logger.rewind({})
 
 
-def how_to_go_on(run_dir: Path) -> str:
+def how_to_go_on(cfg: DictConfig) -> str:
     """What to tell somebody who stopped a run."""
+    run_dir = Path(cfg.paths.run_dir)
+    if is_job(cfg):
+        return (
+            f"\nstopped; go on with the sweep by the same command and sweep.name={cfg.sweep.name}"
+        )
     saved = checkpoints(run_dir / "checkpoints")
     if not saved:
         return f"\nstopped before the first checkpoint; what there is: {run_dir}"
@@ -180,14 +185,14 @@ def finish(
     pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
     arm = control[0].arm if control else None
     rows = arm_rows(evaluations, control=arm)
-    summary = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
-    (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     for logger in loggers:
         if isinstance(logger, WandbMirror):
             logger.log_completions(read_rows(run_dir / "completions.jsonl"))
             logger.log_counts("validation", run.problems)
             logger.log_counts("prompts", run.prompts)
             logger.experiment.finish()
+    summary = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
+    write_whole(run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n")  # last: it says finished
     return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
 
 

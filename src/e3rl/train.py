@@ -17,9 +17,16 @@ register_resolvers()
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(cfg: DictConfig) -> float | None:
-    """Run one job; returns the final pass@1 at temperature 1, for sweepers."""
+    """Run one job, unless its sweep finished it before; returns the final pass@1 at temperature 1,
+    for sweepers."""
+    from e3rl.configuration_check import check
     from e3rl.running import execute, report
+    from e3rl.sweep_jobs import finished_job
 
+    check(cfg)
+    if (summary := finished_job(cfg)) is not None:
+        print(f"finished before, skipped: {cfg.paths.run_dir}")
+        return None if summary["pass@1"] is None else float(summary["pass@1"])
     outcome = execute(cfg)
     if outcome is None:  # another rank than zero
         return None

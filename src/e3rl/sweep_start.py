@@ -1,0 +1,110 @@
+"""Before a sweep: which package it lacks, how long it will take, what its processes need."""
+
+import importlib.util
+import itertools
+import json
+import math
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from e3rl.configuration import subdir
+
+PLUGINS = "hydra_plugins"
+INSTALL = {  # what brings a plugin's module
+    "hydra_joblib_launcher": "e3rl[sweeps]",
+    "hydra_submitit_launcher": "e3rl[sweeps]",
+    "hydra_optuna_sweeper": "e3rl[sweeps]",
+    "hydra_ray_launcher": "e3rl[ray]",
+}
+GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+class SweepStart(Callback):
+    """Hydra callback: ends a sweep whose plugin is missing, else prints its planned hours, and
+    puts in order what a launcher's processes lack."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        for part in ("launcher", "sweeper"):
+            target = str(config.hydra[part]._target_)
+            if lacking := missing_plugin(target):
+                # Hydra turns exceptions of callbacks into warnings, but not this one.
+                raise SystemExit(
+                    f"hydra/{part}={config.hydra.runtime.choices[f'hydra/{part}']} needs a package "
+                    f"that is not installed: pip install '{lacking}'"
+                )
+        print(planned(config))
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Joblib's processes have a start method of its own, which those that they start lack."""
+        known = (None, *multiprocessing.get_all_start_methods())
+        if multiprocessing.get_start_method(allow_none=True) not in known:
+            multiprocessing.set_start_method(None, force=True)
+
+
+def missing_plugin(target: str) -> str | None:
+    """What to install for a launcher or sweeper of that name; None where nothing is missing."""
+    package, *names = target.split(".")
+    if package != PLUGINS or _found(f"{package}.{names[0]}"):
+        return None
+    return INSTALL.get(names[0], names[0].replace("_", "-"))
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # no plugin is installed at all
+        return False
+
+
+def planned(config: DictConfig) -> str:
+    """Jobs of a sweep, how many are finished, and the hours of the others one after another.
+
+    The seconds of a job are `sweep.seconds_per_job`, or the mean of all jobs finished before.
+    """
+    folder = Path(config.hydra.sweep.dir)
+    took = seconds_of_finished(folder)
+    if config.hydra.sweeper._target_ == GRID:
+        names = {subdir(overrides) for overrides in grid(config)}
+        jobs, finished = len(names), len(names & took.keys())
+    else:  # a search, whose jobs are not known beforehand
+        jobs, finished = int(config.hydra.sweeper.n_trials), len(took)
+    each = config.sweep.get("seconds_per_job")
+    if each is None and took:
+        each = math.fsum(took.values()) / len(took)
+    line = f"sweep {config.sweep.name}: {jobs} jobs, {finished} finished, in {folder}"
+    if each is None:
+        return f"{line}; planned hours: give sweep.seconds_per_job to know them"
+    left = max(jobs - finished, 0)
+    return f"{line}; planned: {left} x {each:.0f} s = {left * each / 3600:.1f} hours in a row"
+
+
+def grid(config: DictConfig) -> list[tuple[str, ...]]:
+    """Overrides of each job: the product of the choices in `hydra.sweeper.params` and, instead of
+    those of the same keys, on the command line."""
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
+    return list(itertools.product(*{o.get_key_element(): _each(o) for o in overrides}.values()))
+
+
+def _each(override: Override) -> list[str]:
+    """A swept override as one for each of its values."""
+    key = override.get_key_element()
+    if override.is_sweep_override():
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [f"{key}={override.get_value_element_as_str()}"]
+
+
+def seconds_of_finished(folder: Path) -> dict[str, float]:
+    """Seconds of every finished job in a sweep's folder by its name, as the runs counted them."""
+    found = {
+        path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/summary.json")
+    }
+    return {name: float(found[name]["costs"].get("cost/seconds", 0.0)) for name in sorted(found)}
