@@ -107,6 +107,8 @@ def test_temperatures_by_difficulty_need_a_budget_that_ranks() -> None:
     assert line.startswith("temperature.spread=ByDifficulty changes nothing: budget=Uniform")
     for budget in ("e3_rank", "knapsack", "neyman", "hora"):
         assert told(*by_difficulty, f"budget={budget}") == []
+    *_, line = told(*by_difficulty, "budget=hora", "epochs=1")
+    assert line.startswith("temperature.spread=ByDifficulty changes nothing with epochs=1")
 
 
 def test_a_ladder_needs_a_rollout_for_each_rung() -> None:

@@ -77,11 +77,14 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
 def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
     """Temperatures of single rollouts that come out the same."""
     spread, budget = plain["temperature"].get("spread"), _name(plain["budget"])
+    idle = "temperature.spread=ByDifficulty changes nothing"
     if _name(spread) == "ByDifficulty" and budget in UNRANKED:
         yield (
-            f"temperature.spread=ByDifficulty changes nothing: budget={budget} does not rank "
-            "prompts by difficulty; choose budget=e3_rank, knapsack, neyman or hora"
+            f"{idle}: budget={budget} does not rank prompts by difficulty; choose budget=e3_rank, "
+            "knapsack, neyman or hora"
         )
+    elif _name(spread) == "ByDifficulty" and plain["epochs"] == 1:
+        yield f"{idle} with epochs=1: no prompt has a rank before its second visit; use 2 or more"
     if _name(spread) == "Ladder" and plain["rollouts_per_prompt"] < len(spread["rungs"]):
         yield (
             f"temperature.spread=Ladder has {len(spread['rungs'])} rungs, and a group of "
