@@ -13,6 +13,8 @@ Everything is measured in one process on one engine, in turns that change their 
   new to the pool, and compared by math-verify.
 * sync: checks, transfer and the prefix cache's reset, without the canary; also for policies that
   are only synced (`--sync-only`).
+* memory (`--device cuda`): what is in use on the GPU at the end, and while the engine sleeps
+  (`--sleep-level`).
 
 Ratios are medians over pairs of turns, by the clock and, where one process does all the work, by
 its CPU time, which other work on the machine disturbs less.
@@ -48,12 +50,13 @@ SIZES = {
     "random 30M": (8, 512, 2048, 8),
     "random 100M": (12, 768, 3072, 12),
     "random 450M": (24, 1152, 4608, 18),
+    "random 1.3B": (28, 1536, 8960, 12),  # Qwen2.5-1.5B without its embeddings
 }
 SERVED = {32, 64, 80, 96, 112, 128, 192, 256}  # head widths
 GOLD = r"\sqrt{2}+\frac{1}{3}"
 
 
-def random_policy(layers: int, width: int, inner: int, heads: int) -> Policy:
+def random_policy(layers: int, width: int, inner: int, heads: int, dtype: str) -> Policy:
     """A policy of the embedded one's kind with other sizes and fresh weights."""
     if width % heads or width // heads not in SERVED:
         raise ValueError(f"heads of {width / heads:g}: vLLM on CPU serves {sorted(SERVED)}")
@@ -67,7 +70,7 @@ def random_policy(layers: int, width: int, inner: int, heads: int) -> Policy:
         config.save_pretrained(folder)
         for file in embedded_folder().glob("*token*"):
             (folder / file.name).write_bytes(file.read_bytes())
-        return Policy(str(folder), random_weights=True)
+        return Policy(str(folder), dtype=dtype, random_weights=True)
 
 
 def requests_of(policy: Policy, prompts: int, group: int, limit: int) -> list[RolloutRequest]:
@@ -219,11 +222,26 @@ def syncs(engine: VLLMEngine, policy: Policy, repeats: int) -> dict[str, Any]:
     }
 
 
+def memory(engine: VLLMEngine) -> dict[str, float]:
+    """GB of the whole GPU in use after everything above, and while the engine sleeps."""
+
+    def used() -> float:
+        free, total = torch.cuda.mem_get_info()
+        return round((total - free) / 1e9, 2)
+
+    busy = used()
+    engine.rest()
+    return {"busy_gb": busy, "asleep_gb": used()}
+
+
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """All figures of one policy that were asked for."""
-    policy = random_policy(*SIZES[name]) if name in SIZES else Policy()
+    random = name in SIZES
+    policy = random_policy(*SIZES[name], given.dtype) if random else Policy(dtype=given.dtype)
+    policy.to(given.device)
     requests = requests_of(policy, given.prompts, given.group, given.limit)
-    engine = VLLMEngine(VLLMSettings(max_num_seqs=len(requests)), progress=False)
+    settings = VLLMSettings(max_num_seqs=len(requests), sleep_level=given.sleep_level)
+    engine = VLLMEngine(settings, progress=False)
     result: dict[str, Any] = {"parameters": sum(p.numel() for p in policy.parameters())}
     try:
         engine.sync(policy, 0)
@@ -232,6 +250,8 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
             if given.scoring:
                 result["scoring"] = scoring(engine, requests, given.repeats, given.workers)
         result["sync"] = syncs(engine, policy, given.repeats)
+        if given.device != "cpu":
+            result["memory"] = memory(engine)
     finally:
         engine.close()
     return result
@@ -250,6 +270,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="turns of each side")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--device", default="cpu", help="cuda: not run yet")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--sleep-level", type=int, default=0, help="GPU only")
     parser.add_argument("--limit", type=int, default=48, help="new tokens at most")
     given = parser.parse_args()
     disable_progress_bar()
