@@ -31,7 +31,7 @@ test: setup ## all tests but the slow ones, short training runs included (up to 
 
 check: lint fast ## linters, types and the fast tests: run this before a commit
 
-fast: setup ## the fast tests alone: no slow ones, no training runs, no vLLM (under a minute)
+fast: setup ## the fast tests alone: no slow ones, no training runs, no vLLM (about two minutes)
 	$(RUN) pytest -m "not slow" --ignore=tests/training --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
 
 slow: setup ## the slow tests: whole runs and studies
