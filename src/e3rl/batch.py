@@ -10,7 +10,7 @@ speaks about `tokens[:, t]`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class Plan(Protocol):
 
     def next(self, batch: "RolloutBatch") -> Sequence[int] | None:
         """Rollouts to add per prompt (P,), or None when done; sees all earlier rounds' rewards."""
+
+    def figures(self) -> Mapping[str, float]:
+        """What to report of it under `budget/`; known once `next` has returned None."""
 
 
 @dataclass(frozen=True)

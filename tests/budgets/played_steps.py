@@ -18,6 +18,7 @@ class Board:
         self.step = step
         self.rewards: list[list[float]] = [[] for _ in prompt_ids]
         self.rounds: list[list[int]] = []
+        self.figures: dict[str, float] = {}  # of the plan
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return (
@@ -33,6 +34,7 @@ class Board:
                 for _ in range(n):
                     draw = derive_seed(self.step, prompt_id, len(rewards)) / 2**63
                     rewards.append(float(draw < self.rates[prompt_id]))
+        self.figures = plan.figures()
 
 
 def play(
@@ -43,11 +45,17 @@ def play(
     step: int,
     epoch: int,
 ) -> Board:
-    """One step of a rule, learnt from; a prompt's traits depend on the prompt and the step."""
+    """One step of a rule, decided, sampled and learnt from."""
     board = Board(prompt_ids, rates, step)
     board.play(rule.decide(prompt_ids, total, step, epoch).plan)
-    if isinstance(rule, Describable):
-        drawn = {t: [1 + derive_seed(step, t, x) % 7 for x in prompt_ids] for t in TRAITS}
-        rule.describe(prompt_ids, {t: np.array(x, dtype=float) for t, x in drawn.items()})
-    rule.observe(prompt_ids, [np.array(x) for x in board.rewards])
+    finish(rule, board)
     return board
+
+
+def finish(rule: Budget, board: Board) -> None:
+    """Learn from a step; a prompt's traits depend on the prompt and the step."""
+    ids = board.prompt_ids
+    if isinstance(rule, Describable):
+        drawn = {t: [1 + derive_seed(board.step, t, x) % 7 for x in ids] for t in TRAITS}
+        rule.describe(ids, {t: np.array(x, dtype=float) for t, x in drawn.items()})
+    rule.observe(ids, [np.array(x) for x in board.rewards])

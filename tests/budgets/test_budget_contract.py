@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_steps import play
+from played_steps import Board, finish, play
 
 from e3rl.budgets.base import Budget, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
@@ -111,8 +111,8 @@ def test_expected_tokens_stay_within_what_the_uniform_budget_would_take(
     assert left >= -1e-6
     # What is left does not pay for one rollout more of the dearest prompt that has room.
     assert left < costs.max() + 1e-6 or (counts == HIGH).all()
-    assert rule.metrics()["token_cap"] == pytest.approx(total * costs.mean())
-    assert rule.metrics()["tokens_share"] == pytest.approx(counts @ costs / total / costs.mean())
+    assert plan.figures()["token_cap"] == pytest.approx(total * costs.mean())
+    assert plan.figures()["tokens_share"] == pytest.approx(counts @ costs / total / costs.mean())
 
 
 @several
@@ -128,7 +128,7 @@ def test_rounds_spend_at_most_the_cap_within_the_bounds_and_report_both(
     assert sum(sizes) <= total
     assert all(size == 0 or 2 <= size <= HIGH for size in sizes)
     assert all(any(counts) for counts in board.rounds)
-    figures = rule.metrics()
+    figures = board.figures
     assert figures["cap"] == total
     assert figures["spent_share"] == pytest.approx(sum(sizes) / total)
     assert figures["rounds"] == len(board.rounds)
@@ -160,7 +160,7 @@ def test_a_rule_restored_in_the_middle_decides_as_if_never_stopped(make: Make, c
         for step in range(first, last):
             ids = [x for x in rates if (int(x[1:]) + step) % 3]
             board = play(rule, ids, rates, 8 * len(ids), step, step // 2)
-            log.append((board.rounds, rule.metrics()))
+            log.append((board.rounds, board.figures, rule.metrics()))
         return log
 
     whole = steps(make(), 0, 6)
@@ -201,15 +201,31 @@ def test_ties_are_drawn_anew_by_seed_and_step(make: Make) -> None:
 
 
 @every
-def test_metrics_are_numbers_and_empty_before_the_first_decision(make: Make) -> None:
+def test_figures_of_a_plan_and_metrics_of_a_rule_are_numbers_of_different_names(
+    make: Make,
+) -> None:
     rule = make()
-    assert rule.metrics() == {}
     rates = named([0.0, 0.3, 1.0])
-    play(rule, list(rates), rates, 24, 0, 0)
-    figures = rule.metrics()
+    figures = play(rule, list(rates), rates, 24, 0, 0).figures
     assert {"gini", "std", "at_min", "at_max"} <= figures.keys()
+    assert not figures.keys() & rule.metrics().keys()
+    figures |= rule.metrics()
     assert {type(x) for x in figures.values()} == {float}
     assert not [x for name, x in figures.items() if math.isnan(x) and name != "rank_drift"]
+
+
+@every
+def test_deciding_the_next_step_early_changes_no_figure_of_the_current_one(make: Make) -> None:
+    rates = named([0.0, 0.1, 0.3, 0.5, 0.5, 0.8, 0.95, 1.0])
+    ids = list(rates)
+    early, late = taught(make, rates, 8), taught(make, rates, 8)
+    board = Board(ids, rates, 2)
+    plan = early.decide(ids, 64, 2, 1).plan
+    board.play(plan)
+    early.decide(ids, 64, 3, 1)
+    finish(early, board)
+    expected = play(late, ids, rates, 64, 2, 1)
+    assert repr((plan.figures(), early.metrics())) == repr((expected.figures, late.metrics()))
 
 
 @every

@@ -223,7 +223,8 @@ def play(rule: E3Rank, steps: range, batch: int = 4) -> list[tuple[list[int], li
                 for x, n in zip(ids, given_out, strict=True)
             ],
         )
-        log.append((given_out, allocation.ranks.tolist(), rule.metrics()))
+        figures = allocation.plan.figures() | rule.metrics()
+        log.append((given_out, allocation.ranks.tolist(), figures))
     return log
 
 
@@ -268,24 +269,24 @@ def test_unknown_and_missing_state_keys_are_named() -> None:
         E3Rank().load_state_dict(state | {"rank": {}})
 
 
-def test_metrics_report_bounds_drift_and_rollouts_on_unsolved_prompts() -> None:
+def test_a_plan_reports_bounds_drift_and_rollouts_on_unsolved_prompts() -> None:
     rule = taught()
     assert counts(rule, epoch=1) == [6, 7, 7, 8, 8, 9, 9, 10]
-    figures = rule.metrics()
+    figures = rule.decide(IDS, 64, 1, 1).plan.figures()
     assert (figures["n_min"], figures["n_max"]) == (6, 10)
     assert (figures["at_min"], figures["at_max"]) == (1 / 8, 1 / 8)
     assert figures["unsolved_share"] == 10 / 64  # p7 alone was never solved
-    assert figures["seen"] == 8
     assert math.isnan(figures["rank_drift"])  # one snapshot only
 
     rule.observe(IDS, [rewards(0, 56)] * 4 + [rewards(56, 56)] * 4)
-    rule.decide(IDS, 64, 2, 2)
+    drift = rule.decide(IDS, 64, 2, 2).plan.figures()["rank_drift"]
     # Both halves keep their inner order and change places: 1 - 6·Σd²/(8·63), d = 4 for all.
-    assert rule.metrics()["rank_drift"] == pytest.approx(1 - 6 * 8 * 16 / (8 * 63))
+    assert drift == pytest.approx(1 - 6 * 8 * 16 / (8 * 63))
 
 
-def test_metrics_are_empty_before_the_first_decision() -> None:
-    assert E3Rank().metrics() == {}
+def test_metrics_count_the_prompts_seen() -> None:
+    assert E3Rank().metrics() == {"seen": 0}
+    assert taught().metrics() == {"seen": 8}
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,14 @@ def test_no_split_promises_more_hits() -> None:
     assert hits(plan.counts) == pytest.approx(best)
 
 
-def test_metrics_compare_promised_with_realised_hits() -> None:
+def test_promised_hits_are_of_the_decision_and_realised_ones_of_the_outcome() -> None:
     rule = taught()
-    rule.decide(["a", "d"], 8, 1, 1)
-    rule.observe(["a", "d"], [np.zeros(5), np.array([0.0, 1.0, 1.0])])
-    expected = (utility(1, 9, 5) + utility(5, 5, 3)) / 2
-    assert rule.metrics()["expected_hits"] == pytest.approx(expected)
+    plan = rule.decide(["a", "d"], 8, 1, 1).plan
+    assert isinstance(plan, SingleRound)
+    assert plan.counts == [4, 4]
+    rule.observe(["a", "d"], [np.zeros(4), np.array([0.0, 1.0, 1.0, 0.0])])
+    expected = (utility(1, 9, 4) + utility(5, 5, 4)) / 2
+    assert plan.figures()["expected_hits"] == pytest.approx(expected)
     assert rule.metrics()["hits"] == 0.5
 
 
@@ -74,7 +76,7 @@ def test_a_pilot_credits_prompts_that_were_hit_and_gives_the_rest_to_the_others(
     # Posteriors (1, 7) and (1, 23): HU(m) = m/(7 + 1 + m - 1) and m/(23 + 1 + m - 1).
     best = max(range(19), key=lambda m: m / (7 + m) + (18 - m) / (23 + 18 - m))
     assert board.rounds[1][1:] == [best, 18 - best]
-    figures = rule.metrics()
+    figures = board.figures | rule.metrics()
     assert (figures["rounds"], figures["spent_share"], figures["hits"]) == (2, 1, 1 / 3)
     assert "expected_hits" not in figures
 
@@ -82,8 +84,9 @@ def test_a_pilot_credits_prompts_that_were_hit_and_gives_the_rest_to_the_others(
 def test_a_pilot_that_hits_every_prompt_leaves_the_rest_unspent() -> None:
     rates = {"a": 1.0, "b": 1.0}
     rule = Hora("pilot", n_low=2, n_high=20)
-    assert play(rule, list(rates), rates, 16, 0, 0).rounds == [[2, 2]]
-    assert rule.metrics()["spent_share"] == 0.25
+    board = play(rule, list(rates), rates, 16, 0, 0)
+    assert board.rounds == [[2, 2]]
+    assert board.figures["spent_share"] == 0.25
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -57,12 +57,12 @@ def test_beliefs_are_posterior_means_of_all_rollouts_seen() -> None:
     assert np.isnan(allocation.ranks[3])
 
 
-def test_metrics_tell_what_unsolved_prompts_get_and_who_was_solved_first() -> None:
+def test_figures_tell_what_unsolved_prompts_get_and_metrics_who_was_solved_first() -> None:
     rule = Knapsack(n_low=2, n_high=20)
     rule.observe(["a", "b"], [np.zeros(8), np.repeat([1.0, 0.0], [4, 4])])
     plan = rule.decide(["a", "b"], 16, 1, 1).plan
     assert isinstance(plan, SingleRound)
-    assert rule.metrics()["unsolved_share"] == plan.counts[0] / 16
+    assert plan.figures()["unsolved_share"] == plan.counts[0] / 16
     rule.observe(["a", "b"], [np.array([1.0, 0, 0, 0]), np.ones(4)])
     figures = rule.metrics()
     assert figures["first_solved"] == 1

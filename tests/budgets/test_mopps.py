@@ -44,11 +44,10 @@ def test_what_was_seen_little_gets_more_chances_than_what_is_known_to_be_hopeles
     assert (chosen[3:] < 5).all()
 
 
-def test_metrics_count_the_share_left_out() -> None:
-    rule = Mopps()
-    counts(rule)
-    assert rule.metrics()["at_min"] == 1  # at the bound or left out
-    assert rule.metrics()["at_max"] == 0.5
+def test_figures_count_the_share_left_out() -> None:
+    figures = Mopps().decide(IDS, 48, 1, 1).plan.figures()
+    assert figures["at_min"] == 1  # at the bound or left out
+    assert figures["at_max"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_tokens_as_cost_divide_deviations_by_the_root_of_the_length() -> None:
     assert isinstance(plan, SingleRound)
     # n - 1 goes as 1/√L, 2 to 1; n₁ + 4·n₂ = 60 gives 19.3 and 10.2.
     assert plan.counts == [20, 10]
-    figures = rule.metrics()
+    figures = plan.figures()
     assert (figures["token_cap"], figures["tokens_share"]) == (24 * 25, 1)
 
 

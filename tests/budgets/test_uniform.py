@@ -44,10 +44,9 @@ def test_remainder_depends_on_the_seed() -> None:
 
 
 def test_uniform_has_no_ranks_and_reports_its_bounds() -> None:
-    rule = Uniform()
-    assert rule.metrics() == {}
-    assert np.isnan(rule.decide(["a", "b"], 5, 0, 0).ranks).all()
-    figures = rule.metrics()
+    allocation = Uniform().decide(["a", "b"], 5, 0, 0)
+    assert np.isnan(allocation.ranks).all()
+    figures = allocation.plan.figures()
     assert (figures["n_min"], figures["n_max"], figures["at_max"]) == (2, 3, 0.5)
 
 

@@ -70,6 +70,9 @@ class UntilSolved:
         self.looks.append(right)
         return [0 if solved else 3 for solved in right]
 
+    def figures(self) -> dict[str, float]:
+        return {"looks": float(len(self.looks))}
+
 
 class Sequential(Recorded):
     def __init__(self) -> None:
@@ -157,6 +160,7 @@ def test_a_plan_may_sample_look_and_sample_more() -> None:
     fit = Fit(stack, n_prompts=2, per_step=2).fit()
     (batch,) = fit.watcher.trained
     assert rule.plans[0].looks == [[], [2.0, 0.0]]
+    assert batch.report["budget/looks"] == 2  # asked when there is no further round
     assert batch.rounds == 2
     assert batch.group_sizes.tolist() == [2, 5]
     assert batch.tensor("group").tolist() == [0, 0, 1, 1, 1, 1, 1]
@@ -229,6 +233,8 @@ def test_ranks_decide_over_all_prompts_and_share_them_by_expected_tokens(
         assert rows == sorted(rows)
         assert batch.answers == [f"{x}!" for x in batch.prompt_ids]
         assert batch.plan.counts == [expected.plan.counts[row] for row in rows]
+        # Of the prompts of all ranks; NaN is not equal to itself, its text is.
+        assert repr(batch.plan.figures()) == repr(expected.plan.figures())
         assert batch.tensor("ranks").tolist() == expected.ranks[rows].tolist()
         shares.append(
             sum(n * tokens[x] for n, x in zip(batch.plan.counts, batch.prompt_ids, strict=True))

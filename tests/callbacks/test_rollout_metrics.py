@@ -180,6 +180,9 @@ def test_a_step_of_several_rounds_is_counted_once(tmp_path: Path) -> None:
         def next(self, batch: Any) -> list[int] | None:
             return next(self.rounds, None)
 
+        def figures(self) -> dict[str, float]:
+            return {}
+
     class Rounds(RolloutBudget):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
             super().on_train_batch_start(trainer, module, batch, index)

@@ -36,6 +36,7 @@ RHYTHMS = {
     "saved at ends of epochs": ["validate_every=2", "checkpoint_every=3"],
     "saved rarely": ["validate_every=6", "checkpoint_every=4"],
 }
+AHEAD = ("rollout.lookahead=1", "loss/correction=tis")
 # What has a state of its own.
 ARMS = {
     "minibatches, falling k, KL-Cov": [
@@ -64,6 +65,12 @@ ARMS = {
         *("experiment=grpo", "budget=knapsack", "budget.cost=tokens", "budget.decay=0.5"),
     ],
     "a pilot, then the rest": ["experiment=grpo", "budget=hora", "budget.mode=pilot"],
+    "ranks, sampled ahead": [*E3, *AHEAD],
+    "a pilot, sampled ahead": ["experiment=grpo", "budget=hora", "budget.mode=pilot", *AHEAD],
+    "rounds, sampled ahead": [
+        *("experiment=grpo", "budget=sequential", "budget.per_round=2", "budget.wanted=2"),
+        *AHEAD,
+    ],
     "passes cut short": [*E3, "+trainer.limit_train_batches=2", "epochs=3"],
 }
 

@@ -1,4 +1,4 @@
-"""What every rollout budget rule offers: decide, observe, state and metrics."""
+"""What every rollout budget rule offers: decide, observe, state and metrics, and its plans."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,9 @@ class StepPlan(Protocol):
     def next(self, batch: Tally) -> list[int] | None:
         """Rollouts to add per prompt (P,), or None when done."""
 
+    def figures(self) -> dict[str, float]:
+        """What was decided, names relative to `budget/`; known once `next` has returned None."""
+
 
 @dataclass(frozen=True)
 class Allocation:
@@ -31,10 +34,20 @@ class Allocation:
 
 
 class SingleRound:
-    """The common plan: all counts known beforehand."""
+    """The common plan: all counts known beforehand.
 
-    def __init__(self, counts: Sequence[int] | NDArray[np.int64]) -> None:
+    Args:
+        counts: (B,) rollouts per prompt.
+        figures: what there is to say about the decision, names relative to `budget/`.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[int] | NDArray[np.int64],
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
         self.counts: list[int] = np.asarray(counts, dtype=np.int64).tolist()
+        self._figures = dict(figures or {})
         self._done = False
 
     def next(self, batch: Tally) -> list[int] | None:
@@ -42,6 +55,9 @@ class SingleRound:
             return None
         self._done = True
         return self.counts
+
+    def figures(self) -> dict[str, float]:
+        return dict(self._figures)
 
 
 # What a step shows of its prompts beside rewards, each (B,) and NaN where unknown.
@@ -67,6 +83,9 @@ class Budget(Protocol):
     Contract: a plan of one round spends exactly `total`, a plan of several at most that; counts
     lie within the rule's bounds, do not depend on the order of the prompts, and are uniform before
     anything was observed.
+
+    With look-ahead the next step is decided before the current one is observed, so figures about
+    a decision belong to its plan, and those about an observation to the rule.
     """
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
@@ -82,4 +101,4 @@ class Budget(Protocol):
         """Strict: unknown or missing keys raise ValueError naming them."""
 
     def metrics(self) -> dict[str, float]:
-        """Names relative to `budget/`."""
+        """What the step observed last has shown, names relative to `budget/`."""

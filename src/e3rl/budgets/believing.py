@@ -34,17 +34,22 @@ class BelievingBudget(ABC):
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
         """Plan of a step."""
 
-    def allocation(self, known: Counted, counts: Counts, n_min: int, n_max: int) -> Allocation:
-        """A plan of one round, put on record."""
-        self._metrics = allocation_metrics(counts, n_min, n_max) | {
-            "unsolved_share": float(counts[known.never_solved].sum() / counts.sum()),
-        }
-        return Allocation(SingleRound(counts), self._history.ranks(known))
+    def allocation(
+        self, known: Counted, counts: Counts, n_min: int, n_max: int, **figures: float
+    ) -> Allocation:
+        """A plan of one round, with the figures of `allocation_metrics`, the given ones, and:
+
+        unsolved_share: share of its rollouts on prompts seen before and never solved until then.
+        """
+        unsolved = float(counts[known.never_solved].sum() / counts.sum())
+        spread = allocation_metrics(counts, n_min, n_max)
+        plan = SingleRound(counts, spread | {"unsolved_share": unsolved} | figures)
+        return Allocation(plan, self._history.ranks(known))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Compare a step's rewards with what was believed, then learn them."""
         visits = reward_sums(prompt_ids, rewards)
-        self._metrics |= self.compare(self._history.of(prompt_ids), visits)
+        self._metrics = self.compare(self._history.of(prompt_ids), visits)
         self._history.add(prompt_ids, visits)
 
     def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
@@ -59,6 +64,6 @@ class BelievingBudget(ABC):
         self._history.load_state_dict(state["history"])
 
     def metrics(self) -> dict[str, float]:
-        """The last allocation and the beliefs behind it (`report.py`), empty before the first;
-        unsolved_share: its share on prompts seen before and never solved until then."""
+        """How the last step's rewards compare with what was believed before (`report.py`); empty
+        before the first."""
         return dict(self._metrics)

@@ -44,13 +44,16 @@ class DynamicSampling:
         self.wanted_share = wanted_share
         self.max_rounds = max_rounds
         self.seed = seed
-        self._plan: Rounds | None = None
-        self._group = 0
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; raises ValueError where `total` is less than two rollouts a prompt."""
+        """Plan of a step, with the figures of `Rounds` and:
+
+        reached: share of the candidates that were sampled; kept: share of those that were mixed.
+
+        Raises ValueError where `total` is less than two rollouts a prompt.
+        """
         n = len(prompt_ids)
-        group = self._group = total // n
+        group = total // n
         if group < 2:
             raise ValueError(
                 f"{total} rollouts for {n} prompts make groups of {group}, which are never mixed: "
@@ -60,13 +63,13 @@ class DynamicSampling:
         order = np.argsort(prompt_keys(self.seed, step, prompt_ids))
 
         def more(rollouts: Counts, right: Reals, left: int) -> Counts:
-            missing = wanted - int(((right > 0) & (right < rollouts)).sum())
+            missing = wanted - int(_mixed(rollouts, right).sum())
             counts = np.zeros_like(rollouts)
             if plan.rounds < self.max_rounds and missing > 0:
                 counts[order[rollouts[order] == 0][:missing]] = group
             return counts
 
-        plan = self._plan = Rounds(total, more)
+        plan = Rounds(total, more, (0, group), _outcome)
         return Allocation(plan, np.full(n, np.nan))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
@@ -79,15 +82,18 @@ class DynamicSampling:
         require_keys("DynamicSampling", state, ())
 
     def metrics(self) -> dict[str, float]:
-        """The record of the last step's rounds (`rounds.py`), and:
+        """Empty: nothing is learnt from a step."""
+        return {}
 
-        reached: share of the candidates that were sampled; kept: share of those that were mixed.
-        """
-        if self._plan is None or not self._plan.rounds:
-            return {}
-        rollouts, right = self._plan.rollouts, self._plan.right
-        mixed = (right > 0) & (right < rollouts)
-        return self._plan.metrics(0, self._group) | {
-            "reached": float((rollouts > 0).mean()),
-            "kept": float(mixed.sum() / (rollouts > 0).sum()),
-        }
+
+def _mixed(rollouts: Counts, right: Reals) -> NDArray[np.bool_]:
+    mixed: NDArray[np.bool_] = (right > 0) & (right < rollouts)
+    return mixed
+
+
+def _outcome(rollouts: Counts, right: Reals) -> dict[str, float]:
+    reached = rollouts > 0
+    return {
+        "reached": float(reached.mean()),
+        "kept": float(_mixed(rollouts, right).sum() / reached.sum()),
+    }

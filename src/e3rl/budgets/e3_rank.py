@@ -1,5 +1,6 @@
 """E3's rollout budget: more rollouts for prompts that rank as harder."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -77,10 +78,13 @@ class E3Rank:
         self._ranks: dict[str, float] = {}
         self._update: int | None = None  # e of the snapshot
         self._rank_drift: float | None = None
-        self._allocation: dict[str, float] = {}
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step.
+        """Plan of a step, with the figures of `allocation_metrics` and:
+
+        unsolved_share: share of its rollouts on prompts seen before and never solved until then;
+        rank_drift: Spearman correlation of the last two rank snapshots over the prompts in both,
+            NaN before there are two.
 
         Raises ValueError where the mean group size lies outside [n_low, n_high].
         """
@@ -92,10 +96,11 @@ class E3Rank:
         ranks = np.array([self._ranks.get(prompt_id, np.nan) for prompt_id in prompt_ids])
         counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
         unsolved = counts[self._history.of(prompt_ids).never_solved].sum()
-        self._allocation = allocation_metrics(counts, n_min, n_max) | {
+        figures = allocation_metrics(counts, n_min, n_max) | {
             "unsolved_share": float(unsolved / total),
+            "rank_drift": math.nan if self._rank_drift is None else self._rank_drift,
         }
-        return Allocation(SingleRound(counts), ranks)
+        return Allocation(SingleRound(counts, figures), ranks)
 
     def bounds(self, total: int, n_prompts: int, update: int) -> tuple[int, int]:
         """(n_min, n_max) after `update` rank updates; they always hold the total."""
@@ -137,17 +142,8 @@ class E3Rank:
         self._rank_drift = state["rank_drift"]
 
     def metrics(self) -> dict[str, float]:
-        """The last allocation (empty before the first), and:
-
-        unsolved_share: share of its rollouts on prompts seen before and never solved until then;
-        rank_drift: Spearman correlation of the last two rank snapshots over the prompts in both,
-            NaN before there are two;
-        seen: prompts seen so far.
-        """
-        if not self._allocation:
-            return {}
-        drift = float("nan") if self._rank_drift is None else self._rank_drift
-        return self._allocation | {"rank_drift": drift, "seen": float(len(self._history))}
+        """seen: prompts seen so far."""
+        return {"seen": float(len(self._history))}
 
     def _refresh(self, update: int) -> None:
         means = self._easiness()

@@ -49,7 +49,6 @@ class Hora(UtilityBudget):
                 "cost=tokens: a pilot counts rollouts; use mode=history, or cost=rollouts"
             )
         self.mode = mode
-        self._plan: Rounds | None = None
 
     def gains(self, posterior: BetaPosterior) -> Gains:
         a, b = posterior.a, posterior.b
@@ -66,7 +65,10 @@ class Hora(UtilityBudget):
         return gain
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; raises ValueError where the bounds cannot hold `total`."""
+        """Plan of a step, in mode `pilot` with the figures of `Rounds`.
+
+        Raises ValueError where the bounds cannot hold `total`.
+        """
         if self.mode == "history":
             return super().decide(prompt_ids, total, step, epoch)
         n = len(prompt_ids)
@@ -89,30 +91,23 @@ class Hora(UtilityBudget):
             left = min(left, int(room.sum()))
             return greedy_marginal_gain(self.gains(missed), left, 0, room, keys)
 
-        plan = self._plan = Rounds(total, more)
-        self._metrics = {}
+        plan = Rounds(total, more, (self.n_low, self.n_high))
         return Allocation(plan, self._history.ranks(known))
 
+    def allocation(
+        self, known: Counted, counts: Counts, n_min: int, n_max: int, **figures: float
+    ) -> Allocation:
+        """As in `UtilityBudget`, and expected_hits: the share of prompts that the hit utilities of
+        the counts promise to hit. Counts that depend on the rewards, as a pilot's, promise none."""
+        figures["expected_hits"] = float(hit_utility(known.posterior(self.prior), counts).mean())
+        return super().allocation(known, counts, n_min, n_max, **figures)
+
     def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
-        """Metrics of a finished step; counts that depend on the rewards promise no hits."""
-        figures = super().compare(known, visits)
-        figures["hits"] = float((visits.rewards > 0).mean())
-        if self.mode == "pilot":
-            return figures
-        promised = hit_utility(known.posterior(self.prior), visits.rollouts)
-        return figures | {"expected_hits": float(promised.mean())}
-
-    def metrics(self) -> dict[str, float]:
-        """As in `UtilityBudget` (in mode `pilot` the record of the rounds), and:
-
-        hits: share of prompts with a right rollout in this step;
-        expected_hits: what the hit utilities of the counts promised, in mode `history`.
-        """
-        rounds = self._plan.metrics(self.n_low, self.n_high) if self._plan is not None else {}
-        return rounds | super().metrics()
+        """As in `UtilityBudget`, and hits: share of prompts with a right rollout."""
+        return super().compare(known, visits) | {"hits": float((visits.rewards > 0).mean())}
 
 
-def hit_utility(posterior: BetaPosterior, counts: Reals) -> Reals:
+def hit_utility(posterior: BetaPosterior, counts: Counts) -> Reals:
     """(B,) probability that at least one of `counts` (B,) rollouts is right."""
     a, b = posterior.a, posterior.b
     misses = np.ones(a.size)

@@ -26,7 +26,7 @@ def allocation_metrics(counts: NDArray[np.int64], n_min: int, n_max: int) -> dic
 def outcome_metrics(
     known: Counted, visits: Counted, prior: tuple[float, float]
 ) -> dict[str, float]:
-    """What a step's visits say about the beliefs that it was decided from.
+    """What a step's visits say about what was believed before they were learnt.
 
     first_solved: prompts with a right rollout that had been seen before and never solved;
     brier: mean of (p̂ᵢ - rᵢⱼ)² over rollouts, p̂ the posterior mean; at best the mean p(1 - p);

@@ -10,6 +10,8 @@ from e3rl.statistics.apportion import Counts, Reals
 
 # (rollouts (B,), right ones (B,), what is left to spend) -> rollouts to add (B,).
 More = Callable[[Counts, Reals, int], Counts]
+# (rollouts (B,), right ones (B,)) of the finished step -> figures of a rule, beyond those of all.
+Outcome = Callable[[Counts, Reals], dict[str, float]]
 
 
 class Rounds:
@@ -21,11 +23,17 @@ class Rounds:
     Args:
         cap: rollouts that may be spent.
         more: what to add; all zeros end the step. It must add up to at most what is left.
+        bounds: (n_min, n_max) that counts are reported beside.
+        outcome: figures of the rule.
     """
 
-    def __init__(self, cap: int, more: More) -> None:
+    def __init__(
+        self, cap: int, more: More, bounds: tuple[int, int], outcome: Outcome | None = None
+    ) -> None:
         self.cap = cap
+        self.bounds = bounds
         self._more = more
+        self._outcome = outcome
         self.rollouts = np.zeros(0, dtype=np.int64)
         self.right = np.zeros(0)
         self.rounds = 0
@@ -45,21 +53,20 @@ class Rounds:
         added: list[int] = counts.tolist()
         return added
 
-    def metrics(self, n_min: int, n_max: int) -> dict[str, float]:
-        """Counts of the finished step as in `allocation_metrics`, and:
+    def figures(self) -> dict[str, float]:
+        """Counts of the finished step as in `allocation_metrics`, those of the rule, and:
 
         cap: rollouts that might have been spent; spent_share: what was, as a share of it;
         rounds: how many there were; last_active: share of prompts in the last one;
         first_accuracy: mean accuracy of the prompts in the first round.
-
-        Empty before the step is finished.
         """
-        if not self.rollouts.any():
-            return {}
-        return allocation_metrics(self.rollouts, n_min, n_max) | {
+        figures = allocation_metrics(self.rollouts, *self.bounds) | {
             "cap": float(self.cap),
             "spent_share": float(self.rollouts.sum() / self.cap),
             "rounds": float(self.rounds),
             "last_active": self._last_active,
             "first_accuracy": self._first_accuracy,
         }
+        if self._outcome is not None:
+            figures |= self._outcome(self.rollouts, self.right)
+        return figures

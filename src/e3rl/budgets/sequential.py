@@ -62,10 +62,14 @@ class Sequential:
         self.max_rounds = max_rounds
         self.wanted = wanted
         self.seed = seed
-        self._plan: Rounds | None = None
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; raises ValueError where `total` does not hold the first round."""
+        """Plan of a step, with the figures of `Rounds` and:
+
+        unresolved: share of prompts that were not done when the rounds or the rollouts ended.
+
+        Raises ValueError where `total` does not hold the first round.
+        """
         n = len(prompt_ids)
         if total < n * self.per_round:
             raise ValueError(
@@ -80,8 +84,11 @@ class Sequential:
             need = np.minimum(need, self.per_round * self.max_rounds - rollouts)
             return water_fill(np.ones(n), min(left, int(need.sum())), 0, need, keys)
 
-        self._plan = Rounds(total, more)
-        return Allocation(self._plan, np.full(n, np.nan))
+        def outcome(rollouts: Counts, right: Reals) -> dict[str, float]:
+            return {"unresolved": 1 - float(self.done(rollouts, right).mean())}
+
+        bounds = self.per_round, self.per_round * self.max_rounds
+        return Allocation(Rounds(total, more, bounds, outcome), np.full(n, np.nan))
 
     def done(self, rollouts: Counts, right: Reals) -> NDArray[np.bool_]:
         """(B,) whether prompts need no further rollout."""
@@ -100,12 +107,5 @@ class Sequential:
         require_keys("Sequential", state, ())
 
     def metrics(self) -> dict[str, float]:
-        """The record of the last step's rounds (`rounds.py`), and:
-
-        unresolved: share of prompts that were not done when the rounds or the rollouts ended.
-        """
-        if self._plan is None or not self._plan.rounds:
-            return {}
-        done = self.done(self._plan.rollouts, self._plan.right)
-        figures = self._plan.metrics(self.per_round, self.per_round * self.max_rounds)
-        return figures | {"unresolved": 1 - float(done.mean())}
+        """Empty: nothing is learnt from a step."""
+        return {}

@@ -24,16 +24,15 @@ class Uniform:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self._metrics: dict[str, float] = {}
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; counts differ by at most 1."""
+        """Plan of a step; counts differ by at most 1. Its figures: `allocation_metrics`."""
         n = len(prompt_ids)
         n_min, n_max = total // n, -(-total // n)
         keys = prompt_keys(self.seed, step, prompt_ids)
         counts = water_fill(np.ones(n), total, n_min, n_max, keys)
-        self._metrics = allocation_metrics(counts, n_min, n_max)
-        return Allocation(SingleRound(counts), np.full(n, np.nan))
+        plan = SingleRound(counts, allocation_metrics(counts, n_min, n_max))
+        return Allocation(plan, np.full(n, np.nan))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Rewards change nothing here."""
@@ -45,5 +44,5 @@ class Uniform:
         require_keys("Uniform", state, ())
 
     def metrics(self) -> dict[str, float]:
-        """Bounds and spread of the last allocation; empty before the first."""
-        return dict(self._metrics)
+        """Empty: nothing is learnt from a step."""
+        return {}

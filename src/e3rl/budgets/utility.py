@@ -25,7 +25,8 @@ class UtilityBudget(BelievingBudget):
     With `cost: tokens` the budget is counted in expected completion tokens Lᵢ, the mean of the
     prompt's earlier completions: Σ Lᵢnᵢ <= total · L̄, what the uniform budget would cost. The
     number of rollouts then varies from step to step, and long-winded prompts get fewer of them;
-    `token_cap` and `tokens_share` among the metrics are this bound and the part that is spent.
+    `token_cap` and `tokens_share` among a plan's figures are this bound and the part that is
+    spent.
 
     Args:
         n_low: hard lower bound, at least 2.
@@ -69,11 +70,11 @@ class UtilityBudget(BelievingBudget):
         keys = prompt_keys(self.seed, step, prompt_ids)
         costs = self.expected_tokens(prompt_ids)
         counts = greedy_marginal_gain(gains, total, self.n_low, self.n_high, keys, costs)
-        allocation = self.allocation(known, counts, self.n_low, self.n_high)
+        paid = {}
         if costs is not None:
             cap = float(total * costs.mean())
-            self._metrics |= {"token_cap": cap, "tokens_share": float(counts @ costs / cap)}
-        return allocation
+            paid = {"token_cap": cap, "tokens_share": float(counts @ costs / cap)}
+        return self.allocation(known, counts, self.n_low, self.n_high, **paid)
 
     def expected_tokens(self, prompt_ids: Sequence[str]) -> Reals | None:
         """(B,) expected tokens of a completion, of the mean prompt where unseen; None if free."""

@@ -48,8 +48,6 @@ class RolloutBudget(Slot):
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
         for each, step in undecided(trainer, batch):
-            if each is not batch:  # the figures are still those of the batch before it
-                batch.report |= self._figures()
             # The epoch is an argument, never a hook: a resumed run may skip epoch-start hooks.
             self._decide(each, step, int(step // trainer.num_training_batches))
 
@@ -67,15 +65,12 @@ class RolloutBudget(Slot):
             holder = balance(load, len(shards), prompt_keys(0, step, ids))
             rows = np.flatnonzero(holder == rank()).tolist()
             hold_prompts(batch, columns, rows)
-            plan = SingleRound(counts[rows])
+            plan = SingleRound(counts[rows], plan.figures())
             shares = np.bincount(holder, weights=load, minlength=len(shards))
             batch.report["budget/rank_imbalance"] = imbalance(shares)
         batch.plan = plan
         batch.ranks = torch.from_numpy(allocation.ranks[rows].copy())
         batch.report["time/budget_s"] = time.monotonic() - started
-
-    def _figures(self) -> dict[str, float]:
-        return {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
 
     def _tokens_of_a_rollout(self, columns: Columns) -> NDArray[np.float64]:
         """(B,) tokens to expect, prompt and completion.
@@ -110,8 +105,7 @@ class RolloutBudget(Slot):
         sampled = [array for array in lengths if len(array)]
         together = spearman([len(x) for x in sampled], [x.mean() for x in sampled])
         batch.report["budget/length_correlation"] = np.nan if together is None else together
-        if batch.upcoming is None or batch.upcoming.plan is None:
-            batch.report |= self._figures()
+        batch.report |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
         if len(shards) > 1:
             batch.report["rollout/rank_imbalance"] = imbalance([each for *_, each in shards])
 

@@ -28,6 +28,9 @@ class RolloutSampler(Slot):
     trained on it. Engines without weights of their own sample it right before the update instead,
     which gives the same rollouts.
 
+    What a plan says about its decision goes into the report of the batch that it was made for,
+    and so into the checkpoint with its rollouts.
+
     Args:
         engine: who samples tokens (`engines/`).
         max_new_tokens: length limit of a completion.
@@ -115,6 +118,7 @@ class RolloutSampler(Slot):
         waited = 0.0
         while (counts := batch.plan.next(batch)) is not None:
             waited += self._round(batch, self._requests(batch, list(counts)), policy.pad_id)
+        batch.report |= {f"budget/{name}": x for name, x in batch.plan.figures().items()}
         if isinstance(self.engine, ManagedEngine):
             self.engine.rest()
             batch.report |= self.engine.metrics()

@@ -128,6 +128,10 @@ class ValidationPlan:
         new = self.segments[before:]
         return [sum(s.n for s in new)] * batch.n_prompts if new else None
 
+    def figures(self) -> dict[str, float]:
+        """None: a validation has no budget to report."""
+        return {}
+
     def temperature_of(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
         """Temperature by sample index; fits `batch.temperature_of`."""
         return [self._segment_of(j).temperature for j in samples]
