@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from e3rl import sweep_start
 from e3rl.configuration import conf_dir, register_resolvers, subdir
 from e3rl.configuration_check import check
-from e3rl.sweep_start import SweepStart, grid, missing_plugin, planned
+from e3rl.sweep_start import SweepStart, grid, lone_processes, missing_plugin, planned
 
 CHOICES = [
     *(("launcher", path.stem) for path in sorted((conf_dir() / "hydra" / "launcher").glob("*"))),
@@ -82,6 +82,18 @@ def test_a_missing_package_ends_the_sweep_with_the_command_that_installs_it(
         SweepStart().on_multirun_start(composed("hydra/sweeper=tpe"))
     with pytest.raises(SystemExit, match=r"ray_cluster .* pip install 'e3rl\[ray\]'"):
         SweepStart().on_multirun_start(composed("hydra/launcher=ray_cluster"))
+
+
+@pytest.mark.parametrize("launcher", ["basic", "local", "slurm_here", "ray_cluster"])
+def test_several_devices_need_a_launcher_that_starts_their_processes(
+    launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_start, "_found", lambda module: True)
+    cfg = composed(f"hydra/launcher={launcher}", "trainer.devices=2")
+    with pytest.raises(SystemExit, match=r"trainer\.devices=2 in a sweep needs a launcher"):
+        SweepStart().on_multirun_start(cfg)
+    assert lone_processes(composed(f"hydra/launcher={launcher}")) is None
+    assert lone_processes(composed("hydra/launcher=slurm", "trainer.devices=2")) is None
 
 
 def test_hydras_own_parts_need_no_package_and_others_are_named_by_their_module() -> None:

@@ -23,12 +23,13 @@ INSTALL = {  # what brings a plugin's module
     "hydra_optuna_sweeper": "e3rl[sweeps]",
     "hydra_ray_launcher": "e3rl[ray]",
 }
+STARTS_TASKS = {"hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"}
 GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 class SweepStart(Callback):
-    """Hydra callback: ends a sweep whose plugin is missing, else prints its planned hours, and
-    puts in order what a launcher's processes lack."""
+    """Hydra callback: ends a sweep whose plugin is missing or that cannot run, else prints its
+    planned hours, and puts in order what a launcher's processes lack."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         for part in ("launcher", "sweeper"):
@@ -39,6 +40,8 @@ class SweepStart(Callback):
                     f"hydra/{part}={config.hydra.runtime.choices[f'hydra/{part}']} needs a package "
                     f"that is not installed: pip install '{lacking}'"
                 )
+        if reason := lone_processes(config):
+            raise SystemExit(reason)
         print(planned(config))
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -46,6 +49,20 @@ class SweepStart(Callback):
         known = (None, *multiprocessing.get_all_start_methods())
         if multiprocessing.get_start_method(allow_none=True) not in known:
             multiprocessing.set_start_method(None, force=True)
+
+
+def lone_processes(config: DictConfig) -> str | None:
+    """Why jobs over several devices cannot run with the launcher; None where they can.
+
+    Lightning starts the other processes of a run by the run's command, which here is the sweep's.
+    """
+    devices = config.trainer.devices
+    if devices in (1, "1", "auto") or config.hydra.launcher._target_ in STARTS_TASKS:
+        return None
+    return (
+        f"trainer.devices={devices} in a sweep needs a launcher that starts the processes of a "
+        "job: hydra/launcher=slurm with hydra.launcher.tasks_per_node as many, or make single runs"
+    )
 
 
 def missing_plugin(target: str) -> str | None:
