@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,26 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_no_litter(
     assert saved.read_bytes() == before
     assert names(saved.parent) == ["step-000001.ckpt", "step-000001.ckpt.sha256"]
     assert AtomicCheckpointIO().load_checkpoint(saved)["step"] == 1
+
+
+def test_ctrl_c_within_a_save_ends_it_as_ctrl_c_and_leaves_the_old_checkpoint(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, written = torch.save, []
+
+    def struck(*given: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        save(*given)
+        written.append("whole")  # torch reports an interrupted write as a broken file
+
+    monkeypatch.setattr(torch, "save", struck)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        AtomicCheckpointIO().save_checkpoint(NEW, saved)
+    assert written == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert AtomicCheckpointIO().load_checkpoint(saved)["step"] == 1
+    assert names(saved.parent) == [saved.name, f"{saved.name}.sha256"]
 
 
 def test_a_full_disk_in_the_first_save_leaves_an_empty_folder_and_saving_works_later(
