@@ -17,8 +17,8 @@ lane() { # one seed, arm after arm
     fi
     resume=()
     if compgen -G "$run/checkpoints/*.ckpt" > /dev/null; then resume=("ckpt_path=$run"); fi
-    $python -m e3rl.train experiment="$arm" seed="$1" sweep.name=entropy_control control=null \
-      hydra.run.dir="$run" "${resume[@]}" > "$run.log" 2>&1
+    $python -m e3rl.train experiment="$arm" seed="$1" engine=transformers sweep.name=entropy_control \
+      control=null hydra.run.dir="$run" "${resume[@]}" > "$run.log" 2>&1
     echo "$run is finished"
   done
 }
