@@ -34,6 +34,8 @@ def test_the_rule_of_the_readme_is_one_and_passes_its_test(monkeypatch: pytest.M
 
 
 def test_links_of_tracked_pages_lead_to_files() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
     listed = subprocess.run(
         ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
     )
