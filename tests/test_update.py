@@ -67,13 +67,16 @@ def test_metrics_are_means_over_the_tokens_they_were_counted_on():
     statistics = UpdateStatistics()
     statistics.add(parts(0.5, [-1.0, -2.0], [0.0, 0.0], 0), torch.tensor([-1.0, -2.2]), first=True)
     statistics.add(parts(0.25, [-1.0, -1.0], [0.3, -0.3], 1), torch.zeros(2), first=False)
+    statistics.add(parts(0.0, [-1.0] * 4, [-0.3, -0.1, 0.4, 0.0], 3), torch.zeros(4), first=False)
     statistics.steps, statistics.grad_norm = 2, 3.0
     statistics.rollouts, statistics.skipped = 8, 2
     metrics = statistics.metrics(learning_rate=1e-4)
     assert metrics["policy/loss"] == pytest.approx(0.375)  # per optimiser step
-    assert metrics["policy/clip_fraction"] == 0.25
-    kl = (math.exp(0.3) - 1.3) + (math.exp(-0.3) - 0.7)  # r - 1 - ln r of each token
-    assert metrics["policy/approx_kl"] == pytest.approx(kl / 4, rel=1e-4)
+    assert metrics["policy/clip_fraction"] == 4 / 8
+    assert metrics["policy/clip_fraction_high"] == 2 / 8  # those at 0.3 and 0.4
+    assert metrics["policy/clip_fraction_low"] == 2 / 8  # those at -0.3 and -0.1
+    kl = sum(math.exp(r) - 1 - r for r in (0.3, -0.3, -0.3, -0.1, 0.4))
+    assert metrics["policy/approx_kl"] == pytest.approx(kl / 8, rel=1e-4)
     assert metrics["policy/mismatch_kl"] == pytest.approx((math.exp(0.2) - 1.2) / 2, rel=1e-4)
     assert metrics["policy/mismatch_max"] == pytest.approx(0.2, rel=1e-5)
     assert metrics["policy/skipped"] == 0.25

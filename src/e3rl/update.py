@@ -91,6 +91,7 @@ class UpdateStatistics:
     def __init__(self, corrects: bool = False) -> None:
         self.corrects = corrects
         self.tokens = self.loss = self.clipped = self.divergence = self.cut = 0.0
+        self.clipped_high = 0.0  # of the clipped tokens those with a ratio above 1
         self.fresh_tokens = self.mismatch = self.mismatch_max = 0.0
         self.rollouts = self.skipped = self.steps = self.grad_norm = 0.0
         self.mismatch_weights = WeightSums()  # of single tokens, whatever the correction
@@ -101,6 +102,7 @@ class UpdateStatistics:
         self.tokens += len(parts.logprobs)
         self.loss += float(parts.loss.detach())
         self.clipped += float(parts.clipped.sum())
+        self.clipped_high += float((parts.clipped & (parts.log_ratios > 0)).sum())
         # The tokens are the old policy's, so its log-probs go first: KL(old‖new).
         self.divergence += float(k3(parts.log_ratios * 0, parts.log_ratios).sum())
         if parts.correction is not None:
@@ -116,12 +118,14 @@ class UpdateStatistics:
     def metrics(self, learning_rate: float) -> dict[str, float]:
         """Means over all ranks, under `policy/`.
 
+        clip_fraction splits into tokens clipped above (ratio > 1: A > 0, or the dual clip) and
+        below, whose clips lower and raise entropy in opposite ways (arXiv 2509.26114).
         mismatch_ figures compare trainer and sampler token by token, before the first step;
         correction_ figures describe the weights that multiplied the losses. Both are about the
         forwarded tokens, which are not all where rollouts are skipped.
         """
         names = (
-            *("tokens", "loss", "clipped", "divergence", "cut"),
+            *("tokens", "loss", "clipped", "clipped_high", "divergence", "cut"),
             *("fresh_tokens", "mismatch", "rollouts", "skipped"),
         )
         total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
@@ -130,6 +134,8 @@ class UpdateStatistics:
         figures = {
             "policy/loss": total["loss"] / max(1.0, self.steps),
             "policy/clip_fraction": total["clipped"] / tokens,
+            "policy/clip_fraction_high": total["clipped_high"] / tokens,
+            "policy/clip_fraction_low": (total["clipped"] - total["clipped_high"]) / tokens,
             "policy/approx_kl": total["divergence"] / tokens,
             "policy/mismatch_kl": total["mismatch"] / max(1.0, total["fresh_tokens"]),
             "policy/mismatch_max": all_max(self.mismatch_max),
