@@ -131,7 +131,11 @@ def test_moving_a_batch_keeps_its_identity_and_moves_every_tensor(make_batch):
 
 
 def test_a_finished_batch_passes_its_check(make_batch):
-    make_batch().check()
+    batch = make_batch()
+    batch.check()
+    batch.advantages = None
+    with pytest.raises(RuntimeError, match=r"batch\.advantages is missing"):
+        batch.check()  # one field less, and it is none any more
 
 
 def test_check_names_the_slot_of_a_missing_field(make_batch):

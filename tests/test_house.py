@@ -57,7 +57,7 @@ def test_no_file_is_larger_than_a_clone_should_carry() -> None:
 
 @pytest.mark.parametrize("path", CONF, ids=lambda path: str(path.relative_to(ROOT)))
 def test_conf_file_parses(path: Path) -> None:
-    OmegaConf.load(path)
+    assert OmegaConf.is_config(OmegaConf.load(path))
 
 
 def test_notebooks_hold_no_outputs() -> None:

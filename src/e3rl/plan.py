@@ -40,27 +40,16 @@ class RunPlan:
 def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
     """Work out steps, rollouts and annealing start of a run.
 
-    Raises ConfigurationError where the last step would not be validated.
+    Raises ConfigurationError where the last step would not be validated, or the budget cannot
+    give prompts what it is asked to.
     """
     per_epoch = data.steps_per_epoch
     limit = cfg.trainer.get("limit_train_batches")
     if isinstance(limit, int):
         per_epoch = min(per_epoch, limit)
     total = per_epoch * cfg.epochs
-    if total % cfg.validate_every:
-        near = [n for n in range(1, total + 1) if total % n == 0]
-        best = min(near, key=lambda n: abs(n - cfg.validate_every))
-        raise ConfigurationError(
-            f"validate_every={cfg.validate_every} does not divide the run's {total} steps, so the "
-            f"last step would not be validated: use for instance validate_every={best}"
-        )
-    lowest = "per_round" if "per_round" in cfg.budget else "n_low"
-    low, high = cfg.budget.get(lowest, 1), cfg.budget.get("n_high", math.inf)
-    if not low <= cfg.rollouts_per_prompt <= high:
-        raise ConfigurationError(
-            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
-            f"and budget.n_high={high}: change one of the three"
-        )
+    _check_validation(total, cfg.validate_every)
+    _check_group_size(cfg)
     if cfg.budget.get("difficulty") == "prior":
         _check_priors(data)
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
@@ -83,6 +72,26 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
         start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
         quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"
     return RunPlan(quantities, total)
+
+
+def _check_validation(total: int, every: int) -> None:
+    if total % every:
+        near = [n for n in range(1, total + 1) if total % n == 0]
+        best = min(near, key=lambda n: abs(n - every))
+        raise ConfigurationError(
+            f"validate_every={every} does not divide the run's {total} steps, so the last step "
+            f"would not be validated: use for instance validate_every={best}"
+        )
+
+
+def _check_group_size(cfg: Any) -> None:
+    lowest = "per_round" if "per_round" in cfg.budget else "n_low"
+    low, high = cfg.budget.get(lowest, 1), cfg.budget.get("n_high", math.inf)
+    if not low <= cfg.rollouts_per_prompt <= high:
+        raise ConfigurationError(
+            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
+            f"and budget.n_high={high}: change one of the three"
+        )
 
 
 def _check_priors(data: PromptDataModule) -> None:

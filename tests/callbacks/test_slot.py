@@ -64,7 +64,10 @@ def test_the_configured_stack_has_the_order_of_the_design() -> None:
 
 @pytest.mark.parametrize("stage", ["validate", "fit"])
 def test_the_stack_in_order_is_accepted(stage: str) -> None:
-    set_up(slots(), stage)
+    stack = slots()
+    set_up(stack, stage)
+    with pytest.raises(ValueError, match=r"`rollout` reads batch.scorer"):
+        set_up(moved_behind("reward", "rollout"), stage)  # the same slots in another order
 
 
 @pytest.mark.parametrize("stage", ["validate", "fit"])
@@ -121,6 +124,8 @@ def test_shaping_needs_ranks_in_training_only() -> None:
 
 def test_validation_slots_are_needed_only_where_something_is_validated() -> None:
     set_up(slots(pass_at_k=None), validates=False)
+    with pytest.raises(ValueError, match="`pass_at_k` is not in the stack"):
+        set_up(slots(pass_at_k=None))
     set_up(slots(budget=None, advantage=None, metrics=None), "validate")
 
 

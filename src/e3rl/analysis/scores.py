@@ -69,10 +69,7 @@ def scores_at(
         rows.append(at)
         seeds.append(run.seed)
         facts.append(_facts(run, name))
-        here = run.problems.drop_duplicates("problem_id")
-        sources |= dict(
-            zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True)
-        )
+        sources |= _families(run)
     if not rows:
         return None
     joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
@@ -81,6 +78,12 @@ def scores_at(
     temperature, entropy = np.mean(facts, axis=0)
     measure = f"mean pass@{k}" if whole else f"pass@{k}"
     return Scores(runs[0].name, name, measure, float(temperature), float(entropy), joined, sources)
+
+
+def _families(run: Run) -> dict[str, str]:
+    """Family of each problem by id."""
+    here = run.problems.drop_duplicates("problem_id")
+    return dict(zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True))
 
 
 def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64], pd.DataFrame]:

@@ -56,15 +56,20 @@ def greedy_marginal_gain(
     gain = _numbers(gains)
     if costs is None:
         return _bought(gain, np.ones(key.size), float(total - low.sum()), low, high, key)
-    cost = np.asarray(costs, dtype=np.float64)
-    if not ((cost > 0) & np.isfinite(cost)).all():
-        raise ValueError(f"costs must be finite and > 0, got {cost[:8].tolist()} ...")
+    cost = _positive(costs)
     left = float(total * cost.mean() - (low * cost).sum())
     if left < -SNAP * total * cost.mean():
         raise ValueError(
             f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
         )
     return _bought(lambda i, n: gain(i, n) / cost[i], cost, left, low, high, key)
+
+
+def _positive(costs: ArrayLike) -> Reals:
+    cost = np.asarray(costs, dtype=np.float64)
+    if not ((cost > 0) & np.isfinite(cost)).all():
+        raise ValueError(f"costs must be finite and > 0, got {cost[:8].tolist()} ...")
+    return cost
 
 
 def _bought(

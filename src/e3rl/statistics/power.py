@@ -9,7 +9,7 @@ a is what a whole training run has by luck, b how problems differ in what they g
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -110,9 +110,8 @@ def problems_needed(
 
     None where no number of problems suffices: the seeds alone are too few.
     """
-    fixed = components.seed / n_seeds
-    per_problem = components.problem + components.residual / n_seeds
-    return _needed(per_problem, fixed, difference, _standard_errors(level, power))
+    swapped = replace(components, seed=components.problem, problem=components.seed)
+    return seeds_needed(swapped, difference, n_seeds, level, power)
 
 
 def _needed(per_unit: float, fixed: float, difference: float, z: float) -> int | None:
