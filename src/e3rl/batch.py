@@ -122,6 +122,7 @@ class RolloutBatch:
     # -- numbers that slots and the module report about this step, by metric name
     report: dict[str, float] = field(default_factory=dict)
     born: float = field(default_factory=time.monotonic)  # seconds, for the length of the step
+    born_cpu: float = field(default_factory=time.process_time)  # of this process, all threads
 
     @property
     def n_prompts(self) -> int:

@@ -25,7 +25,7 @@ from e3rl.rewards.pool import RewardPool
 
 LEDGERS = ("metrics", "prompts", "validation", "completions")
 CLOCKS = (  # metrics of the machine, not of the run
-    *("time/", "cost/seconds", "engine/start_s", "engine/sync_s", "engine/canary_s"),
+    *("time/", "resources/", "cost/seconds", "engine/start_s", "engine/sync_s", "engine/canary_s"),
     "engine/tokens_per_s",
 )
 STEPS = 6

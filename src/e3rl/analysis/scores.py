@@ -41,7 +41,7 @@ def scores_at(
     """pass@k of every seed and problem when each run had spent `budget`.
 
     Between two validations a problem's pass@k is interpolated linearly in cost. An evaluation
-    that took place once, at the end, is taken as it is.
+    that took place once with k rollouts or more, at the end, is taken as it is.
 
     Args:
         runs: seeds of one arm.
@@ -89,9 +89,10 @@ def _families(run: Run) -> dict[str, str]:
 def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64], pd.DataFrame]:
     """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them."""
     rows = run.problems[run.problems["name"] == name]
-    if rows.empty or int(rows["n"].min()) < k:
+    fewest = rows.groupby("rollout_step")["n"].min()
+    steps = sorted(int(step) for step in fewest.index[fewest >= k])
+    if not steps:
         return np.empty(0), pd.DataFrame()
-    steps = sorted(rows["rollout_step"].astype(int).unique())
     tables = [pass_table(rows[rows["rollout_step"] == step], [k])[k] for step in steps]
     costs = spent_before(run.train, steps, axis)
     table = pd.concat(tables, axis="columns", join="inner").T

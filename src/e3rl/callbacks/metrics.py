@@ -1,5 +1,7 @@
 """Slot `metrics`: one row of the ledger per rollout step, from the finished batch."""
 
+import resource
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +51,7 @@ class RolloutMetrics(Slot):
         for name, cost in zip(COSTS, spent, strict=True):
             self.costs[name] += cost
         row |= {f"cost/{name}": cost for name, cost in self.costs.items()}
-        row |= {"time/step_s": seconds} | batch.report
+        row |= {"time/step_s": seconds} | resources(batch, pl_module.device) | batch.report
         shards = all_gather(prompt_rows(batch))
         log_row(trainer, row, step)
         head = {"rollout_step": step, "epoch": trainer.current_epoch}
@@ -111,6 +113,25 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     }
     figures = {f"rollout/{name}": value for name, value in row.items()}
     return figures | {"budget/spent": s["n"], "budget/effective": s["effective"]}
+
+
+def resources(batch: RolloutBatch, device: torch.device) -> dict[str, float]:
+    """What the step took of the machine, over all ranks.
+
+    `resources/cpu_s` are processor seconds of the training processes (all threads, vLLM in the
+    process included; not the reward workers); `resources/memory_gib` the largest resident memory
+    that one of them ever had, `resources/gpu_memory_gib` the largest that torch allocated.
+    """
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, KiB elsewhere
+    row = {
+        "resources/cpu_s": all_sum([time.process_time() - batch.born_cpu])[0],
+        "resources/memory_gib": all_max(peak / unit),
+    }
+    if device.type == "cuda":
+        allocated = torch.cuda.max_memory_allocated(device)
+        row["resources/gpu_memory_gib"] = all_max(allocated / 2**30)
+    return row
 
 
 def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:

@@ -87,8 +87,9 @@ class PassAtK(Slot):
         self._collected: list[Tally] = []
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        last = _is_last(trainer)
         self._plan = ValidationPlan(
-            [e for e in self.evaluations if _is_last(trainer) or not e.last_only]
+            [e.at_last() if last else e for e in self.evaluations if last or not e.last_only]
         )
         self._collected = []
 

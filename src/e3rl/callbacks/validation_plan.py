@@ -1,7 +1,7 @@
 """Rounds of a validation batch: named evaluations, and pilots that look for a temperature."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from e3rl.batch import RolloutBatch
 from e3rl.reduce import all_sum
@@ -24,11 +24,12 @@ class Evaluation:
             lets single rollouts depart from it), or the matched one.
         entropy: sample at the temperature that gives this entropy (nats per token).
         last_only: leave it to the last validation of a run.
+        last_n: rollouts per problem in the last validation of a run; None = n as well.
         top_p: sample from the likeliest tokens that hold this probability together; 1 = all.
         top_k: sample from this many likeliest tokens; 0 = all.
 
-    Raises ValueError for a name that metrics cannot carry, n < 1, a negative temperature, more than
-    one greedy rollout, an entropy that is not positive, both a temperature and an entropy, a top-p
+    Raises ValueError for a name that metrics cannot carry, n or last_n < 1, a negative temperature,
+    more than one greedy rollout, an entropy that is not positive, both a temperature and an entropy, a top-p
     outside (0, 1], a negative top-k, or either of them beside temperature 0.
     """
 
@@ -37,6 +38,7 @@ class Evaluation:
     temperature: float | None = None
     entropy: float | None = None
     last_only: bool = False
+    last_n: int | None = None
     top_p: float = 1.0
     top_k: int = 0
 
@@ -44,12 +46,13 @@ class Evaluation:
         self._check_truncation()
         if not self.name or "/" in self.name:
             raise ValueError(f"evaluation name {self.name!r}: use a word without slashes")
-        if self.n < 1:
-            raise ValueError(f"evaluation {self.name}: n={self.n}, use at least 1")
-        if self.temperature == 0 and self.n > 1:
-            raise ValueError(
-                f"evaluation {self.name}: n={self.n} greedy rollouts are all alike, use n=1"
-            )
+        for name, n in (("n", self.n), ("last_n", self.n if self.last_n is None else self.last_n)):
+            if n < 1:
+                raise ValueError(f"evaluation {self.name}: {name}={n}, use at least 1")
+            if self.temperature == 0 and n > 1:
+                raise ValueError(
+                    f"evaluation {self.name}: {name}={n} greedy rollouts are all alike, use 1"
+                )
         if self.entropy is not None and not self.entropy > 0:
             raise ValueError(
                 f"evaluation {self.name}: entropy={self.entropy}, use more than 0 nats per token"
@@ -62,6 +65,10 @@ class Evaluation:
             raise ValueError(
                 f"evaluation {self.name}: give a temperature or an entropy to match, not both"
             )
+
+    def at_last(self) -> "Evaluation":
+        """What the last validation of a run samples."""
+        return self if self.last_n is None else replace(self, n=self.last_n)
 
     def _check_truncation(self) -> None:
         where = f"evaluation {self.name}"

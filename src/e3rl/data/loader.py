@@ -92,7 +92,7 @@ class PromptLoader:
             # Counted before the step is taken, since the checkpoint is written within the step.
             self.step += 1
             self._upcoming = batch.upcoming = self.peek() if self.lookahead else None
-            batch.born = time.monotonic()
+            batch.born, batch.born_cpu = time.monotonic(), time.process_time()
             yield batch
 
     def peek(self) -> RolloutBatch:

@@ -1,0 +1,76 @@
+"""A step disturbance, to see how a temperature rule answers it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from e3rl.batch import RolloutBatch
+from e3rl.callbacks.rollout import policy_of
+from e3rl.callbacks.slot import rollout_step
+
+
+class Disturbance(Callback):
+    """Makes the policy sharper at once: all its logits are multiplied by a factor.
+
+    What samples at temperature τ then does what sampled at τ/factor before, so a rule that held the
+    entropy has to find factor·τ. Done by the gain of the last normalisation, which logits are linear
+    in.
+
+    Args:
+        step: rollout step, the first that is sampled from the sharper policy.
+        factor: of all logits; below 1 it makes the policy flatter.
+
+    Raises:
+        ValueError: step < 1, a factor that is not positive; at the start, a policy whose last
+            normalisation is not `model.norm`.
+    """
+
+    def __init__(self, step: int, factor: float) -> None:
+        if step < 1:
+            raise ValueError(f"step={step}: use 1 or more, the steps before it are undisturbed")
+        if not factor > 0:
+            raise ValueError(f"factor={factor}: use a positive multiple of the logits")
+        self.step = step
+        self.factor = factor
+        self._done = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        last_norm(pl_module)
+        # A checkpoint is written at the end of a step, before the disturbance that follows it.
+        self._disturb(rollout_step(trainer) + 1, pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: RolloutBatch,
+        batch_idx: int,
+    ) -> None:
+        self._disturb(rollout_step(trainer) + 1, pl_module)
+
+    def _disturb(self, coming: int, pl_module: LightningModule) -> None:
+        if coming == self.step and not self._done:
+            with torch.no_grad():
+                last_norm(pl_module).mul_(self.factor)
+            self._done = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._done = bool(state_dict["done"])
+
+
+def last_norm(pl_module: LightningModule) -> torch.nn.Parameter:
+    """The gain (hidden,) of the last normalisation before the logits."""
+    body = getattr(policy_of(pl_module).model, "model", None)
+    weight = getattr(getattr(body, "norm", None), "weight", None)
+    if not isinstance(weight, torch.nn.Parameter):
+        raise ValueError(
+            "the disturbance scales model.norm of the policy, which this one does not have; "
+            "leave it out (callbacks=default)"
+        )
+    return weight
