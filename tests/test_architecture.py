@@ -33,7 +33,17 @@ FLOORS = (
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
     | {"update", "probe"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
-    {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "study", "sync"}
+    {
+        "train",
+        "evaluate",
+        "simulate",
+        "warm_start",
+        "report",
+        "preflight",
+        "record",
+        "study",
+        "sync",
+    }
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
     | {"evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"},
 )

@@ -1,74 +1,128 @@
-"""A recorded study: light copies, the control at equal entropy, both tables."""
+"""A study: tables in their places in the README, figures, and what is missing."""
 
-import json
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from e3rl import study
-from e3rl.analysis.runs import Run, by_arm, load_runs
-from e3rl.analysis.summary import arm_evaluations
-from e3rl.callbacks.pass_at_k import Counts
-from e3rl.ledger import read_rows
 
 ROOT = Path(__file__).parents[1]
-Arms = dict[str, list[Run]]
+README = """# A study
+
+<!-- table: at_equal_tokens -->
+old
+<!-- end -->
+
+Words that stay.
+
+<!-- table: reached -->
+<!-- end -->
+"""
+ASKED = {
+    "runs": "../runs",
+    "arms": ["grpo", "ts_an", "e3", "ts"],
+    "control": "grpo",
+    "figures": {"entropy": {}, "reaching": {"targets": [0.3]}},
+    "tables": {
+        "at_equal_tokens": {"kind": "comparison", "evaluations": ["t1"], "measures": ["pass@16"]},
+        "reached": {"kind": "reaching", "targets": [0.3], "axis": "tokens"},
+    },
+}
 
 
-@pytest.fixture(scope="module")
-def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
-    folder = recorded_runs["write_study"](tmp_path_factory.mktemp("study"), ["grpo", "ts_an", "e3"])
-    for file in folder.rglob("validation.jsonl"):  # as training leaves them: nothing is matched
-        rows = [row for row in read_rows(file) if row["name"] != "matched"]
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return by_arm(load_runs(folder))
+    recorded_runs["write_study"](tmp_path / "runs", ["grpo", "ts_an"])
+    recorded_runs["write_study"](tmp_path / "runs", ["e3"], seeds=(1,))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text(README)
+    return tmp_path / "mine"
 
 
-def test_arms_at_nearly_one_entropy_share_a_matched_control(arms: Arms) -> None:
-    names = study.entropies_to_match(arm_evaluations(arms), "grpo")
-    assert set(names) == {"matched ts_an"}  # E3 has the same entropy in the recorded runs
-    (found,) = [e for e in arm_evaluations(arms) if (e.arm, e.name) == ("ts_an", "live")]
-    assert names["matched ts_an"] == found.entropy
+def asked(folder: Path, **changed: Any) -> Path:
+    (folder / "study.yaml").write_text(yaml.safe_dump({**ASKED, **changed}))
+    return folder
 
 
-def test_arms_that_sample_at_one_need_no_control_of_another_entropy(arms: Arms) -> None:
-    assert study.entropies_to_match(arm_evaluations({"grpo": arms["grpo"]}), "e3") == {}
-
-
-def test_the_control_is_recorded_at_the_entropy_of_the_others_and_compared_there(
-    arms: Arms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_study_writes_tables_figures_and_what_is_missing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def sampled(run: Run, entropies: dict[str, float]) -> list[Counts]:
-        problems = [f"problem-{i}" for i in range(30)]
-        return [
-            Counts(name, 1.3, problems, ["x"] * 30, [16] * 30, [8] * 30, 1000 * entropy, 1000, 0)
-            for name, entropy in entropies.items()
-        ]
-
-    monkeypatch.setattr(study, "evaluate_at", sampled)
-    study.record(arms, tmp_path / "runs")
-    study.record_matched(arms, "grpo", tmp_path / "runs")
-    recorded = by_arm(load_runs(tmp_path / "runs"))
-    printed = study.tell(recorded, "grpo", tmp_path)
-    assert "matched ts_an" in printed
-    compared = pd.read_csv(tmp_path / "comparison.csv")
-    live = compared.query("arm == 'e3' and evaluation == 'live' and measure == 'pass@1'")
-    assert set(live["against"]) == {"grpo matched ts_an"}
-    (matched,) = [e for e in arm_evaluations(recorded) if e.name == "matched ts_an"]
-    assert (matched.arm, len(matched.seeds), matched.temperature) == ("grpo", 2, 1.3)
-    assert matched.by_seed(1).tolist() == [0.5, 0.5]
-    assert "P(better)" in (tmp_path / "comparison.md").read_text()
-    assert "grpo matched ts_an" in (tmp_path / "results.md").read_text()
+    study.main([str(asked(folder))])
+    text = (folder / "README.md").read_text()
+    assert "Words that stay." in text
+    assert "old" not in text
+    table = text.split("<!-- table: at_equal_tokens -->")[1].split("<!-- end -->")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| GRPO") or "E3" in line]
+    assert len(rows) == 3
+    assert all("pass@16" in row for row in rows)
+    assert "pass@1 |" not in table
+    recorded = pd.read_csv(folder / "results" / "reached.csv")
+    assert recorded["arm"].tolist() == ["grpo", "ts_an", "e3"]
+    assert {path.name for path in (folder / "figures").iterdir()} == {
+        "entropy.png",
+        "reaching.png",
+    }
+    printed = capsys.readouterr().out
+    assert "not run: ts" in printed
+    assert "1 of 2 seeds: e3" in printed
 
 
-def test_copies_hold_budgets_only_where_they_differ_and_no_paths(
-    arms: Arms, tmp_path: Path
+def test_made_again_it_is_the_same(folder: Path) -> None:
+    study.main([str(asked(folder))])
+    first = (folder / "README.md").read_text()
+    study.main([str(folder)])
+    assert (folder / "README.md").read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tabels": {}}, "must have `runs`, and else of"),
+        ({"tables": {"x": {"kind": "pie"}}}, "table kind 'pie' is none of comparison"),
+        ({"figures": {"pie": {}}}, r"no figures \['pie'\]; there are entropy"),
+        ({"control": "ts"}, "control='ts' has no recorded run"),
+        ({"tables": {"x": {"kind": "resources"}}}, "no lines <!-- table: x --> and <!-- end -->"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_written(
+    folder: Path, changed: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study.record(arms, tmp_path)
-    assert (tmp_path / "e3" / "seed-1" / "prompts.jsonl").is_file()
-    assert not (tmp_path / "grpo" / "seed-1" / "prompts.jsonl").exists()
-    number = read_rows(tmp_path / "e3" / "seed-2" / "metrics.jsonl")[-2]["policy/entropy"]
-    assert number == float(f"{number:.6g}")
+    with pytest.raises(SystemExit) as stopped:
+        study.main([str(asked(folder, **changed))])
+    assert stopped.value.code == 2
+    assert message.replace("\\", "") in capsys.readouterr().err
+    assert (folder / "README.md").read_text() == README
+
+
+def test_every_kind_of_table_and_figure_that_fits_the_runs_is_made(folder: Path) -> None:
+    fitting = set(study.FIGURES) - {"disturbance", "reaching"}
+    tables = {
+        "a": {"kind": "metric", "column": "rollout/all_wrong", "windows": {"all": [0, 0]}},
+        "b": {"kind": "resources"},
+        "c": {"kind": "power"},
+    }
+    for each in tables:
+        text = (folder / "README.md").read_text()
+        (folder / "README.md").write_text(f"{text}<!-- table: {each} -->\n<!-- end -->\n")
+    study.main([str(asked(folder, figures={name: {} for name in fitting}, tables=tables))])
+    assert {path.stem for path in (folder / "figures").iterdir()} == fitting
+    text = (folder / "README.md").read_text()
+    assert text.count("| GRPO ") + text.count("| grpo ") >= 2
+
+
+def test_the_studies_of_the_project_are_as_their_runs_are(tmp_path: Path) -> None:
+    found = sorted(ROOT.glob("experiments/*/study.yaml"))
+    assert found
+    for file in found:
+        item = study.read(file.parent)
+        text = (file.parent / "README.md").read_text()
+        for name in item.tables:
+            assert f"<!-- table: {name} -->" in text
+        for name in item.figures:
+            assert f"figures/{name}.png" in text
+            assert (file.parent / "figures" / f"{name}.png").is_file()

@@ -119,7 +119,11 @@ def test_a_plugin_that_is_there_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "count"), [("arms", 8), ("entropy_control", 20), ("budgets", 20), ("grid", 96)]
+    ("sweep", "count"),
+    [
+        *(("arms", 8), ("entropy_control", 20), ("budgets", 20), ("core", 40), ("grid", 96)),
+        *(("length", 6), ("gain_modes", 9)),
+    ],
 )
 def test_the_composed_sweeps_have_their_jobs(sweep: str, count: int) -> None:
     found = jobs(f"sweep={sweep}")
@@ -175,10 +179,12 @@ def test_a_foreign_start_method_is_put_back(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(chosen) == 1
 
 
-@pytest.mark.parametrize("sweep", ["entropy_control", "budgets", "grid"])
+@pytest.mark.parametrize("sweep", ["core", "grid", "length", "gain_modes"])
 def test_the_cells_of_a_composed_sweep_are_whole_and_arms_of_their_own(sweep: str) -> None:
     names = set()
-    cells = [job for job in jobs(f"sweep={sweep}") if "++seed=1" in job][::5]
+    cells = [job for job in jobs(f"sweep={sweep}") if "++seed=1" in job][
+        :: 5 if sweep == "grid" else 1
+    ]
     for cell in cells:
         cfg = composed(*cell, "paths.run_dir=x", "hydra.runtime.output_dir=x")
         HydraConfig.instance().set_config(cfg)

@@ -1,188 +1,221 @@
-"""Record a finished study: `python -m e3rl.study RUNS OUT [--control ARM]`.
+"""Tables and figures of a study: `python -m e3rl.study experiments/NAME...`.
 
-Reads every run below RUNS and writes to OUT: light copies of the runs (numbers to six digits), in
-which the control is also sampled at the entropy of the other arms; figures with seed bands; the
-table of arms with intervals over problems, and the one at equal cost with verdicts; and the
-control's run with its final weights, which later runs compare themselves with.
+A study is a folder with `study.yaml` and `README.md`. The former says which recorded runs and arms
+it is about and which tables and figures it wants:
+
+    runs: ../runs            # relative to the study
+    arms: [grpo, ts]         # all that there are, if left out
+    control: grpo            # that the others are compared with
+    figures:
+      entropy: {}            # by name, with arguments of the function
+    tables:
+      at_equal_tokens: {kind: comparison, ks: [1, 16], axis: tokens}
+
+Every table is written to `results/NAME.csv` and, as Markdown, into the README between the lines
+`<!-- table: NAME -->` and `<!-- end -->`; figures go to `figures/`. The words around them are the
+author's. Arms that are missing, or have fewer seeds than others, are told.
 """
 
 import argparse
-import json
-import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+import yaml
 from matplotlib.figure import Figure
 
+from e3rl.analysis import figures, study_figures
 from e3rl.analysis.comparison import compare_arms
-from e3rl.analysis.comparison_table import comparison_markdown
-from e3rl.analysis.evaluations import Evaluation
-from e3rl.analysis.figures import (
-    all_wrong_figure,
-    budget_figure,
-    entropy_figure,
-    pass_at_1_figure,
-    pass_at_k_figure,
-    response_figure,
-    reward_figure,
-    temperature_figure,
-)
+from e3rl.analysis.comparison_table import WORDS, comparison_cells
+from e3rl.analysis.metric_rows import metric_cells, metric_rows
+from e3rl.analysis.power_table import power_table
+from e3rl.analysis.reaching import costs_to_reach
+from e3rl.analysis.resource_rows import resource_rows
 from e3rl.analysis.runs import Run, by_arm, load_runs
-from e3rl.analysis.summary import arm_evaluations, arm_rows, render, to_markdown
-from e3rl.ledger import Ledger, read_rows
-from e3rl.running import quiet
+from e3rl.analysis.step_response import response_rows
+from e3rl.analysis.study_cells import frame_cells, reaching_cells, resource_cells, response_cells
+from e3rl.analysis.tables import Cells, as_markdown
+from e3rl.run_record import write_whole
 
-if TYPE_CHECKING:
-    from e3rl.callbacks.pass_at_k import Counts
+Arms = Mapping[str, Sequence[Run]]
+Made = tuple[pd.DataFrame, Cells]
 
-DIGITS = 6
-COPIED = ("config.yaml", "environment.json", "summary.json")
-LEDGERS = ("metrics", "validation", "prompts")
-FIGURES: dict[str, Callable[[Mapping[str, Sequence[Run]]], Figure]] = {
-    "entropy": entropy_figure,
-    "temperature": temperature_figure,
-    "reward": reward_figure,
-    "all_wrong": all_wrong_figure,
-    "budget": budget_figure,
-    "pass_at_k": pass_at_k_figure,
-    "pass_at_1": pass_at_1_figure,
-    "response": response_figure,
-}
-MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control
+KEYS = {"runs", "arms", "control", "figures", "tables"}
+BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
+LEFT = (*WORDS, "pass@1")  # columns of words
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Record a finished study.")
-    parser.add_argument("runs", type=Path, help="folder of finished runs")
-    parser.add_argument("out", type=Path, help="the study's folder in experiments/")
-    parser.add_argument("--control", default="grpo", help="arm that the others are compared with")
-    options = parser.parse_args()
-    quiet()
-    arms = by_arm(load_runs(options.runs))
-    if options.control not in arms:
-        parser.error(f"no run of the control {options.control!r}; there are {sorted(arms)}")
-    record(arms, options.out / "runs")
-    record_control(arms[options.control][0], options.out / "control")
-    draw(arms, options.out / "figures")
-    record_matched(arms, options.control, options.out / "runs")
-    print(tell(by_arm(load_runs(options.out / "runs")), options.control, options.out))
+class Study(NamedTuple):
+    """What `study.yaml` says, with its runs."""
+
+    folder: Path
+    arms: dict[str, list[Run]]
+    control: str | None
+    figures: dict[str, dict[str, Any]]
+    tables: dict[str, dict[str, Any]]
+    missing: list[str]
 
 
-def tell(arms: Mapping[str, Sequence[Run]], control: str, out: Path) -> str:
-    """Write both tables of the recorded runs; returns the one of all evaluations."""
-    rows = arm_rows(arm_evaluations(arms), control=control)
-    pd.DataFrame(rows).to_csv(out / "results.csv", index=False)
-    (out / "results.md").write_text(to_markdown(rows) + "\n")
-    compared = compare_arms(arms, control)
-    pd.DataFrame(compared).to_csv(out / "comparison.csv", index=False)
-    (out / "comparison.md").write_text(comparison_markdown(compared) + "\n")
-    return render(rows)
-
-
-def record(arms: Mapping[str, Sequence[Run]], out: Path) -> None:
-    """Light copies of all runs, `<arm>/seed-<seed>`; budgets only where they differ."""
-    for arm, runs in arms.items():
-        for run in runs:
-            uneven = run.prompts["n"].nunique() > 1
-            copy_run(run, out / arm / f"seed-{run.seed}", LEDGERS if uneven else LEDGERS[:2])
-
-
-def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
-    """The files that analyses read, replaced as a whole."""
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    root = str(run.config.get("paths", {}).get("root", ""))
-    for name in COPIED:
-        if (run.path / name).is_file():
-            text = (run.path / name).read_text()
-            (out / name).write_text(text.replace(root, ".") if root else text)
-    for name in ledgers:
-        rows = [shortened(row) for row in read_rows(run.path / f"{name}.jsonl")]
-        lines = (json.dumps(row, separators=(",", ":")) for row in rows)
-        (out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def shortened(value: Any) -> Any:
-    """Floats to `DIGITS` significant digits, in any nesting."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, list):
-        return [shortened(item) for item in value]
-    if isinstance(value, dict):
-        return {key: shortened(item) for key, item in value.items()}
-    return value
-
-
-def record_control(run: Run, out: Path) -> None:
-    """The control's run and its final policy (safetensors), for tables of later runs."""
-    from e3rl.checkpoint_files import newest_sound
-    from e3rl.evaluating import load_weights
-    from e3rl.policy import Policy
-
-    copy_run(run, out, LEDGERS[:2])
-    policy = Policy(**settings(run.config["policy"]))
-    load_weights(policy, newest_sound(run.path / "checkpoints"))
-    policy.save(out / "policy")
-
-
-def draw(arms: Mapping[str, Sequence[Run]], out: Path) -> None:
-    """One PNG per figure."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, figure in FIGURES.items():
-        figure(arms).savefig(out / f"{name}.png", dpi=150)
-
-
-def record_matched(arms: Mapping[str, Sequence[Run]], control: str, out: Path) -> None:
-    """Add to the control's recorded validation its final policy at the entropy of other arms."""
-    wanted = entropies_to_match(arm_evaluations(arms), control)
-    for run in arms[control] if wanted else ():
-        step = int(run.evaluations["rollout_step"].max())
-        with Ledger(out / control / f"seed-{run.seed}" / "validation.jsonl") as ledger:
-            for counts in evaluate_at(run, wanted):
-                ledger.append(shortened({"rollout_step": step, **vars(counts)}))
-
-
-def entropies_to_match(evaluations: Sequence[Evaluation], control: str) -> dict[str, float]:
-    """Entropies that arms have at a temperature of their own, by the name of an evaluation.
-
-    Arms whose entropies differ by less than `MATCH_WITHIN` share one.
-    """
-    names: dict[str, float] = {}
-    for item in evaluations:
-        own = item.name == "live" and item.arm != control
-        known = any(abs(item.entropy / h - 1) < MATCH_WITHIN for h in names.values())
-        if own and not known and abs(item.temperature - 1) > MATCH_WITHIN:
-            names[f"matched {item.arm}"] = item.entropy
-    return names
-
-
-def evaluate_at(run: Run, entropies: Mapping[str, float]) -> "list[Counts]":
-    """A finished run's final policy on its own validation problems, by evaluation name."""
-    from hydra.utils import instantiate
-
-    from e3rl.callbacks.validation_plan import Evaluation as Wanted
-    from e3rl.checkpoint_files import newest_sound
-    from e3rl.evaluating import evaluate_policy, load_weights
-    from e3rl.policy import Policy
-
-    policy = Policy(**settings(run.config["policy"]))
-    load_weights(policy, newest_sound(run.path / "checkpoints"))
-    return evaluate_policy(
-        policy,
-        instantiate(run.config["data"]["validation"], _convert_="all"),
-        [Wanted(name, n=16, entropy=entropy) for name, entropy in entropies.items()],
-        instantiate(run.config["engine"]),
-        instantiate(run.config["reward"]),
-        run.config["max_new_tokens"],
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make every table and figure of the given studies; print what is missing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m e3rl.study", description="Make the tables and figures of studies."
     )
+    parser.add_argument("studies", nargs="+", type=Path, help="folders with a study.yaml")
+    try:
+        for folder in parser.parse_args(arguments).studies:
+            study = read(folder)
+            make(study)
+            print("\n".join([f"{folder}: written", *study.missing]))
+    except (FileNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
 
 
-def settings(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments of a configuration node."""
-    return {key: value for key, value in node.items() if not key.startswith("_")}
+def read(folder: Path) -> Study:
+    """The study of a folder. Raises ValueError for unknown keys, tables, figures or control."""
+    asked = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
+    if not isinstance(asked, dict) or not {"runs"} <= asked.keys() <= KEYS:
+        raise ValueError(f"{folder / 'study.yaml'} must have `runs`, and else of {sorted(KEYS)}")
+    tables, drawn = asked.get("tables") or {}, asked.get("figures") or {}
+    for name, known in ((kind(t), TABLES) for t in tables.values()):
+        if name not in known:
+            raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
+    if unknown := drawn.keys() - FIGURES.keys():
+        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(FIGURES)}")
+    found = by_arm(load_runs(folder / asked["runs"]))
+    wanted = asked.get("arms") or list(found)
+    arms = {arm: found[arm] for arm in wanted if arm in found}
+    control = asked.get("control")
+    if control is not None and control not in arms:
+        raise ValueError(f"{folder}: control={control!r} has no recorded run")
+    return Study(folder, arms, control, drawn, tables, missing_runs(arms, wanted))
+
+
+def kind(table: Mapping[str, Any]) -> str:
+    return str(table.get("kind"))
+
+
+def missing_runs(arms: Arms, wanted: Sequence[str]) -> list[str]:
+    """Arms without a run, and those that have fewer seeds than another."""
+    lines = [f"not run: {arm}" for arm in wanted if arm not in arms]
+    most = max((len(runs) for runs in arms.values()), default=0)
+    few = {arm: len(runs) for arm, runs in arms.items() if len(runs) < most}
+    return [*lines, *(f"{n} of {most} seeds: {arm}" for arm, n in few.items())]
+
+
+def make(study: Study) -> None:
+    """Write results/, figures/ and the tables of the README."""
+    for sub in ("results", "figures"):
+        (study.folder / sub).mkdir(exist_ok=True)
+    readme = study.folder / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name, options in study.tables.items():
+        given = {key: value for key, value in options.items() if key != "kind"}
+        table, cells = TABLES[kind(options)](study.arms, study.control, **given)
+        table.to_csv(study.folder / "results" / f"{name}.csv", index=False, float_format="%.6g")
+        text = with_table(text, name, as_markdown(cells, LEFT))
+    write_whole(readme, text)
+    for name, options in study.figures.items():
+        drawn = FIGURES[name](study.arms, study.control, **options)
+        drawn.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    """The README with a table in its place. Raises ValueError where it has no place for it."""
+    begin = BEGIN.format(name)
+    head, found, rest = text.partition(begin)
+    _, ended, tail = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"README.md has no lines {begin} and {END} for the table to go between")
+    return f"{head}{begin}\n\n{table}\n\n{END}{tail}"
+
+
+def _comparison(
+    arms: Arms,
+    control: str | None,
+    evaluations: Sequence[str] = (),
+    measures: Sequence[str] = (),
+    **options: Any,
+) -> Made:
+    rows = compare_arms(arms, control, **options)
+    shown = [
+        row
+        for row in rows
+        if (not evaluations or row["evaluation"] in evaluations)
+        and (not measures or row["measure"] in measures)
+    ]
+    return pd.DataFrame(rows), comparison_cells(shown)
+
+
+def _metric(
+    arms: Arms,
+    control: str | None,
+    column: str,
+    windows: Mapping[str, Sequence[int]],
+    percent: bool = False,
+    digits: int = 1,
+) -> Made:
+    spans = {name: (int(start), int(stop)) for name, (start, stop) in windows.items()}
+    rows = metric_rows(arms, control, column, spans)
+    return pd.DataFrame(rows), metric_cells(rows, percent, digits)
+
+
+def _reaching(arms: Arms, control: str | None, **options: Any) -> Made:
+    rows = costs_to_reach(arms, control, **options)
+    return pd.DataFrame(rows), reaching_cells(rows)
+
+
+def _resources(arms: Arms, control: str | None) -> Made:
+    rows = resource_rows(arms)
+    return pd.DataFrame(rows), resource_cells(rows)
+
+
+def _response(arms: Arms, control: str | None) -> Made:
+    rows = response_rows(arms)
+    return pd.DataFrame(rows), response_cells(rows)
+
+
+def _power(arms: Arms, control: str | None, **options: Any) -> Made:
+    if control is None:
+        raise ValueError("a power table needs a control")
+    table = power_table(arms, control, **options)
+    note = "Shares of pass@1; detectable with 80 % power at the 5 % level; empty: no number does."
+    return table, frame_cells(table, note)
+
+
+TABLES: dict[str, Callable[..., Made]] = {
+    "comparison": _comparison,
+    "metric": _metric,
+    "reaching": _reaching,
+    "resources": _resources,
+    "response": _response,
+    "power": _power,
+}
+
+
+def _plain(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """A figure that compares with no control."""
+    return lambda arms, control, **options: draw(arms, **options)
+
+
+FIGURES: dict[str, Callable[..., Figure]] = {
+    "entropy": _plain(figures.entropy_figure),
+    "temperature": _plain(figures.temperature_figure),
+    "reward": _plain(figures.reward_figure),
+    "all_wrong": _plain(figures.all_wrong_figure),
+    "budget": _plain(figures.budget_figure),
+    "difficulty": _plain(figures.difficulty_figure),
+    "pass_at_k": _plain(figures.pass_at_k_figure),
+    "pass_at_1": _plain(figures.pass_at_1_figure),
+    "response": _plain(figures.response_figure),
+    "length": _plain(study_figures.length_figure),
+    "resources": _plain(study_figures.resource_figure),
+    "disturbance": _plain(study_figures.disturbance_figure),
+    "reaching": study_figures.reaching_figure,
+}
 
 
 if __name__ == "__main__":

@@ -96,3 +96,19 @@ def test_the_end_of_training_equals_the_last_evaluation(arms: dict[str, list[Run
     assert found.table.mean(axis=1).tolist() == pytest.approx(last.by_seed(4).tolist())
     assert found.temperature == last.temperature
     assert found.entropy == pytest.approx(last.entropy)
+
+
+def test_validations_with_fewer_rollouts_than_k_are_left_out() -> None:
+    run = made_up()
+    # 16 rollouts in the last validation only, all of the first problem's right.
+    last = run.problems["rollout_step"] == 2
+    run.problems.loc[last, "n"] = 16
+    run.problems.loc[last, "correct"] = [16, 4]
+    found = scores_at([run], "t1", 16, "tokens", 30)
+    assert found is not None
+    assert found.table.loc[1].tolist() == [1, 1]
+    assert scores_at([run], "t1", 16, "tokens", 30, whole=True) is None
+    four = scores_at([run], "t1", 4, "tokens", 20)  # half way between 10 and 30 tokens
+    assert four is not None
+    # pass@4 of 4 of 16: 1 - C(12,4)/C(16,4) = 1 - 495/1820.
+    assert four.table.loc[1].tolist() == pytest.approx([1, (1 + 1 - 495 / 1820) / 2])

@@ -14,6 +14,7 @@ from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.metrics import (
     RolloutMetrics,
     prompt_rows,
+    resources,
     rollout_metrics,
     sample_completions,
 )
@@ -76,6 +77,17 @@ def test_figures_are_summed_over_ranks_before_they_are_divided(
     assert row["rollout/accuracy"] == pytest.approx(1 / 2)
     assert row["rollout/accuracy_rollouts"] == pytest.approx(2 / 8)
     assert row["rollout/length"] == pytest.approx((2 * 2 + 6 * 4) / 8)
+
+
+def test_a_step_says_what_it_took_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = scored_batch(RAGGED)
+    batch.born_cpu = 10.0
+    monkeypatch.setattr(metrics_file.time, "process_time", lambda: 12.5)
+    row = resources(batch, torch.device("cpu"))
+    assert row["resources/cpu_s"] == 2.5
+    # This process holds torch, which is more than a tenth of a GiB, and has not used a tebibyte.
+    assert 0.1 < row["resources/memory_gib"] < 1024
+    assert "resources/gpu_memory_gib" not in row
 
 
 def test_rows_per_prompt_hold_counts_and_ranks() -> None:

@@ -268,6 +268,17 @@ def test_what_is_left_to_the_last_validation_appears_only_there(tmp_path: Path) 
     ]
 
 
+def test_the_last_validation_may_sample_more(tmp_path: Path) -> None:
+    often = Evaluation("t1", n=2, last_n=8, temperature=1.0)
+    stack = slots(pass_at_k=PassAtK([often], ks=[1, 2, 4, 8]))
+    fit = Fit(stack, tmp_path, epochs=2, validate_every=3)
+    fit.validate().fit()
+    rows = read_rows(tmp_path / "validation.jsonl")
+    assert [(row["rollout_step"], set(row["n"])) for row in rows] == [(0, {2}), (3, {2}), (6, {8})]
+    metrics_rows = [r for r in read_rows(tmp_path / "metrics.jsonl") if r["kind"] == "validation"]
+    assert ["val/t1/pass@8" in row for row in metrics_rows] == [False, False, True]
+
+
 def test_a_validation_without_evaluations_writes_no_row(tmp_path: Path) -> None:
     evaluations = [Evaluation("live", n=2, last_only=True)]
     stack = sampling(evaluations, ScriptedEngine(), metrics=None)

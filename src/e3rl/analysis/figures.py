@@ -36,45 +36,45 @@ def entropy_figure(arms: Arms, window: int | None = None, axis: str = "steps") -
     steps = _window(arms, window)
     single = _only_run(arms)
     if single is not None:
-        figure, (ax,) = _panels(1)
+        figure, (ax,) = panels(1)
         training_panels.entropy_of_run(ax, single, steps)
         return figure
-    figure, (left, right) = _panels(2, share_y=True)
+    figure, (left, right) = panels(2, share_y=True)
     training_panels.entropy_at_tau(left, arms, steps, axis)
     training_panels.entropy_at_one(right, arms, steps, axis)
     right.set_ylabel("")
-    _legend(figure, left, arms)
+    shared_legend(figure, left, arms)
     return figure
 
 
 @styled
 def temperature_figure(arms: Arms, axis: str = "steps") -> Figure:
     """Sampling temperature."""
-    figure, (ax,) = _panels(1)
+    figure, (ax,) = panels(1)
     training_panels.temperature(ax, arms, axis)
-    _legend(figure, ax, arms)
+    shared_legend(figure, ax, arms)
     return figure
 
 
 @styled
 def reward_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
     """Training accuracy as the mean over prompts; `window` steps are averaged."""
-    figure, (ax,) = _panels(1)
+    figure, (ax,) = panels(1)
     training_panels.accuracy(ax, arms, _window(arms, window), axis)
-    _legend(figure, ax, arms)
+    shared_legend(figure, ax, arms)
     return figure
 
 
 @styled
 def all_wrong_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
     """Share of prompts whose rollouts are all wrong; a single run shows all three outcomes."""
-    figure, (ax,) = _panels(1)
+    figure, (ax,) = panels(1)
     single = _only_run(arms)
     if single is not None:
         training_panels.outcomes_of_run(ax, single, _window(arms, window))
         return figure
     training_panels.all_wrong(ax, arms, _window(arms, window), axis)
-    _legend(figure, ax, arms)
+    shared_legend(figure, ax, arms)
     return figure
 
 
@@ -86,7 +86,7 @@ def budget_figure(arms: Arms) -> Figure:
     """
     uneven = {arm: runs for arm, runs in arms.items() if budget_panel.is_uneven(runs)}
     shown = uneven or dict(list(arms.items())[:1])
-    figure, axes = _panels(len(shown), columns=3, share_x=True)
+    figure, axes = panels(len(shown), columns=3, share_x=True)
     for ax, (arm, runs) in zip(axes, shown.items(), strict=True):
         budget_panel.budgets(ax, runs, f"Rollouts per prompt: {arm_label(arm)}")
     return figure
@@ -98,37 +98,37 @@ def pass_at_k_figure(arms: Arms) -> Figure:
     single = _only_run(arms)
     names = [name for name in evaluation_names(arms) if _has_groups(arms, name)]
     if single is not None or not names:
-        figure, (ax,) = _panels(1)
+        figure, (ax,) = panels(1)
         validation_panels.pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
         return figure
-    figure, axes = _panels(len(names), columns=3, share_y=True)
+    figure, axes = panels(len(names), columns=3, share_y=True)
     for ax, name in zip(axes, names, strict=True):
         validation_panels.pass_at_k_of_arms(ax, arms, name)
     for ax in axes[1:]:
         ax.set_ylabel("")
-    _legend(figure, axes[0], arms, INTERVALS)
+    shared_legend(figure, axes[0], arms, INTERVALS)
     return figure
 
 
 @styled
 def pass_at_1_figure(arms: Arms, name: str = "t1", axis: str = "steps") -> Figure:
     """pass@1 over training: arms at one temperature name, or all names of a single run."""
-    figure, (ax,) = _panels(1)
+    figure, (ax,) = panels(1)
     single = _only_run(arms)
     if single is not None:
         validation_panels.pass_at_1_of_run(ax, single)
         return figure
     validation_panels.pass_at_1_of_arms(ax, arms, name, axis)
-    _legend(figure, ax, arms, INTERVALS)
+    shared_legend(figure, ax, arms, INTERVALS)
     return figure
 
 
 @styled
 def difficulty_figure(arms: Arms) -> Figure:
     """Rollouts per prompt in the last epoch against the prompt's difficulty rank."""
-    figure, (ax,) = _panels(1)
+    figure, (ax,) = panels(1)
     budget_panel.by_difficulty(ax, arms)
-    _legend(figure, ax, arms)
+    shared_legend(figure, ax, arms)
     return figure
 
 
@@ -146,7 +146,7 @@ def response_figure(
     """
     shown = arms or {}
     level = response_panel.first_entropy(shown) if entropy is None else entropy
-    figure, (left, right) = _panels(2)
+    figure, (left, right) = panels(2)
     response_panel.entropy_scaling(left, shown, level, vocabularies)
     response_panel.next_temperature(right, shown, level, vocabularies)
     handles, labels = left.get_legend_handles_labels()
@@ -198,7 +198,7 @@ def save_figures(run_dir: str | Path) -> list[Path]:
     return paths
 
 
-def _panels(
+def panels(
     count: int, columns: int = 2, share_x: bool = False, share_y: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels in rows of `columns`."""
@@ -213,7 +213,7 @@ def _panels(
     return figure, axes[:count]
 
 
-def _legend(figure: Figure, ax: Axes, arms: Arms, bands: str = SEED_BANDS) -> None:
+def shared_legend(figure: Figure, ax: Axes, arms: Arms, bands: str = SEED_BANDS) -> None:
     """The legend of `ax` above the panels, and below them what lines and bands mean."""
     most = max(len(runs) for runs in arms.values())
     if most > 1:

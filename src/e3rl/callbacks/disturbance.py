@@ -14,9 +14,9 @@ from e3rl.callbacks.slot import rollout_step
 class Disturbance(Callback):
     """Makes the policy sharper at once: all its logits are multiplied by a factor.
 
-    What samples at temperature τ then does what sampled at τ/factor before, so a rule that held the
-    entropy has to find factor·τ. Done by the gain of the last normalisation, which logits are linear
-    in.
+    What samples at temperature τ then does what sampled at τ/factor before, so a rule that held
+    the entropy has to find factor·τ. Done by the gain of the last normalisation, in which logits
+    are linear.
 
     Args:
         step: rollout step, the first that is sampled from the sharper policy.

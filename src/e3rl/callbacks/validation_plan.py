@@ -29,8 +29,8 @@ class Evaluation:
         top_k: sample from this many likeliest tokens; 0 = all.
 
     Raises ValueError for a name that metrics cannot carry, n or last_n < 1, a negative temperature,
-    more than one greedy rollout, an entropy that is not positive, both a temperature and an entropy, a top-p
-    outside (0, 1], a negative top-k, or either of them beside temperature 0.
+    more than one greedy rollout, an entropy that is not positive, both a temperature and an
+    entropy, a top-p outside (0, 1], a negative top-k, or either of them beside temperature 0.
     """
 
     name: str

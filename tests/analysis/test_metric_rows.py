@@ -1,0 +1,73 @@
+"""Means of a metric over stretches of steps, and differences to a control."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from e3rl.analysis.metric_rows import metric_cells, metric_rows
+from e3rl.analysis.runs import Run
+
+
+def run_of(arm: str, seed: int, values: list[float]) -> Run:
+    train = pd.DataFrame({"rollout_step": range(len(values)), "rollout/all_wrong": values})
+    empty = pd.DataFrame()
+    return Run(Path("x"), arm, seed, {}, train, empty, empty, empty, empty, None)
+
+
+ARMS = {
+    "grpo": [run_of("grpo", 1, [0.5, 0.3, 0.2, 0.2]), run_of("grpo", 2, [0.5, 0.5, 0.2, 0.4])],
+    "budget": [
+        run_of("budget", 1, [0.5, 0.3, 0.1, 0.1]),
+        run_of("budget", 2, [0.5, 0.5, 0.1, 0.3]),
+    ],
+    "other": [
+        Run(
+            Path("x"),
+            "other",
+            1,
+            {},
+            pd.DataFrame({"rollout_step": [0]}),
+            *[pd.DataFrame()] * 4,
+            None,
+        )
+    ],
+}
+COLUMN = "rollout/all_wrong"
+
+
+def test_windows_are_steps_and_negative_ones_count_from_the_end() -> None:
+    rows = metric_rows(ARMS, None, COLUMN, {"start": (0, 2), "end": (-2, 0)})
+    found = {(row["arm"], row["window"]): row["value"] for row in rows}
+    assert found["grpo", "start"] == pytest.approx(0.45)
+    assert found["grpo", "end"] == pytest.approx(0.25)
+    assert found["budget", "end"] == pytest.approx(0.15)
+    assert not any(arm == "other" for arm, _ in found)
+
+
+def test_differences_are_paired_by_seed_and_step() -> None:
+    # Every step of every seed is .1 lower, so the interval of the difference has no width.
+    rows = metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)})
+    (row,) = [row for row in rows if row["arm"] == "budget"]
+    assert row["difference"] == pytest.approx(-0.1)
+    assert row["difference_low"] == pytest.approx(-0.1)
+    assert row["difference_high"] == pytest.approx(-0.1)
+    assert row["value_low"] < row["value"] < row["value_high"]
+    (control,) = [row for row in rows if row["arm"] == "grpo"]
+    assert control["difference"] is None
+    assert control["by_seed"] == pytest.approx([0.2, 0.3])
+
+
+def test_cells_have_two_columns_a_window() -> None:
+    cells = metric_cells(metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)}), percent=True)
+    assert cells.header == ["arm", "end %", "Δ end"]
+    assert cells.body[1][2] == "-10.0 [-10.0, -10.0]"
+    assert cells.body[0][2] == ""
+    assert "2 seeds" in cells.note
+
+
+def test_a_window_without_steps_and_an_unknown_control_are_errors() -> None:
+    with pytest.raises(ValueError, match="no steps from 9 to 12; it has 4"):
+        metric_rows(ARMS, None, COLUMN, {"late": (9, 12)})
+    with pytest.raises(ValueError, match="control='x' is no arm"):
+        metric_rows(ARMS, "x", COLUMN, {"all": (0, 4)})

@@ -1,0 +1,97 @@
+"""Cost to reach an accuracy: interpolation by hand, intervals that pair arms, what is never."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from e3rl.analysis.reaching import Course, costs_to_reach, first_reached, replicates
+from e3rl.analysis.runs import Run
+
+
+def run_of(arm: str, seed: int, curve: list[float], every: int = 10, cost: int = 100) -> Run:
+    """A run validated every `every` steps, each of which cost `cost` rollouts.
+
+    Ten problems with ten rollouts each; pass@1 of all of them is the curve.
+    """
+    steps = range(len(curve))
+    problems = pd.DataFrame(
+        {
+            "rollout_step": step * every,
+            "name": "t1",
+            "temperature": 1.0,
+            "problem_id": f"p{i}",
+            "source": "x",
+            "n": 10,
+            "correct": round(10 * curve[step]),
+        }
+        for step in steps
+        for i in range(10)
+    )
+    total = every * (len(curve) - 1)
+    train = pd.DataFrame(
+        {
+            "rollout_step": range(total),
+            "cost/rollouts": [cost * (step + 1.0) for step in range(total)],
+        }
+    )
+    empty = pd.DataFrame()
+    return Run(Path("x"), arm, seed, {}, train, empty, empty, problems, empty, None)
+
+
+def test_the_cost_is_where_the_curve_between_two_validations_is_at_the_target() -> None:
+    # .4 at 0 rollouts, .6 at 1000, .7 at 2000: .5 is reached at 500, .65 at 1500.
+    arms = {"grpo": [run_of("grpo", seed, [0.4, 0.6, 0.7]) for seed in (1, 2)]}
+    rows = costs_to_reach(arms, None, [0.5, 0.65, 0.4, 0.8], n_boot=20)
+    costs = {row["target"]: row["cost"] for row in rows}
+    assert costs[0.5] == pytest.approx(500, abs=1)
+    assert costs[0.65] == pytest.approx(1500, abs=1)
+    assert costs[0.4] == pytest.approx(0, abs=1e-6)
+    assert math.isinf(costs[0.8])
+
+
+def test_a_ratio_compares_with_the_control_and_does_not_exist_for_itself() -> None:
+    slow = [run_of("grpo", seed, [0.4, 0.5, 0.6]) for seed in (1, 2)]
+    fast = [run_of("ts", seed, [0.4, 0.6, 0.6]) for seed in (1, 2)]
+    rows = costs_to_reach({"grpo": slow, "ts": fast}, "grpo", [0.5], n_boot=50)
+    by_arm = {row["arm"]: row for row in rows}
+    assert by_arm["grpo"]["ratio"] is None
+    assert by_arm["ts"]["ratio"] == pytest.approx(0.5, abs=0.01)
+    # All problems are alike, so drawing them again changes nothing.
+    assert by_arm["ts"]["ratio_low"] == pytest.approx(0.5, abs=0.01)
+    assert by_arm["ts"]["ratio_high"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_where_neither_arm_gets_there_there_is_no_ratio() -> None:
+    arms = {arm: [run_of(arm, 1, [0.4, 0.5])] for arm in ("grpo", "ts")}
+    rows = costs_to_reach(arms, "grpo", [0.9], n_boot=5)
+    assert [row["ratio"] for row in rows] == [None, None]
+    assert all(math.isinf(row["cost"]) for row in rows)
+
+
+def test_replicates_are_means_over_the_drawn_seeds_and_problems() -> None:
+    rng = np.random.default_rng(0)
+    item = Course([1, 2, 3], ["a", "b"], rng.random((3, 4, 2)))
+    curves = replicates(item, 200)
+    np.testing.assert_allclose(curves[0], item.values.mean(axis=(0, 2)))
+    low, high = item.values.min(axis=(0, 2)), item.values.max(axis=(0, 2))
+    assert (curves >= low - 1e-12).all()
+    assert (curves <= high + 1e-12).all()
+    # Both arms draw alike.
+    np.testing.assert_array_equal(curves, replicates(item, 200))
+
+
+def test_the_first_crossing_counts() -> None:
+    points = np.array([0.0, 1.0, 2.0, 3.0])
+    curves = np.array([[0.1, 0.5, 0.3, 0.6], [0.1, 0.2, 0.2, 0.2]])
+    np.testing.assert_allclose(first_reached(curves, points, 0.4), [0.75, np.inf])
+
+
+def test_no_targets_and_a_control_without_validation_are_errors() -> None:
+    arms = {"grpo": [run_of("grpo", 1, [0.4, 0.5])]}
+    with pytest.raises(ValueError, match="targets is empty"):
+        costs_to_reach(arms, None, [])
+    with pytest.raises(ValueError, match="control='e3' has no evaluation t1"):
+        costs_to_reach(arms, "e3", [0.5])

@@ -1,0 +1,76 @@
+"""A step disturbance: where it acts, and that a resume neither loses nor repeats it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scripted import SEED, BarePolicy, Fit, ScriptedEngine, StubModule, slots
+
+from e3rl.callbacks.checkpoint import RunCheckpoint
+from e3rl.callbacks.disturbance import Disturbance
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.policy import Policy
+
+
+class NormPolicy(BarePolicy):
+    """A policy with nothing but a last normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = torch.nn.Module()
+        self.model.model = torch.nn.Module()
+        self.model.model.norm = torch.nn.Module()
+        self.model.model.norm.weight = torch.nn.Parameter(torch.ones(2))
+
+
+class Seeing(ScriptedEngine):
+    """Writes down the gain that every sync brings."""
+
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
+        super().sync(policy, version, temperature)
+        if not hasattr(self, "gains"):
+            self.gains: list[float] = []
+        self.gains.append(float(policy.model.model.norm.weight[0]))
+
+
+def fit(folder: Path, disturbance: Disturbance, resume: Path | None = None) -> Sequence[float]:
+    """Gains that six steps were sampled with, a checkpoint after each of them."""
+    engine = Seeing()
+    stack: dict[str, Any] = slots(
+        rollout=RolloutSampler(engine, 3, SEED),
+        checkpoint=RunCheckpoint(str(folder / "checkpoints"), every=1, keep=9),
+        disturbance=disturbance,
+    )
+    run = Fit(stack, folder, epochs=2)
+    run.module = StubModule(NormPolicy())
+    run.fit(resume)
+    return engine.gains
+
+
+def test_the_step_named_is_the_first_that_is_sampled_from_the_sharper_policy(
+    tmp_path: Path,
+) -> None:
+    assert fit(tmp_path, Disturbance(step=3, factor=2.0)) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("after", "gains"), [(2, [1, 2, 2, 2]), (3, [2, 2, 2]), (4, [2, 2])])
+def test_a_resumed_run_is_disturbed_once(tmp_path: Path, after: int, gains: list[float]) -> None:
+    fit(tmp_path / "first", Disturbance(step=3, factor=2.0))
+    (found,) = (tmp_path / "first" / "checkpoints").glob(f"*{after}.ckpt")
+    assert fit(tmp_path / "second", Disturbance(step=3, factor=2.0), found) == gains
+
+
+def test_a_policy_without_that_normalisation_is_refused_before_training(tmp_path: Path) -> None:
+    run = Fit(slots(disturbance=Disturbance(step=3, factor=2.0)), tmp_path)
+    run.module.policy.model = torch.nn.Linear(1, 1)  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="does not have; leave it out"):
+        run.fit()
+    assert run.engine.versions == []
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0, 2.0), (3, 0.0), (3, float("nan"))])
+def test_settings_that_disturb_nothing_are_errors(step: int, factor: float) -> None:
+    with pytest.raises(ValueError, match="use"):
+        Disturbance(step, factor)
