@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# The run matrix that the studies draw on, two jobs at a time. Each sweep says how many hours it
-# plans; finished jobs are skipped and broken ones go on, so call it again after an interruption.
-#   bash experiments/run_matrix.sh [SWEEP...]     default: core gain_modes grid_best length
+# The run matrix that all studies draw on, two jobs at a time, then its tables and figures. Every
+# sweep says first how many hours it plans. What is recorded in experiments/runs counts as finished
+# and broken jobs go on, so call it again after an interruption.
+#   bash experiments/run_matrix.sh [SWEEP...]     default: core gain_modes length grid
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 python=${PYTHON:-.venv/bin/python}
-sweeps=("${@:-core}")
+if [ $# -eq 0 ]; then set -- core gain_modes length grid; fi
 
-for sweep in "${sweeps[@]}"; do
-  $python -m e3rl.train -m sweep="$sweep" sweep.name=studies sweep.seconds_per_job=180 \
+mkdir -p sweeps/studies
+cp -rn experiments/runs/. sweeps/studies/
+for sweep in "$@"; do
+  $python -m e3rl.train -m sweep="$sweep" sweep.name=studies sweep.seconds_per_job=540 \
     hydra/launcher=local
+done
+$python -m e3rl.record sweeps/studies experiments
+for study in experiments/*/study.yaml; do
+  $python -m e3rl.study "$(dirname "$study")"
 done

@@ -24,7 +24,10 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
     folder = tmp_path_factory.mktemp("study")
     for arm in ("grpo", "ts_an", "e3"):
         for seed in (1, 2):
-            recorded_runs["write_run"](folder / f"seed-{seed}_experiment-{arm}", arm, seed)
+            run = folder / f"seed-{seed}_experiment-{arm}"
+            recorded_runs["write_run"](run, arm, seed)
+            (run / "checkpoints").mkdir()
+            (run / "checkpoints" / "step-000024.ckpt").touch()
     for file in folder.rglob("validation.jsonl"):  # as training leaves them: nothing is matched
         rows = [row for row in read_rows(file) if row["name"] != "matched"]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -106,6 +109,20 @@ def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(
     assert record.record(runs_of(arms), tmp_path) == []
     record.add_evaluations(arms, "grpo", tmp_path, n=32)
     assert sampled == []
+
+
+def test_a_run_whose_weights_are_gone_is_not_sampled(
+    arms: Arms,
+    tmp_path: Path,
+    sampled: list[tuple[str, int, str, bool]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record.record(runs_of(arms), tmp_path / "recorded")
+    copies = by_arm(load_runs(tmp_path / "recorded"))
+    record.add_evaluations(copies, "grpo", tmp_path / "recorded", n=32)
+    assert [call for call in sampled if call[3]] == []
+    printed = capsys.readouterr().out
+    assert "seed-1_experiment-e3: not sampled, its weights are gone: live" in printed
 
 
 def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from e3rl.analysis.evaluations import Evaluation
 from e3rl.analysis.runs import SUMMARY, Run, by_arm, load_run, load_runs
 from e3rl.analysis.summary import arm_evaluations
+from e3rl.checkpoint_files import checkpoints
 from e3rl.ledger import Ledger, read_rows
 from e3rl.running import quiet
 
@@ -139,7 +140,11 @@ def add_last(run: Run, folder: Path, wanted: Sequence["Wanted"], n: int) -> None
     """Sample the final policy in the ways that are not recorded yet, and append them."""
     step = int(run.evaluations["rollout_step"].max())
     lacking = [each for each in wanted if validated(folder, step, each.name, n) is None]
-    if lacking:
+    if lacking and not checkpoints(run.path / "checkpoints"):
+        print(
+            f"{folder.name}: not sampled, its weights are gone: {', '.join(each.name for each in lacking)}"
+        )
+    elif lacking:
         rows = [row_of(step, counts) for counts in sample(run, lacking)]
         append(folder, [shortened(row) for row in rows])
         print(f"{folder.name}: {', '.join(each.name for each in lacking)} with {n} rollouts")

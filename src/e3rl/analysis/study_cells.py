@@ -32,7 +32,8 @@ def reaching_cells(rows: Sequence[Row]) -> Cells:
     ]
     note = (
         f"Cost in {AXIS_UNITS[rows[0]['axis']]} until the mean curve first reaches the accuracy; "
-        "95 % intervals over seeds and problems. `never`: not at the cost that all runs reached."
+        "95 % intervals over seeds and problems. `never`: not at the cost that all runs reached; a "
+        "ratio of 0: the control never."
     )
     return without_empty_columns(texts, note)
 
