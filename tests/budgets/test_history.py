@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from e3rl.budgets.history import RewardHistory
+from e3rl.budgets.history import CountedRewards, RewardHistory, reward_sums
+from e3rl.budgets.keys import SharedIds, prompt_keys
 from e3rl.statistics.ranks import mid_ranks
 
 
@@ -108,3 +109,30 @@ def test_an_empty_history_has_an_empty_state() -> None:
     restored.load_state_dict(RewardHistory().state_dict())
     assert restored.state_dict() == {"rewards": {}, "rollouts": {}}
     assert restored.means() == {}
+
+
+def test_rewards_known_by_their_counts_are_those_of_arrays() -> None:
+    rewards = CountedRewards(np.array([2.0, 0.0, 0.0]), np.array([3, 0, 2]))
+    arrays = [np.array([1.0, 1.0, 0.0]), np.array([]), np.zeros(2)]
+    assert [x.tolist() for x in rewards] == [x.tolist() for x in arrays]
+    assert [x.tolist() for x in rewards[1:]] == [[], [0, 0]]
+    ids = ["a", "b", "c"]
+    counted, summed = reward_sums(ids, rewards), reward_sums(ids, arrays)
+    assert counted.rewards.tolist() == summed.rewards.tolist()
+    assert counted.rollouts.tolist() == summed.rollouts.tolist()
+    with pytest.raises(ValueError, match="2 prompts with 3 arrays"):
+        reward_sums(ids[:2], rewards)
+
+
+@pytest.mark.parametrize("right", [[3.0, 0.0], [-1.0, 0.0], [1.0]])
+def test_more_right_rollouts_than_there_are_are_refused(right: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"of rollouts=\[2, 2\]"):
+        CountedRewards(np.array(right), np.array([2, 2]))
+
+
+def test_shared_ids_have_the_keys_of_their_step() -> None:
+    ids = ["a", "b", "c"]
+    shared = SharedIds(ids)
+    for seed, step in [(1, 0), (1, 5), (2, 5), (1, 0)]:
+        assert prompt_keys(seed, step, shared).tolist() == prompt_keys(seed, step, ids).tolist()
+    assert prompt_keys(1, 0, shared) is prompt_keys(1, 0, shared)

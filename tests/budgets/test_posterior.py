@@ -23,3 +23,16 @@ def test_reward_variance_agrees_with_draws() -> None:
 def test_a_prior_that_is_no_distribution_is_refused(prior: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="prior="):
         check_prior(prior)  # type: ignore[arg-type]
+
+
+def test_distinct_beliefs_are_numbered() -> None:
+    a, b = np.array([1.0, 2.0, 1.0, 2.0, 1.0]), np.array([3.0, 3.0, 4.0, 3.0, 3.0])
+    distinct, kinds = BetaPosterior(a, b).distinct()
+    assert sorted(zip(distinct.a.tolist(), distinct.b.tolist(), strict=True)) == [
+        (1, 3),
+        (1, 4),
+        (2, 3),
+    ]
+    assert distinct.a[kinds].tolist() == a.tolist()
+    assert distinct.b[kinds].tolist() == b.tolist()
+    assert BetaPosterior(a[:0], b[:0]).distinct()[1].size == 0

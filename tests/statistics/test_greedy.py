@@ -50,6 +50,19 @@ def test_the_counts_are_those_of_buying_one_by_one(problem):
     assert counts.tolist() == bought_one_by_one(table, total, low, high, keys)
 
 
+@given(problems(), st.data())
+@settings(deadline=None, max_examples=200)
+def test_prompts_of_a_kind_get_what_they_would_get_one_by_one(problem, data):
+    table, _, low, high, keys = problem
+    n, kinds = len(keys), data.draw(st.integers(1, len(keys)))
+    others = st.lists(st.integers(0, kinds - 1), min_size=n - kinds, max_size=n - kinds)
+    kind = np.array(data.draw(st.permutations([*range(kinds), *data.draw(others)])))
+    low, high = low[kind], high[kind]
+    total = data.draw(st.integers(int(low.sum()), int(high.sum())))
+    counts = greedy_marginal_gain(lambda i, n: table[i, n], total, low, high, keys, kinds=kind)
+    assert counts.tolist() == bought_one_by_one(table[kind], total, low, high, keys)
+
+
 def bought_within_budget(table, budget, low, high, keys, costs):
     """The best gain per cost, again and again, until the next one is too dear."""
     counts = low.tolist()

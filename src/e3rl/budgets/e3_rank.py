@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -93,7 +94,8 @@ class E3Rank:
         if update != self._update:
             self._refresh(update)
         n_min, n_max = self.bounds(total, len(prompt_ids), update)
-        ranks = np.array([self._ranks.get(prompt_id, np.nan) for prompt_id in prompt_ids])
+        known = map(self._ranks.get, prompt_ids, repeat(np.nan))
+        ranks = np.fromiter(known, dtype=np.float64, count=len(prompt_ids))
         counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
         unsolved = counts[self._history.of(prompt_ids).never_solved].sum()
         figures = allocation_metrics(counts, n_min, n_max) | {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,40 @@ class Counted:
     def posterior(self, prior: tuple[float, float]) -> BetaPosterior:
         """Beliefs about the pass rates; the prior (a₀, b₀) itself for prompts never seen."""
         return BetaPosterior(prior[0] + self.rewards, prior[1] + self.rollouts - self.rewards)
+
+
+class CountedRewards(Sequence[NDArray[np.float64]]):
+    """The 0/1 rewards of B prompts, known by their counts; arrays, right ones first, on demand.
+
+    Where nobody asks for the single rewards, as in a simulation, there are none.
+
+    Args:
+        right: (B,) right rollouts.
+        rollouts: (B,) all of them.
+    """
+
+    def __init__(self, right: NDArray[np.float64], rollouts: NDArray[np.int64]) -> None:
+        if right.shape != rollouts.shape or not ((right >= 0) & (right <= rollouts)).all():
+            raise ValueError(
+                f"right={right[:8].tolist()} ... of rollouts={rollouts[:8].tolist()} ...: every "
+                "prompt needs 0 to as many right ones as it has rollouts"
+            )
+        self.sums = Counted(right.astype(np.float64), rollouts.astype(np.float64))
+
+    def __len__(self) -> int:
+        return self.sums.rollouts.size
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[np.float64]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[NDArray[np.float64]]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> NDArray[np.float64] | Sequence[NDArray[np.float64]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        n, right = int(self.sums.rollouts[index]), int(self.sums.rewards[index])
+        return (np.arange(n) < right).astype(np.float64)
 
 
 class RewardHistory:
@@ -72,10 +106,13 @@ class RewardHistory:
         visited = visits.rollouts > 0
         ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
         rows = self._rows(ids)
-        unseen = np.flatnonzero(rows < 0).tolist()
-        fresh = dict.fromkeys(ids[i] for i in unseen)  # once each, in order
-        self._row.update(zip(fresh, count(len(self)), strict=False))
-        rows[unseen] = [self._row[ids[i]] for i in unseen]
+        if (unseen := np.flatnonzero(rows < 0)).size:
+            new = [ids[i] for i in unseen.tolist()]
+            known, fresh = len(self), dict.fromkeys(new)  # once each, in order
+            self._row.update(zip(fresh, count(known), strict=False))
+            rows[unseen] = np.arange(known, known + len(new))
+            if len(fresh) < len(new):
+                rows[unseen] = [self._row[prompt_id] for prompt_id in new]
         self._add(rows, np.stack([visits.rewards, visits.rollouts])[:, visited])
 
     def _rows(self, prompt_ids: Sequence[str]) -> NDArray[np.int64]:
@@ -92,10 +129,13 @@ class RewardHistory:
             room = np.zeros((2, max(missing, self._counts.shape[1])))
             self._counts = np.concatenate([self._counts, room], axis=1)
         while rows.size:  # a second time only where a prompt occurs twice: one visit after another
-            _, first = np.unique(rows, return_index=True)
+            position = np.arange(rows.size)
+            earliest = np.empty(len(self), dtype=np.int64)
+            earliest[rows[::-1]] = position[::-1]
+            first = earliest[rows] == position
             now = rows[first]
             self._counts[:, now] = self.decay * self._counts[:, now] + visits[:, first]
-            rows, visits = np.delete(rows, first), np.delete(visits, first, axis=1)
+            rows, visits = rows[~first], visits[:, ~first]
 
     def means(self, prior: tuple[float, float] = (0.0, 0.0)) -> dict[str, float]:
         """Mean of every prompt seen; with a Beta prior, the mean of its posterior."""
@@ -112,13 +152,15 @@ class RewardHistory:
 
     def ranks(self, counted: Counted) -> NDArray[np.float64]:
         """(B,) difficulty ranks by mean reward among all prompts seen so far, NaN if unseen."""
-        means = np.sort(self._counts[0, : len(self)] / self._counts[1, : len(self)])
+        means = self._counts[0, : len(self)] / self._counts[1, : len(self)]
+        values, prompts = np.unique(means, return_counts=True)
+        not_better = np.concatenate([[0], np.cumsum(prompts)])
         seen = counted.rollouts > 0
         own = counted.rewards[seen] / counted.rollouts[seen]
-        better = means.size - np.searchsorted(means, own, "right")
-        as_good = means.size - np.searchsorted(means, own, "left") - better
+        as_bad = not_better[np.searchsorted(values, own, "right")]
+        worse = not_better[np.searchsorted(values, own, "left")]
         ranks = np.full(seen.size, np.nan)
-        ranks[seen] = (better + (as_good - 1) / 2) / max(means.size, 1)
+        ranks[seen] = (means.size - as_bad + (as_bad - worse - 1) / 2) / max(means.size, 1)
         return ranks
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,6 +188,8 @@ def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]
     """
     if len(prompt_ids) != len(rewards):
         raise ValueError(f"{len(prompt_ids)} prompts with {len(rewards)} arrays of rewards")
+    if isinstance(rewards, CountedRewards):
+        return rewards.sums
     sizes = np.fromiter(map(len, rewards), dtype=np.int64, count=len(rewards))
     sums = np.zeros(sizes.size)
     if sizes.any():

@@ -12,7 +12,7 @@ from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.rounds import Rounds
 from e3rl.budgets.utility import UtilityBudget
 from e3rl.statistics.apportion import Counts, Reals
-from e3rl.statistics.greedy import Gains, greedy_marginal_gain
+from e3rl.statistics.greedy import Gains
 
 
 class Hora(UtilityBudget):
@@ -86,10 +86,13 @@ class Hora(UtilityBudget):
                 return np.full(n, self.n_low, dtype=np.int64)
             if plan.rounds > 1:
                 return np.zeros_like(rollouts)
-            missed = BetaPosterior(posterior.a, posterior.b + rollouts)
-            room = np.where(right == 0, self.n_high - rollouts, 0)
-            left = min(left, int(room.sum()))
-            return greedy_marginal_gain(self.gains(missed), left, 0, room, keys)
+            unhit = np.flatnonzero(right == 0)
+            missed = BetaPosterior(posterior.a[unhit], posterior.b[unhit] + self.n_low)
+            room = self.n_high - self.n_low
+            counts = np.zeros_like(rollouts)
+            left = min(left, room * unhit.size)
+            counts[unhit] = self.split(missed, left, (0, room), keys[unhit])
+            return counts
 
         plan = Rounds(total, more, (self.n_low, self.n_high))
         return Allocation(plan, self._history.ranks(known))

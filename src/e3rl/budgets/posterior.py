@@ -39,6 +39,14 @@ class BetaPosterior:
         total = self.a + self.b
         return self.a * self.b / (total * (total + 1))
 
+    def distinct(self) -> tuple["BetaPosterior", NDArray[np.int64]]:
+        """The K different beliefs, and the number of its own (B,) for every prompt."""
+        _, a = np.unique(self.a, return_inverse=True)
+        _, b = np.unique(self.b, return_inverse=True)
+        pair = a * (b.max(initial=0) + 1) + b
+        _, first, kinds = np.unique(pair, return_index=True, return_inverse=True)
+        return BetaPosterior(self.a[first], self.b[first]), kinds
+
 
 def check_prior(prior: tuple[float, float]) -> tuple[float, float]:
     """The prior (a₀, b₀) as floats; ValueError where it is no proper Beta distribution."""

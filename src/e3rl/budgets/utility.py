@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from e3rl.budgets.base import Allocation, Traits
 from e3rl.budgets.believing import BelievingBudget
@@ -12,7 +13,7 @@ from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.state import require_keys
-from e3rl.statistics.apportion import Reals
+from e3rl.statistics.apportion import Counts, Reals
 from e3rl.statistics.greedy import Gains, greedy_marginal_gain
 
 
@@ -66,15 +67,29 @@ class UtilityBudget(BelievingBudget):
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
         """Plan of a step; raises ValueError where the bounds cannot hold `total`."""
         known = self._history.of(prompt_ids)
-        gains = self.gains(known.posterior(self.prior))
+        posterior = known.posterior(self.prior)
         keys = prompt_keys(self.seed, step, prompt_ids)
         costs = self.expected_tokens(prompt_ids)
-        counts = greedy_marginal_gain(gains, total, self.n_low, self.n_high, keys, costs)
+        counts = self.split(posterior, total, (self.n_low, self.n_high), keys, costs)
         paid = {}
         if costs is not None:
             cap = float(total * costs.mean())
             paid = {"token_cap": cap, "tokens_share": float(counts @ costs / cap)}
         return self.allocation(known, counts, self.n_low, self.n_high, **paid)
+
+    def split(
+        self,
+        posterior: BetaPosterior,
+        total: int,
+        bounds: tuple[int, int],
+        keys: NDArray[np.uint64],
+        costs: Reals | None = None,
+    ) -> Counts:
+        """The best counts (B,); prompts that are believed alike are looked at as one."""
+        if costs is not None:
+            return greedy_marginal_gain(self.gains(posterior), total, *bounds, keys, costs)
+        distinct, kinds = posterior.distinct()
+        return greedy_marginal_gain(self.gains(distinct), total, *bounds, keys, kinds=kinds)
 
     def expected_tokens(self, prompt_ids: Sequence[str]) -> Reals | None:
         """(B,) expected tokens of a completion, of the mean prompt where unseen; None if free."""

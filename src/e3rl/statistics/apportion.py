@@ -52,6 +52,8 @@ def water_fill(
     capacity, extra = high - low, total - int(low.sum())
     if extra == 0:
         return low
+    if extra == capacity.sum():
+        return high
     order = np.lexsort((key, high, low, weight))
     shares = np.empty_like(weight)
     shares[order] = _shares(weight[order], capacity[order].astype(np.float64), float(extra))
@@ -115,6 +117,8 @@ def _largest_remainder(
 ) -> Counts:
     """Whole numbers next to `shares` with sum `extra`: +1 by falling fractional part."""
     counts = np.floor(shares + SNAP).astype(np.int64)
+    if counts.sum() == extra:
+        return counts
     fraction = np.round(shares - counts, 9)
     order = np.lexsort((keys, -fraction))
     below_cap = order[counts[order] < capacity[order]]

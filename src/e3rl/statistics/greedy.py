@@ -18,6 +18,7 @@ def greedy_marginal_gain(
     n_max: Bound,
     keys: ArrayLike,
     costs: ArrayLike | None = None,
+    kinds: Counts | None = None,
 ) -> Counts:
     """Counts that maximise Σ Uᵢ(nᵢ) for concave utilities Uᵢ, as if always buying the best next.
 
@@ -34,15 +35,20 @@ def greedy_marginal_gain(
     the best next is that of the largest gain per cost, and the first that is too dear ends it:
     what is left is less than one rollout, and the value is best for what was spent.
 
+    Where many prompts are alike, `kinds` says so, and the gains are those of K kinds: they get the
+    same counts, but for the last rollouts, which the keys give out.
+
     Args:
-        gains: `gains(i, n)` = Uᵢ(n + 1) - Uᵢ(n) for arrays of prompts i and counts n, the value of
-            going from n to n + 1.
+        gains: `gains(i, n)` = Uᵢ(n + 1) - Uᵢ(n) for arrays of prompts (of kinds, where they are
+            given) i and counts n, the value of going from n to n + 1.
         total: rollouts to give out.
         n_min: scalar or (B,) whole numbers, hard lower bound.
         n_max: scalar or (B,) whole numbers, hard upper bound.
         keys: (B,) uint64, a distinct hash per prompt; of equal gains the smaller key wins, and
             takes all of them that it has.
         costs: (B,) > 0, of one rollout of each prompt; None where all cost the same.
+        kinds: (B,) whole numbers from 0 to K - 1, none left out; prompts of a kind have equal
+            gains, bounds and costs.
 
     Returns:
         (B,) int64, n_min <= nᵢ <= n_max, Σ = total without costs.
@@ -54,15 +60,29 @@ def greedy_marginal_gain(
     key = np.asarray(keys, dtype=np.uint64)
     low, high = whole_bounds(n_min, n_max, key.size, total)
     gain = _numbers(gains)
+    kind = np.arange(key.size) if kinds is None else kinds
+    size = np.bincount(kind)
+    some = np.empty(size.size, dtype=np.int64)  # a prompt of every kind
+    some[kind] = np.arange(key.size)
     if costs is None:
-        return _bought(gain, np.ones(key.size), float(total - low.sum()), low, high, key)
-    cost = _positive(costs)
-    left = float(total * cost.mean() - (low * cost).sum())
-    if left < -SNAP * total * cost.mean():
-        raise ValueError(
-            f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
-        )
-    return _bought(lambda i, n: gain(i, n) / cost[i], cost, left, low, high, key)
+        cost, left, value = np.ones(key.size), float(total - low.sum()), gain
+    else:
+        cost = _positive(costs)
+        left = float(total * cost.mean() - (low * cost).sum())
+        value = _per_cost(gain, cost[some])
+        if left < -SNAP * total * cost.mean():
+            raise ValueError(
+                f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
+            )
+    bought, room, left = _bought(value, size * cost[some], left, low[some], high[some])
+    counts = bought[kind]
+    tied = np.flatnonzero(room[kind])
+    counts[tied] += _by_key(room[kind[tied]], left, key[tied], cost[tied])
+    return counts
+
+
+def _per_cost(gain: Gains, cost: Reals) -> Gains:
+    return lambda i, n: gain(i, n) / cost[i]
 
 
 def _positive(costs: ArrayLike) -> Reals:
@@ -73,9 +93,11 @@ def _positive(costs: ArrayLike) -> Reals:
 
 
 def _bought(
-    gain: Gains, cost: Reals, left: float, low: Counts, high: Counts, key: NDArray[np.uint64]
-) -> Counts:
-    """`low` and what `left` buys, in the order of falling gains."""
+    gain: Gains, cost: Reals, left: float, low: Counts, high: Counts
+) -> tuple[Counts, Counts, float]:
+    """`low` and what `left` buys, in the order of falling gains, up to the first that are equal and
+    not all affordable; then how many each has of those, and what is left for them."""
+    room = np.zeros_like(low)
     while left > 0 and (rows := np.flatnonzero(low < high)).size:  # low <= result <= high
         price = cost[rows]
         middle = (low[rows] + high[rows]) // 2
@@ -91,11 +113,11 @@ def _bought(
         not_below = _end(gain, np.greater_equal, level, rows, start, high[rows])
         spent = float(((not_below - low[rows]) * price).sum())
         if spent > left:
-            low[rows] = above + _by_key(not_below - above, left - dearer, key[rows], price)
-            break
+            low[rows], room[rows] = above, not_below - above
+            return low, room, left - dearer
         low[rows] = not_below
         left -= spent
-    return low
+    return low, room, left
 
 
 def _numbers(gains: Gains) -> Gains:
