@@ -19,7 +19,7 @@ from rich.table import Table
 
 from e3rl.configuration import conf_dir, register_resolvers
 from e3rl.simulator.figures import by_pass_rate, figures, histogram
-from e3rl.simulator.replay import replay
+from e3rl.simulator.replay import Course, replay
 from e3rl.simulator.table import PassRateTable, generated_table, recorded_table
 
 register_resolvers()
@@ -59,12 +59,12 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
 
     started = time.monotonic()
     table = build_table(cfg)
+    course = Course(table, cfg.prompts_per_step, cfg.seed)
     rows: list[dict[str, Any]] = []
     detail: dict[str, list[dict[str, Any]]] = {"by_pass_rate": [], "histogram": []}
     for name, node in cfg.budgets.items():
         budget = instantiate(node, _convert_="all")
-        setting = (cfg.prompts_per_step, cfg.rollouts_per_prompt, cfg.epochs, cfg.seed)
-        for passage in replay(budget, table, *setting):
+        for passage in replay(budget, course, cfg.rollouts_per_prompt, cfg.epochs):
             head = {"budget": name, "epoch": passage.epoch}
             rows.append(head | figures(passage, cfg.rollouts_per_prompt))
             detail["by_pass_rate"] += [head | row for row in by_pass_rate(passage)]

@@ -7,7 +7,7 @@ from e3rl.budgets.base import Allocation
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
-from e3rl.simulator.replay import Passage, SimulatedStep, replay
+from e3rl.simulator.replay import Course, Passage, SimulatedStep, replay
 from e3rl.simulator.table import PassRateTable, generated_table
 
 ENDS = PassRateTable([f"p{i}" for i in range(6)], np.array([0.0, 1.0, 0.0, 1.0, 0.0, 1.0]))
@@ -31,7 +31,7 @@ class Recorded(Uniform):
 
 def test_a_rule_is_asked_and_told_as_in_training() -> None:
     rule = Recorded()
-    passes = list(replay(rule, ENDS, prompts_per_step=2, rollouts_per_prompt=3, epochs=2, seed=1))
+    passes = list(replay(rule, Course(ENDS, 2, seed=1), rollouts_per_prompt=3, epochs=2))
     assert [asked[1:] for asked in rule.asked] == [
         (6, step, epoch) for step, epoch in enumerate([0, 0, 0, 1, 1, 1])
     ]
@@ -48,7 +48,7 @@ def test_a_rule_is_asked_and_told_as_in_training() -> None:
 
 
 def test_what_does_not_fill_a_step_is_left_out_of_a_pass() -> None:
-    found = next(replay(Uniform(), ENDS, 4, 2, epochs=1))
+    found = next(replay(Uniform(), Course(ENDS, 4), 2, epochs=1))
     assert sorted(found.rollouts.tolist()) == [0, 0, 2, 2, 2, 2]
     assert found.cap == 8
 
@@ -56,28 +56,29 @@ def test_what_does_not_fill_a_step_is_left_out_of_a_pass() -> None:
 def test_all_rules_see_the_same_prompts_in_the_same_steps() -> None:
     table = generated_table(64, seed=1)
     one, other = Recorded(), Recorded()
-    list(replay(one, table, 8, 4, epochs=2, seed=5))
-    list(replay(other, table, 8, 8, epochs=2, seed=5))
+    course = Course(table, 8, seed=5)
+    list(replay(one, course, 4, epochs=2))
+    list(replay(other, course, 8, epochs=2))
     assert [x[0] for x in one.asked] == [x[0] for x in other.asked]
 
 
 def test_rewards_are_drawn_at_the_pass_rates() -> None:
     table = PassRateTable([f"p{i}" for i in range(400)], np.full(400, 0.3))
-    found = next(replay(Uniform(), table, 400, 100, epochs=1))
+    found = next(replay(Uniform(), Course(table, 400), 100, epochs=1))
     assert found.right.sum() / found.rollouts.sum() == pytest.approx(0.3, abs=0.01)
     assert found.right.var() == pytest.approx(100 * 0.3 * 0.7, rel=0.25)
 
 
 def test_rounds_see_what_earlier_rounds_earned() -> None:
     rule = Sequential("positive", per_round=2, max_rounds=3)
-    found = next(replay(rule, ENDS, 6, 6, epochs=1))
+    found = next(replay(rule, Course(ENDS, 6), 6, epochs=1))
     assert found.rollouts.tolist() == [6, 2, 6, 2, 6, 2]
     assert found.cap == 36
 
 
 def test_first_solved_counts_prompts_sampled_in_vain_before() -> None:
     table = PassRateTable([f"p{i}" for i in range(200)], np.full(200, 0.05))
-    first, second = replay(Uniform(), table, 200, 8, epochs=2, seed=3)
+    first, second = replay(Uniform(), Course(table, 200, seed=3), 8, epochs=2)
     assert first.first_solved == 0
     assert second.first_solved == int(((first.right == 0) & (second.right > 0)).sum()) > 0
 
@@ -86,7 +87,7 @@ def test_a_replay_is_repeatable() -> None:
     table = generated_table(64, seed=1)
 
     def run() -> list[Passage]:
-        return list(replay(E3Rank(), table, 16, 8, epochs=3, seed=2))
+        return list(replay(E3Rank(), Course(table, 16, seed=2), 8, epochs=3))
 
     for one, other in zip(run(), run(), strict=True):
         assert one.rollouts.tolist() == other.rollouts.tolist()
@@ -105,4 +106,4 @@ def test_rewards_of_a_step_are_as_many_and_as_right_as_counted() -> None:
 @pytest.mark.parametrize("size", [0, 7])
 def test_a_step_larger_than_the_table_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"prompts_per_step={size} for a table of 6"):
-        next(replay(Uniform(), ENDS, size, 8, epochs=1))
+        Course(ENDS, size)

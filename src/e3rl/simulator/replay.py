@@ -1,13 +1,15 @@
 """Passes of a budget rule over a table of pass rates: what training would do, rewards drawn."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.base import Budget, StepPlan
+from e3rl.budgets.history import CountedRewards
+from e3rl.budgets.keys import SharedIds
 from e3rl.seeds import derive_seed
 from e3rl.simulator.table import PassRateTable
 
@@ -45,60 +47,78 @@ class SimulatedStep:
         self.rollouts = self.rollouts + counts
         self.right = self.right + self._generator.binomial(counts, self.rates)
 
-    def rewards(self) -> list[Reals]:
-        """B arrays of 0/1 rewards, right ones first."""
-        ends = np.cumsum(self.rollouts)
-        position = np.arange(ends[-1]) - np.repeat(ends - self.rollouts, self.rollouts)
-        flat = (position < np.repeat(self.right, self.rollouts)).astype(np.float64)
-        starts = (ends - self.rollouts).tolist()
-        return [flat[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+    def rewards(self) -> CountedRewards:
+        """0/1 rewards of every prompt."""
+        return CountedRewards(self.right, self.rollouts)
 
 
-def replay(
-    budget: Budget,
-    table: PassRateTable,
-    prompts_per_step: int,
-    rollouts_per_prompt: int,
-    epochs: int,
-    seed: int = 0,
-) -> Iterator[Passage]:
-    """Take `budget` through `epochs` passes over the table, step by step as training would.
+class Course:
+    """The steps of passes over a table, the same for every rule, and made once for all of them.
 
-    Prompts come in an order that depends on the seed and the pass alone, so that all rules see
-    the same steps; like the loader, a pass leaves out what does not fill a step.
+    Prompts come in an order that depends on the seed and the pass alone; like the loader, a pass
+    leaves out what does not fill a step.
 
     Raises ValueError where a step is larger than the table.
     """
-    if not 1 <= prompts_per_step <= len(table):
-        raise ValueError(
-            f"prompts_per_step={prompts_per_step} for a table of {len(table)} prompts: use 1 to "
-            f"{len(table)}"
-        )
-    ids = np.array(table.prompt_ids, dtype=object)
-    tried, solved = np.zeros(len(table), dtype=bool), np.zeros(len(table), dtype=bool)
-    steps = len(table) // prompts_per_step
+
+    def __init__(self, table: PassRateTable, prompts_per_step: int, seed: int = 0) -> None:
+        if not 1 <= prompts_per_step <= len(table):
+            raise ValueError(
+                f"prompts_per_step={prompts_per_step} for a table of {len(table)} prompts: use 1 "
+                f"to {len(table)}"
+            )
+        self.table = table
+        self.seed = seed
+        self.steps_per_pass = len(table) // prompts_per_step
+        self.prompts_per_step = prompts_per_step
+        self._ids = np.array(table.prompt_ids, dtype=object)
+        self._passes: dict[int, list[tuple[Counts, SharedIds]]] = {}
+
+    def steps(self, epoch: int) -> list[tuple[Counts, SharedIds]]:
+        """Rows in the table (B,) and prompt ids of the steps of pass `epoch`."""
+        if epoch not in self._passes:
+            generator = np.random.default_rng(derive_seed(self.seed, "order", epoch))
+            order = generator.permutation(len(self.table))
+            order = order[: self.steps_per_pass * self.prompts_per_step]
+            parts = np.split(order, self.steps_per_pass)
+            self._passes[epoch] = [(rows, SharedIds(self._ids[rows].tolist())) for rows in parts]
+        return self._passes[epoch]
+
+    def generator(self, number: int) -> np.random.Generator:
+        """What the rewards of step `number`, counted over all passes, are drawn with."""
+        return np.random.default_rng(derive_seed(self.seed, "rewards", number))
+
+
+def replay(
+    budget: Budget, course: Course, rollouts_per_prompt: int, epochs: int
+) -> Iterator[Passage]:
+    """Take `budget` through `epochs` passes over the table, step by step as training would."""
+    n = len(course.table)
+    tried, solved = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     for epoch in range(epochs):
-        order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(len(table))
-        rates = table.at(epoch)
-        rollouts, right = np.zeros(len(table), dtype=np.int64), np.zeros(len(table))
+        rates = course.table.at(epoch)
+        rollouts, right = np.zeros(n, dtype=np.int64), np.zeros(n)
         seconds = 0.0
-        for index in range(steps):
-            rows = order[index * prompts_per_step : (index + 1) * prompts_per_step]
-            number = epoch * steps + index
-            generator = np.random.default_rng(derive_seed(seed, "rewards", number))
-            step = SimulatedStep(rates[rows], generator)
+        for index, (rows, prompt_ids) in enumerate(course.steps(epoch)):
+            number = epoch * course.steps_per_pass + index
+            step = SimulatedStep(rates[rows], course.generator(number))
             total = rollouts_per_prompt * rows.size
-            seconds += take_step(budget, ids[rows].tolist(), step, total, number, epoch)
+            seconds += take_step(budget, prompt_ids, step, total, number, epoch)
             rollouts[rows], right[rows] = step.rollouts, step.right
         first_solved = int((tried & ~solved & (right > 0)).sum())
-        cap = rollouts_per_prompt * prompts_per_step * steps
+        cap = rollouts_per_prompt * course.prompts_per_step * course.steps_per_pass
         yield Passage(epoch, rates, rollouts, right, first_solved, cap, seconds)
         tried |= rollouts > 0
         solved |= right > 0
 
 
 def take_step(
-    budget: Budget, prompt_ids: list[str], step: SimulatedStep, total: int, number: int, epoch: int
+    budget: Budget,
+    prompt_ids: Sequence[str],
+    step: SimulatedStep,
+    total: int,
+    number: int,
+    epoch: int,
 ) -> float:
     """Decide, sample round by round, learn; returns the processor seconds of the rule."""
     started = time.process_time()
