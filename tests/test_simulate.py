@@ -61,6 +61,41 @@ def test_pass_rates_come_from_recorded_runs(
     assert 0 < uniform["all_wrong"] < uniform["mixed"]
 
 
+def test_cells_of_arms_rules_and_losses_are_written_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run(
+        tmp_path,
+        f"runs=[{STUDY}/budget,{STUDY}/e3]",
+        "by_arm=true",
+        "rules=[uniform,knapsack]",
+        "epochs=2",
+    )
+    assert [(row["arm"], row["budget"], row["epoch"]) for row in rows] == [
+        (arm, budget, epoch)
+        for arm in ("budget", "e3")
+        for budget in ("uniform", "knapsack")
+        for epoch in (0, 1)
+    ]
+    table = pd.read_csv(tmp_path / "cells.csv")
+    assert table["noise"].is_monotonic_increasing
+    assert set(table.groupby(["arm", "budget"])["loss"].apply(frozenset)) == {
+        frozenset({"grpo", "rloo_by_prompt"})
+    }
+    even = table[table["budget"] == "uniform"]
+    assert len(even) == 4
+    assert even["variance"].to_numpy() == pytest.approx(1)
+    assert len((tmp_path / "cells.md").read_text().splitlines()) == 2 + 8 + 2
+    assert "budget 2048, e3 2048 prompts" in capsys.readouterr().out
+
+
+def test_arms_need_runs_and_rules_a_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="by_arm=true compares recorded arms"):
+        run(tmp_path, "by_arm=true")
+    with pytest.raises(ValueError, match=r"rules=\['best'\]: use some of uniform, e3_rank"):
+        run(tmp_path, "rules=[uniform,best]")
+
+
 def test_folders_without_prompts_end_with_a_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "e3rl.simulate", f"runs=[{tmp_path}]"]
     command += [f"hydra.run.dir={tmp_path}/run"]

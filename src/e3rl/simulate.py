@@ -1,7 +1,8 @@
 """Budget rules on a table of pass rates: `python -m e3rl.simulate [runs=[...]] [key=value ...]`.
 
 Writes `figures.csv` (a row per rule and pass), `by_pass_rate.csv` and `histogram.csv`, and prints
-the last pass of every rule.
+the last pass of every rule. With `by_arm=true` every arm among the runs has a table of its own, and
+`cells.csv` and `cells.md` order all cells of arm, rule and loss by the noise of their gradients.
 """
 
 import sys
@@ -17,10 +18,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from e3rl.analysis.tables import as_markdown, as_text
 from e3rl.configuration import conf_dir, register_resolvers
 from e3rl.simulator.figures import by_pass_rate, figures, histogram
 from e3rl.simulator.replay import Course, replay
-from e3rl.simulator.table import PassRateTable, generated_table, recorded_table
+from e3rl.simulator.screening import WORDS, as_cells, cells, ordered
+from e3rl.simulator.table import PassRateTable, generated_table, recorded_table, recorded_tables
 
 register_resolvers()
 SHARES = {
@@ -58,40 +61,68 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     from hydra.utils import instantiate
 
     started = time.monotonic()
-    table = build_table(cfg)
-    course = Course(table, cfg.prompts_per_step, cfg.seed)
+    tables, nodes = build_tables(cfg), chosen_rules(cfg)
     rows: list[dict[str, Any]] = []
+    grid: list[dict[str, Any]] = []
     detail: dict[str, list[dict[str, Any]]] = {"by_pass_rate": [], "histogram": []}
-    for name, node in cfg.budgets.items():
-        budget = instantiate(node, _convert_="all")
-        for passage in replay(budget, course, cfg.rollouts_per_prompt, cfg.epochs):
-            head = {"budget": name, "epoch": passage.epoch}
-            rows.append(head | figures(passage, cfg.rollouts_per_prompt))
-            detail["by_pass_rate"] += [head | row for row in by_pass_rate(passage)]
-            detail["histogram"] += [head | row for row in histogram(passage)]
+    for arm, table in tables.items():
+        course = Course(table, cfg.prompts_per_step, cfg.seed)
+        for name, node in nodes.items():
+            budget = instantiate(node, _convert_="all")
+            for passage in replay(budget, course, cfg.rollouts_per_prompt, cfg.epochs):
+                head: dict[str, Any] = {"arm": arm} if cfg.by_arm else {}
+                head |= {"budget": name, "epoch": passage.epoch}
+                rows.append(head | figures(passage, cfg.rollouts_per_prompt))
+                detail["by_pass_rate"] += [head | row for row in by_pass_rate(passage)]
+                detail["histogram"] += [head | row for row in histogram(passage)]
+            if cfg.by_arm:
+                grid += cells(rows[-1], passage, cfg.rollouts_per_prompt)
     out = Path(cfg.out)
     out.mkdir(parents=True, exist_ok=True)
     for file, content in {"figures": rows, **detail}.items():
         pd.DataFrame(content).to_csv(out / f"{file}.csv", index=False)
-    print(f"\n{render([row for row in rows if row['epoch'] == cfg.epochs - 1])}\n")
+    last = [row for row in rows if row["epoch"] == cfg.epochs - 1]
+    print(f"\n{write_cells(grid, out) if cfg.by_arm else render(last)}\n")
+    prompts = ", ".join(f"{arm} {len(table)}".strip() for arm, table in tables.items())
     clock, processor = time.monotonic() - started, time.process_time()
     print(
-        f"{len(table)} prompts, pass {cfg.epochs} of {cfg.epochs}; in all {clock:.1f} s by the "
+        f"{prompts} prompts, pass {cfg.epochs} of {cfg.epochs}; in all {clock:.1f} s by the "
         f"clock, {processor:.1f} s of processor time, peak memory {peak_memory():.2f} GiB\n"
         f"all passes and histograms: {out}"
     )
     return rows
 
 
-def build_table(cfg: DictConfig) -> PassRateTable:
-    """Recorded where runs are given, else generated."""
+def build_tables(cfg: DictConfig) -> dict[str, PassRateTable]:
+    """Recorded where runs are given, one per arm if by_arm, else generated; by the arm's name."""
     if cfg.runs:
         folders = [file.parent for path in cfg.runs for file in Path(path).rglob("prompts.jsonl")]
         if not folders:
             raise FileNotFoundError(f"runs={list(cfg.runs)}: no prompts.jsonl in these folders")
-        return recorded_table(sorted(folders), cfg.learning)
+        if cfg.by_arm:
+            return recorded_tables(sorted(folders), cfg.learning)
+        return {"": recorded_table(sorted(folders), cfg.learning)}
+    if cfg.by_arm:
+        raise FileNotFoundError("by_arm=true compares recorded arms: give runs=[FOLDER,...]")
     settings = dict(cfg.table) | {"shape": tuple(cfg.table.shape)}
-    return generated_table(**settings, learning=cfg.learning, seed=cfg.seed)
+    return {"": generated_table(**settings, learning=cfg.learning, seed=cfg.seed)}
+
+
+def chosen_rules(cfg: DictConfig) -> dict[str, DictConfig]:
+    """The rules to try by name; ValueError for a name that is not among them."""
+    unknown = [name for name in cfg.rules if name not in cfg.budgets]
+    if unknown:
+        raise ValueError(f"rules={unknown}: use some of {', '.join(cfg.budgets)}")
+    return {name: cfg.budgets[name] for name in cfg.rules or cfg.budgets}
+
+
+def write_cells(grid: Sequence[dict[str, Any]], out: Path) -> str:
+    """Write all cells in order as csv and Markdown; returns them as plain text."""
+    table = ordered(grid)
+    table.to_csv(out / "cells.csv", index=False)
+    found = as_cells(table)
+    (out / "cells.md").write_text(f"{as_markdown(found, WORDS)}\n", encoding="utf-8")
+    return as_text(found, WORDS)
 
 
 def render(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """`PassRateTable`: prompts and how often a policy solves them, made up or recorded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.runs import load_runs
+from e3rl.analysis.runs import Run, by_arm, load_runs
 from e3rl.seeds import derive_seed
 
 
@@ -37,6 +37,8 @@ class PassRateTable:
 
     def at(self, epoch: int) -> NDArray[np.float64]:
         """(N,) pass rates during pass `epoch`, counted from 0."""
+        if self.learning * epoch == 0:
+            return self.rates
         odds = np.exp(self.learning * epoch)
         shifted: NDArray[np.float64] = self.rates * odds / (1 - self.rates + self.rates * odds)
         return shifted
@@ -77,7 +79,15 @@ def recorded_table(runs: Iterable[str | Path], learning: float = 0.0) -> PassRat
 
     Raises FileNotFoundError where a folder is no run or recorded no prompts.
     """
-    found = load_runs(runs)
+    return _pooled(load_runs(runs), learning)
+
+
+def recorded_tables(runs: Iterable[str | Path], learning: float = 0.0) -> dict[str, PassRateTable]:
+    """`recorded_table` of every arm: runs that differ in the seed only share their `name`."""
+    return {arm: _pooled(found, learning) for arm, found in by_arm(load_runs(runs)).items()}
+
+
+def _pooled(found: Sequence[Run], learning: float) -> PassRateTable:
     counts = pd.concat([run.prompts[["prompt_id", "n", "correct"]] for run in found])
     if counts.empty:
         raise FileNotFoundError(

@@ -1,0 +1,104 @@
+"""How noisy the gradient of a loss is, from pass rates and rollouts alone."""
+
+from collections.abc import Callable
+from math import lgamma
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+
+class Moments(NamedTuple):
+    """Of the estimated gradient g = Σᵢ wᵢ Σⱼ Aᵢⱼ sᵢⱼ, with wᵢ the weight of a rollout of prompt i.
+
+    Rollout j of prompt i is right with probability pᵢ, and its score (the gradient of its
+    log-probability) is s = (r - pᵢ)·u + e: right and wrong completions differ by u, the same for
+    all prompts, and e is noise, independent of the rewards, of mean 0 and variance 1 in every
+    direction. For u small beside the noise, and completions of equal length,
+
+        variance = Σᵢ wᵢ² E[Σⱼ Aᵢⱼ²]                 of g in any one direction,
+        signal   = Σᵢ wᵢ E[Σⱼ Aᵢⱼ (rᵢⱼ - pᵢ)]        what E[g] holds of u.
+    """
+
+    variance: float
+    signal: float
+
+
+def rloo_by_prompt(rates: Reals, rollouts: Counts) -> Moments:
+    """Leave-one-out advantages, and every prompt weighs the same: wᵢ = 1/(P·nᵢ).
+
+    A = n/(n - 1)·(r - r̄) has E[A²] = n/(n - 1)·pq and E[A·(r - p)] = pq, hence
+
+        variance = 1/P² · Σ pq/(n - 1),   signal = 1/P · Σ pq,
+
+    over prompts with n >= 2; the advantage of a single rollout is 0. The variance is that of VIP
+    (arXiv 2602.01601).
+
+    Args:
+        rates: (P,) pass rates. rollouts: (P,) >= 1.
+    """
+    several = rollouts > 1
+    p, n = rates[several], rollouts[several]
+    spread = p * (1 - p)
+    prompts = rollouts.size
+    return Moments(float((spread / (n - 1)).sum() / prompts**2), float(spread.sum() / prompts))
+
+
+def grpo(rates: Reals, rollouts: Counts) -> Moments:
+    """Advantages (r - r̄)/std, and every rollout weighs the same: wᵢ = 1/N, so a prompt weighs nᵢ.
+
+    With the sample deviation, Σⱼ A² of a group is n - 1 if it is mixed, and 0 if not; with c right
+    rollouts, Σⱼ A·r = c(n - c)/n / std = √(c(n - c)(n - 1)/n), and Σⱼ A·p = 0. Hence
+
+        variance = 1/N² · Σ (n - 1)(1 - pⁿ - qⁿ),
+        signal   = 1/N · Σ E[√(c(n - c)(n - 1)/n)],   c ~ Binomial(n, p).
+
+    Args:
+        rates: (P,) pass rates. rollouts: (P,) >= 1.
+    """
+    total = int(rollouts.sum())
+    varied = (rates > 0) & (rates < 1) & (rollouts > 1)
+    p, n = rates[varied], rollouts[varied]
+    mixed = 1 - p**n - (1 - p) ** n
+    signal = sum(float(_spread(int(size), p[n == size]).sum()) for size in np.unique(n))
+    return Moments(float(((n - 1) * mixed).sum() / total**2), signal / total)
+
+
+def _spread(n: int, p: Reals) -> Reals:
+    """(m,) E[√(c(n - c)(n - 1)/n)] for c ~ Binomial(n, p), 0 < p < 1."""
+    c = np.arange(1, n)
+    ways = np.array([lgamma(n + 1) - lgamma(x + 1) - lgamma(n - x + 1) for x in c.tolist()])
+    chances = np.exp(ways + np.outer(np.log(p), c) + np.outer(np.log1p(-p), n - c))  # (m, n - 1)
+    expected: Reals = chances @ np.sqrt(c * (n - c) * (n - 1) / n)
+    return expected
+
+
+# By the names of conf/loss.
+LOSSES: dict[str, Callable[[Reals, Counts], Moments]] = {
+    "grpo": grpo,
+    "rloo_by_prompt": rloo_by_prompt,
+}
+
+
+def relative_variance(loss: str, rates: Reals, rollouts: Counts, even: int) -> float:
+    """The variance beside that of groups of `even` for each of the same prompts; NaN if that is 0.
+
+    It belongs to one loss and one set of prompts: where advantages are normalised it also rises
+    when fewer groups are silent, since silent ones add no noise, and no signal.
+    """
+    moments = LOSSES[loss]
+    reference = moments(rates, np.full_like(rollouts, even)).variance
+    return moments(rates, rollouts).variance / reference if reference > 0 else float("nan")
+
+
+def noise(loss: str, rates: Reals, rollouts: Counts) -> float:
+    """N·variance/signal²: how many rollouts, split like these, make noise and signal equal.
+
+    Free of the scale of advantages and weights, so that losses, budgets and sets of prompts can be
+    compared; its unit is 1/u². Half of it is worth twice the rollouts. NaN without a signal.
+    """
+    variance, signal = LOSSES[loss](rates, rollouts)
+    return float(rollouts.sum()) * variance / signal**2 if signal > 0 else float("nan")
