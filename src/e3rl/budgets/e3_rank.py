@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -76,7 +76,7 @@ class E3Rank:
         self.difficulty = difficulty
         self._history = RewardHistory(decay)
         self._trait = RewardHistory(decay) if difficulty in TRAITS else None
-        self._ranks: dict[str, float] = {}
+        self._ranks = np.zeros(0)  # by row of the history of the measure; those seen later lack it
         self._update: int | None = None  # e of the snapshot
         self._rank_drift: float | None = None
 
@@ -94,8 +94,10 @@ class E3Rank:
         if update != self._update:
             self._refresh(update)
         n_min, n_max = self.bounds(total, len(prompt_ids), update)
-        known = map(self._ranks.get, prompt_ids, repeat(np.nan))
-        ranks = np.fromiter(known, dtype=np.float64, count=len(prompt_ids))
+        rows = self._measured.rows(prompt_ids)
+        ranked = (rows >= 0) & (rows < self._ranks.size)
+        ranks = np.full(rows.size, np.nan)
+        ranks[ranked] = self._ranks[rows[ranked]]
         counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
         unsolved = counts[self._history.of(prompt_ids).never_solved].sum()
         figures = allocation_metrics(counts, n_min, n_max) | {
@@ -128,7 +130,7 @@ class E3Rank:
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
             "history": self._history.state_dict(),
-            "ranks": dict(self._ranks),
+            "ranks": dict(zip(self._measured.means(), self._ranks.tolist(), strict=False)),
             "update": self._update,
             "rank_drift": self._rank_drift,
         }
@@ -139,7 +141,8 @@ class E3Rank:
         self._history.load_state_dict(state["history"])
         if self._trait is not None:
             self._trait.load_state_dict(state["trait"])
-        self._ranks = dict(state["ranks"])
+        seen = islice(self._measured.means(), len(state["ranks"]))
+        self._ranks = np.array([state["ranks"][prompt_id] for prompt_id in seen])
         self._update = state["update"]
         self._rank_drift = state["rank_drift"]
 
@@ -148,24 +151,27 @@ class E3Rank:
         return {"seen": float(len(self._history))}
 
     def _refresh(self, update: int) -> None:
-        means = self._easiness()
-        ranks = mid_ranks(list(means.values())).tolist()
-        old, new = self._ranks, dict(zip(means, ranks, strict=True))
-        common = [prompt_id for prompt_id in new if prompt_id in old]
-        self._rank_drift = spearman([old[x] for x in common], [new[x] for x in common])
+        new = mid_ranks(self._easiness())
+        self._rank_drift = spearman(self._ranks, new[: self._ranks.size])
         self._ranks, self._update = new, update
 
-    def _easiness(self) -> dict[str, float]:
-        """The measure of difficulty by prompt, larger where easier."""
+    @property
+    def _measured(self) -> RewardHistory:
+        """The history that difficulty is measured by."""
+        return self._history if self._trait is None else self._trait
+
+    def _easiness(self) -> NDArray[np.float64]:
+        """(S,) the measure of difficulty by row of its history, larger where easier."""
         if self._trait is None:
-            return self._history.means((1.0, 1.0) if self.difficulty == "posterior" else (0.0, 0.0))
+            prior = (1.0, 1.0) if self.difficulty == "posterior" else (0.0, 0.0)
+            return self._history.mean_by_row(prior)
         if len(self._history) > 0 and len(self._trait) == 0:
             raise ValueError(
                 f"difficulty={self.difficulty}: no prompt seen so far has one, so all would get "
                 "the same; use difficulty=reward, or data and a pipeline that bring it"
             )
         # Rounded, since the mean of equal numbers may differ in the last digit.
-        return {prompt_id: -round(mean, 9) for prompt_id, mean in self._trait.means().items()}
+        return -np.round(self._trait.mean_by_row(), 9)
 
     def _split(
         self,

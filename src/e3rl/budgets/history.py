@@ -105,7 +105,7 @@ class RewardHistory:
         """`observe`, of values that are summed already, be they rewards or not."""
         visited = visits.rollouts > 0
         ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
-        rows = self._rows(ids)
+        rows = self.rows(ids)
         if (unseen := np.flatnonzero(rows < 0)).size:
             new = [ids[i] for i in unseen.tolist()]
             known, fresh = len(self), dict.fromkeys(new)  # once each, in order
@@ -115,8 +115,9 @@ class RewardHistory:
                 rows[unseen] = [self._row[prompt_id] for prompt_id in new]
         self._add(rows, np.stack([visits.rewards, visits.rollouts])[:, visited])
 
-    def _rows(self, prompt_ids: Sequence[str]) -> NDArray[np.int64]:
-        """(B,) rows of prompts, -1 for those never seen."""
+    def rows(self, prompt_ids: Sequence[str]) -> NDArray[np.int64]:
+        """(B,) places of prompts in the order of first sight, -1 for those never seen; not to be
+        written to."""
         ids = list(prompt_ids)
         if ids != self._asked[0]:  # a step asks for the same prompts two or three times
             found = map(self._row.get, ids, repeat(-1))
@@ -138,14 +139,19 @@ class RewardHistory:
             rows, visits = rows[~first], visits[:, ~first]
 
     def means(self, prior: tuple[float, float] = (0.0, 0.0)) -> dict[str, float]:
-        """Mean of every prompt seen; with a Beta prior, the mean of its posterior."""
+        """`mean_by_row`, by prompt id."""
+        return dict(zip(self._row, self.mean_by_row(prior).tolist(), strict=True))
+
+    def mean_by_row(self, prior: tuple[float, float] = (0.0, 0.0)) -> NDArray[np.float64]:
+        """(S,) mean of every prompt seen, in the order of first sight; with a Beta prior, the mean
+        of its posterior."""
         rewards, rollouts = self._counts[:, : len(self)]
-        means = (prior[0] + rewards) / (prior[0] + prior[1] + rollouts)
-        return dict(zip(self._row, means.tolist(), strict=True))
+        means: NDArray[np.float64] = (prior[0] + rewards) / (prior[0] + prior[1] + rollouts)
+        return means
 
     def of(self, prompt_ids: Sequence[str]) -> Counted:
         """What is known of some prompts now, 0 for those never seen."""
-        rows = self._rows(prompt_ids)
+        rows = self.rows(prompt_ids)
         found = np.zeros((2, rows.size))
         found[:, rows >= 0] = self._counts[:, rows[rows >= 0]]
         return Counted(*found)

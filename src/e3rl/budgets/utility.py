@@ -100,9 +100,9 @@ class UtilityBudget(BelievingBudget):
                 "cost=tokens: no completion length was ever told, so all prompts would cost the "
                 "same; use cost=rollouts, or a pipeline that tells them"
             )
-        known, every = self._lengths.of(prompt_ids), list(self._lengths.means().values())
+        known, every = self._lengths.of(prompt_ids), self._lengths.mean_by_row()
         seen = known.rollouts > 0
-        expected = np.full(seen.size, np.mean(every) if every else 1.0)
+        expected = np.full(seen.size, every.mean() if every.size else 1.0)
         expected[seen] = known.rewards[seen] / known.rollouts[seen]
         return expected
 
