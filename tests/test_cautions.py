@@ -71,7 +71,7 @@ def test_prompts_weigh_the_same_where_all_have_as_many_rollouts() -> None:
     assert told("loss.prompt_weight=prompt", "budget=e3_rank") == []
 
 
-@pytest.mark.parametrize("option", ["e3_rank", "knapsack", "neyman", "hora", "mopps"])
+@pytest.mark.parametrize("option", ["e3_rank", "knapsack", "neyman", "hora", "mopps", "vcrl"])
 def test_a_budget_that_learns_from_visits_needs_a_second_one(option: str) -> None:
     (line,) = told(f"budget={option}", "epochs=1")
     assert "with epochs=1: nothing is known of a prompt" in line

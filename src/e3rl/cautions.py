@@ -57,9 +57,10 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
     """Rules that have nothing to go by, or nothing to move."""
     budget, mean_size = plain["budget"], plain["rollouts_per_prompt"]
     rule = _name(budget)
-    learns = rule in ("E3Rank", "Knapsack", "Neyman", "Mopps")
+    selects = rule in ("Mopps", "Vcrl")
+    learns = selects or rule in ("E3Rank", "Knapsack", "Neyman")
     if plain["epochs"] == 1 and (learns or (rule == "Hora" and budget["mode"] == "history")):
-        chooses = "draws prompts blindly" if rule == "Mopps" else "is uniform"
+        chooses = "draws prompts blindly" if selects else "is uniform"
         yield (
             f"budget={rule} {chooses} with epochs=1: nothing is known of a prompt before its first "
             "visit; use 2 or more, or a rule with rounds (sequential, hora with mode=pilot)"

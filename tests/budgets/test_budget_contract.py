@@ -21,6 +21,7 @@ from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
 from e3rl.budgets.utility import UtilityBudget
+from e3rl.budgets.vcrl import Vcrl
 
 Make = Callable[[], Budget]
 LOW, HIGH = 3, 20
@@ -45,8 +46,12 @@ ROUNDS: dict[str, Make] = {
     "positive": lambda: Sequential("positive", per_round=3, max_rounds=4),
     "dynamic_sampling": DynamicSampling,
 }
-OTHERS: dict[str, Make] = {
+SELECTORS: dict[str, Make] = {
     "mopps": Mopps,
+    "vcrl": Vcrl,
+}
+OTHERS: dict[str, Make] = {
+    **SELECTORS,
     "knapsack_tokens": lambda: Knapsack(**BOUNDS, cost="tokens"),
     "hora_tokens": lambda: Hora(**BOUNDS, cost="tokens", decay=0.5),
     "neyman_tokens": lambda: Neyman(**BOUNDS, cost="tokens"),
@@ -90,6 +95,22 @@ def test_one_round_spends_exactly_the_total_within_the_bounds(
     assert sum(plan.counts) == total
     assert min(plan.counts) >= LOW
     assert max(plan.counts) <= HIGH
+
+
+@pytest.mark.parametrize("make", SELECTORS.values(), ids=SELECTORS)
+@contract
+@given(rates=RATES, seen=st.integers(0, 9), extra=st.integers(0, 72))
+def test_selected_prompts_share_exactly_the_total_and_the_others_get_nothing(
+    make: Make, rates: list[float], seen: int, extra: int
+) -> None:
+    known = named(rates)
+    total = total_of(len(rates), extra)
+    plan = taught(make, known, seen).decide(list(known), total, 2, 2).plan
+    assert isinstance(plan, SingleRound)
+    given_out = [n for n in plan.counts if n]
+    assert sum(given_out) == total
+    assert len(given_out) == max(1, round(len(rates) / 2))
+    assert 2 <= min(given_out) <= max(given_out) <= min(given_out) + 1
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.endswith("_tokens")])

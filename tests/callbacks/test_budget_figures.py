@@ -20,9 +20,11 @@ from e3rl.budgets.knapsack import Knapsack
 from e3rl.budgets.mopps import Mopps
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.report import gini
+from e3rl.budgets.selecting import SelectingBudget
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
 from e3rl.budgets.utility import UtilityBudget
+from e3rl.budgets.vcrl import Vcrl
 from e3rl.callbacks.budget import RolloutBudget, traits
 from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.rollout import RolloutSampler
@@ -49,6 +51,7 @@ RULES: dict[str, tuple[Callable[[], Budget], Callable[[int], tuple[int, int]]]] 
     "hora in tokens": (lambda: Hora(**BOUNDS, cost="tokens"), lambda _: (2, 9)),
     "hora with a pilot": (lambda: Hora("pilot", **BOUNDS), lambda _: (2, 9)),
     "mopps": (Mopps, lambda _: (8, 8)),
+    "vcrl": (Vcrl, lambda _: (8, 8)),
     "balanced": (lambda: Sequential(per_round=2, wanted=2), lambda _: (2, 8)),
     "positive": (lambda: Sequential("positive", per_round=2), lambda _: (2, 8)),
     "dynamic_sampling": (DynamicSampling, lambda _: (0, 4)),
@@ -155,6 +158,8 @@ def of_beliefs(
     if isinstance(rule, Hora) and rule.mode == "pilot":
         return found
     found["unsolved_share"] = sizes[then.never_solved].sum() / sizes.sum()
+    if isinstance(rule, SelectingBudget):
+        found["selected_unseen"] = (then.rollouts == 0)[sizes > 0].mean()
     if isinstance(rule, Hora):
         found["expected_hits"] = hit_utility(then.posterior((1.0, 1.0)), sizes).mean()
     if isinstance(rule, UtilityBudget) and name.endswith("in tokens"):

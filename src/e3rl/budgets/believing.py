@@ -50,11 +50,15 @@ class BelievingBudget(ABC):
         """Compare a step's rewards with what was believed, then learn them."""
         visits = reward_sums(prompt_ids, rewards)
         self._metrics = self.compare(self._history.of(prompt_ids), visits)
-        self._history.add(prompt_ids, visits)
+        self.learn(prompt_ids, visits)
 
     def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
         """Metrics of a finished step, from what was known before it."""
         return outcome_metrics(known, visits, self.prior)
+
+    def learn(self, prompt_ids: Sequence[str], visits: Counted) -> None:
+        """Remember a step's rewards and rollouts."""
+        self._history.add(prompt_ids, visits)
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self._history.state_dict()}
