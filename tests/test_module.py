@@ -593,6 +593,28 @@ def test_the_reported_loss_is_that_of_the_whole_batch(exact, batch):
     assert report["time/update_s"] > 0
 
 
+@pytest.mark.parametrize("budget", [1, 10**6])
+def test_gradient_norms_are_those_of_autograd_for_every_rollout_and_only_where_wanted(
+    exact, batch, budget
+):
+    wanting = copy.deepcopy(batch)
+    wanting.wants_grad_norms = True
+    module = make_module(exact, tokens_per_microbatch=budget, minibatches=2)
+    without, done = fit(module, [batch, wanting]).batches
+    assert without.grad_norms is None
+    assert "time/grad_norms_s" not in without.report
+    fresh = fit(make_module(exact, tokens_per_microbatch=budget), [wanting]).batches[0]
+    assert not torch.equal(done.grad_norms, fresh.grad_norms)  # of a policy that had moved
+    for row in range(batch.n_rollouts):  # advantages of 0 included
+        ids = batch.tokens[row : row + 1, : int(batch.lengths[row])]
+        mask = batch.completion_mask[row, 1 : ids.shape[1]]
+        logits = exact.model(input_ids=ids).logits[0, :-1][mask].detach().requires_grad_()
+        scaled = torch.log_softmax(logits / float(batch.temperatures[row]), dim=1)
+        logprob = scaled.gather(1, ids[0, 1:][mask][:, None]).sum()
+        (gradient_,) = torch.autograd.grad(logprob, logits)
+        assert float(fresh.grad_norms[row]) == pytest.approx(float(gradient_.norm()), rel=1e-5)
+
+
 def test_the_probe_measures_the_policy_before_the_update_and_only_when_it_has_rows(policy, batch):
     module = make_module(policy, probe_rows=batch.n_rollouts, optimizer=ADAMW, minibatches=2)
     before = module.probe.measure(policy, batch, 10**6)

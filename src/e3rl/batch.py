@@ -91,6 +91,7 @@ class RolloutBatch:
     # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
     plan: Plan | None = None
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
+    wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
     base_temperature: float | None = None  # the step's, before single rollouts depart from it
     temperature_of: TemperatureOf | None = None
     truncation_of: TruncationOf | None = None  # None in training: the whole distribution
@@ -118,6 +119,7 @@ class RolloutBatch:
 
     # -- written by the module
     entropy: EntropyProbe | None = None
+    grad_norms: Tensor | None = None  # (N,) float32, ‖∂ ln p(completion) / ∂ logits‖
 
     # -- numbers that slots and the module report about this step, by metric name
     report: dict[str, float] = field(default_factory=dict)
@@ -247,7 +249,7 @@ WRITERS = {
         "rollout",
     ),
     "advantages": "advantage",
-    "entropy": "module",
+    **dict.fromkeys(("entropy", "grad_norms"), "module"),
 }
 PADS = {"completion_mask": 0, "sampler_logprobs": 0}
 

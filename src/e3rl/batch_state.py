@@ -10,7 +10,7 @@ from e3rl.state import require_keys
 # Done with once a batch is sampled, or of the process that holds it.
 LEFT_OUT = {
     *("plan", "base_temperature", "temperature_of", "truncation_of", "scorer"),
-    *("entropy", "upcoming", "born", "born_cpu"),
+    *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
 }
 
 

@@ -85,6 +85,8 @@ class GRPOModule(LightningModule):
         if self.probe.rows:
             budget = self.settings.tokens_per_microbatch
             batch.entropy = self.probe.measure(self.policy, batch, budget)
+        if batch.wants_grad_norms:
+            self._measure_grad_norms(batch)
         self._observe_entropy(batch)
         old, effects = self._old_logprobs(batch), self._effects(batch)
         optimizer = self.optimizers()
@@ -121,12 +123,21 @@ class GRPOModule(LightningModule):
         batch.report |= {f"exploration/{name}": value for name, value in figures.items()}
         return effects
 
+    def _measure_grad_norms(self, batch: RolloutBatch) -> None:
+        """Write the norm of every rollout's gradient with respect to the logits."""
+        started = time.monotonic()
+        measure = MicroBatch.grad_norms_squared
+        squares = self._before_the_first_step(batch, measure, every=True)
+        batch.grad_norms = squares.sum(dim=1).sqrt()
+        batch.report["time/grad_norms_s"] = time.monotonic() - started
+
     def _before_the_first_step(
-        self, batch: RolloutBatch, measure: Callable[[MicroBatch], Tensor]
+        self, batch: RolloutBatch, measure: Callable[[MicroBatch], Tensor], every: bool = False
     ) -> Tensor:
-        """(N, T) by a forward pass over the rollouts that are trained on, 0 elsewhere."""
+        """(N, T) by a forward pass over the rollouts that are trained on, or over `every` one; 0
+        elsewhere."""
         rows = torch.arange(batch.n_rollouts, device=self.device)
-        packs = self._packs(batch, self._active(batch, rows))
+        packs = self._packs(batch, rows if every else self._active(batch, rows))
         return per_token(self.policy, batch, packs, measure)
 
     def _observe_entropy(self, batch: RolloutBatch) -> None:

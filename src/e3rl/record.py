@@ -141,9 +141,8 @@ def add_last(run: Run, folder: Path, wanted: Sequence["Wanted"], n: int) -> None
     step = int(run.evaluations["rollout_step"].max())
     lacking = [each for each in wanted if validated(folder, step, each.name, n) is None]
     if lacking and not checkpoints(run.path / "checkpoints"):
-        print(
-            f"{folder.name}: not sampled, its weights are gone: {', '.join(each.name for each in lacking)}"
-        )
+        names = ", ".join(each.name for each in lacking)
+        print(f"{folder.name}: not sampled, its weights are gone: {names}")
     elif lacking:
         rows = [row_of(step, counts) for counts in sample(run, lacking)]
         append(folder, [shortened(row) for row in rows])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import TRAITS, Budget, Describable, StepPlan
+from e3rl.budgets.base import NORMS, TRAITS, Budget, Describable, StepPlan
 from e3rl.seeds import derive_seed
 
 
@@ -56,6 +56,6 @@ def finish(rule: Budget, board: Board) -> None:
     """Learn from a step; a prompt's traits depend on the prompt and the step."""
     ids = board.prompt_ids
     if isinstance(rule, Describable):
-        drawn = {t: [1 + derive_seed(board.step, t, x) % 7 for x in ids] for t in TRAITS}
+        drawn = {t: [1 + derive_seed(board.step, t, x) % 7 for x in ids] for t in TRAITS + NORMS}
         rule.describe(ids, {t: np.array(x, dtype=float) for t, x in drawn.items()})
     rule.observe(ids, [np.array(x) for x in board.rewards])

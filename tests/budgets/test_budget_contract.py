@@ -39,6 +39,8 @@ SINGLE: dict[str, Make] = {
     "vip_drgrpo": lambda: Neyman("vip_drgrpo", **BOUNDS),
     "gvm": lambda: Neyman("gvm", unit_norms=True, **BOUNDS),
     "cures": lambda: Neyman("cures", unit_norms=True, **BOUNDS),
+    "gvm_measured": lambda: Neyman("gvm", **BOUNDS, decay=0.5),
+    "cures_measured": lambda: Neyman("cures", **BOUNDS),
 }
 ROUNDS: dict[str, Make] = {
     "hora_pilot": lambda: Hora("pilot", **BOUNDS),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.budgets.base import SingleRound
+from e3rl.budgets.base import NORMS, SingleRound
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.statistics.greedy import greedy_marginal_gain
@@ -107,14 +107,75 @@ def test_prompts_of_unknown_length_are_expected_to_be_like_the_mean_prompt() -> 
     assert Neyman().expected_tokens(["b"]) is None
 
 
+def moments(*columns: list[float]) -> dict[str, np.ndarray]:
+    """`NORMS` of prompts, a column for each."""
+    return dict(zip(NORMS, np.array(columns).T, strict=True))
+
+
+def shares(rule: Neyman, ids: list[str], total: int) -> np.ndarray:
+    plan = rule.decide(ids, total, 1, 1).plan
+    assert isinstance(plan, SingleRound)
+    return np.array(plan.counts) / total
+
+
+@pytest.mark.parametrize("weight", ["gvm", "cures"])
+def test_of_equal_pass_rates_the_larger_norm_gets_more_in_proportion(weight: Any) -> None:
+    # g = 1 and 3 of all rollouts, p = 1/2: both deviations are proportional to g.
+    rule, ids = Neyman(weight, n_high=400), ["small", "large"]
+    rule.describe(ids, moments([1, 1, 1, 1], [3, 9, 3, 9]))
+    rule.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2)
+    assert rule.needs_grad_norms
+    assert shares(rule, ids, 400).tolist() == pytest.approx([1 / 4, 3 / 4], abs=0.005)
+    unit = Neyman(weight, unit_norms=True, n_high=400)
+    unit.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2)
+    assert not unit.needs_grad_norms
+    assert shares(unit, ids, 400).tolist() == [1 / 2, 1 / 2]
+
+
+def test_cures_counts_follow_the_deviation_of_unequal_norms() -> None:
+    # p = q = 1/2. a: g = 2 if right, 1 if wrong: (4 + 1)/8 - (2 - 1)²/16 = 9/16, deviation 3/4.
+    # b: g = 1 throughout: 2/8 = 1/4, deviation 1/2.
+    rule, ids = Neyman("cures", n_high=400), ["a", "b"]
+    rule.describe(ids, moments([2, 4, 1, 1], [1, 1, 1, 1]))
+    rule.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2)
+    assert shares(rule, ids, 400).tolist() == pytest.approx([3 / 5, 2 / 5], abs=0.005)
+
+
+def test_a_prompt_that_was_never_solved_is_expected_to_have_the_mean_norm() -> None:
+    rule, ids = Neyman("gvm", n_high=400), ["a", "b", "unsolved"]
+    nan = float("nan")
+    rule.describe(ids, moments([1, 1, 5, 25], [3, 9, 5, 25], [nan, nan, 5, 25]))
+    rule.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2 + [np.zeros(8)])
+    # Mean pass rates 1/2, 1/2, 1/10; weights g/√(p + α/p) with g = 1, 3, 2.
+    weights = np.array([1, 3, 2]) / np.sqrt([0.502, 0.502, 0.11])
+    found = shares(rule, ids, 400)
+    assert found.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.005)
+
+
+def test_norms_are_means_over_visits_and_survive_a_checkpoint() -> None:
+    rule, ids = Neyman("gvm", n_high=400), ["a", "b"]
+    for norm in (2.0, 4.0):  # the mean is 3
+        rule.describe(ids, moments([norm] * 4, [1.0] * 4))
+        rule.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2)
+    resumed = Neyman("gvm", n_high=400)
+    resumed.load_state_dict(rule.state_dict())
+    assert shares(resumed, ids, 400).tolist() == pytest.approx([3 / 4, 1 / 4], abs=0.005)
+
+
+def test_norms_that_were_never_told_are_an_error() -> None:
+    rule = Neyman("gvm")
+    rule.decide(["a"], 4, 0, 0)
+    rule.observe(["a"], [np.ones(2)])
+    with pytest.raises(ValueError, match="weight=gvm: no gradient norm was ever told; set unit_no"):
+        rule.decide(["a"], 4, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"weight": "vip"}, "weight='vip'"),
         ({"cost": "seconds"}, "cost='seconds'"),
         ({"weight": "vip_drgrpo"}, "n_low=2.*at least 3"),
-        ({"weight": "gvm"}, "weight=gvm.*unit_norms=true"),
-        ({"weight": "cures"}, "weight=cures.*unit_norms=true"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(

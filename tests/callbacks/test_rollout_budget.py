@@ -13,6 +13,7 @@ from scripted import (
     Fit,
     ScriptedEngine,
     ScriptedPool,
+    StubModule,
     encode,
     problems,
     scored_batch,
@@ -21,9 +22,10 @@ from scripted import (
 
 from e3rl.batch import RolloutBatch
 from e3rl.batch_prompts import prompt_columns
-from e3rl.budgets.base import Allocation, SingleRound
+from e3rl.budgets.base import NORMS, Allocation, Budget, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.report import spearman
 from e3rl.budgets.sequential import Sequential as SequentialRounds
 from e3rl.budgets.uniform import Uniform
@@ -31,10 +33,12 @@ from e3rl.callbacks import budget as budget_file
 from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.data.loader import PromptLoader, collate
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutRequest
 from e3rl.seeds import derive_seed
+from e3rl.temperatures.fixed import Fixed
 
 
 class Recorded(Uniform):
@@ -379,6 +383,50 @@ def test_traits_of_a_batch_are_means_by_prompt() -> None:
     assert found["entropy"][::2] == [2, 0.5]
     unknown = (found["prior"][2], found["length"][1], found["entropy"][1])
     assert all(np.isnan(x) for x in unknown)
+
+
+def test_gradient_norms_of_a_batch_are_moments_by_prompt_and_outcome() -> None:
+    one = [-1.0]
+    batch = scored_batch([[(1.0, one), (0.0, one), (1.0, one)], [(0.0, one)], []])
+    assert all(np.isnan(x).all() for name, x in budget_file.traits(batch).items() if name in NORMS)
+    batch.grad_norms = torch.tensor([1.0, 4.0, 3.0, 2.0])
+    found = budget_file.traits(batch)
+    assert [found[name][0] for name in NORMS] == [2, 5, 4, 16]
+    assert [found[name][1] for name in NORMS[2:]] == [2, 4]
+    assert np.isnan([found[name][1] for name in NORMS[:2]]).all()
+    assert np.isnan([found[name][2] for name in NORMS]).all()
+
+
+class MeasuringModule(StubModule):
+    """Measures 1 of prompt p0 and 3 of the others, where asked."""
+
+    def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        super().training_step(batch, batch_idx)
+        if batch.wants_grad_norms:
+            norm = torch.tensor([1.0 if x == "p0" else 3.0 for x in batch.prompt_ids])
+            batch.grad_norms = norm[batch.tensor("group")]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_rule_that_weighs_by_gradient_norms_has_them_measured(lookahead: int) -> None:
+    def half(request: RolloutRequest) -> tuple[str, list[float]]:
+        return ("right" if request.sample % 2 else "wrong"), [-1.0]
+
+    def sizes(rule: Budget) -> dict[str, int]:
+        engine = ScriptedEngine(script=half)
+        stack = slots(
+            budget=RolloutBudget(rule, 16),
+            temperature=TemperatureScheduler(Fixed(), lookahead),
+            rollout=RolloutSampler(engine, 9, SEED),
+        )
+        fit = Fit(stack, n_prompts=2, per_step=2, epochs=3, lookahead=lookahead)
+        fit.module = MeasuringModule()
+        last = fit.fit().watcher.trained[-1]
+        assert (last.grad_norms is None) == isinstance(rule, Uniform)
+        return dict(zip(last.prompt_ids, last.group_sizes.tolist(), strict=True))
+
+    assert sizes(Neyman("cures")) == {"p0": 8, "p1": 24}
+    assert sizes(Uniform()) == {"p0": 16, "p1": 16}
 
 
 def test_a_rule_may_rank_by_the_length_of_completions() -> None:

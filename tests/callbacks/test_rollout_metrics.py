@@ -108,6 +108,23 @@ def test_rows_per_prompt_hold_the_mean_temperature_of_its_rollouts() -> None:
     assert math.isnan(row["temperature"][3])  # without rollouts
 
 
+def test_measured_gradients_are_reported_by_prompt_and_by_outcome() -> None:
+    batch = scored_batch(RAGGED)
+    assert "grad_norm" not in prompt_rows(batch)
+    assert "rollout/grad_norm_right" not in rollout_metrics(batch)
+    batch.grad_norms = torch.tensor([1.0, 3.0, *[2.0] * 6, 5.0, 1.0, 2.0, 3.0])
+    row = prompt_rows(batch)
+    assert row["grad_norm"][:3] == [2, 2, 11 / 4]
+    assert (row["grad_norm_right"][0], row["grad_norm_right"][2]) == (2, 5)
+    assert row["grad_norm_wrong"][1:3] == [2, 2]
+    assert math.isnan(row["grad_norm_right"][1])  # never right
+    assert math.isnan(row["grad_norm"][3])  # without rollouts
+    assert "grad_norm_right_squared" not in row
+    figures = rollout_metrics(batch)
+    assert figures["rollout/grad_norm_right"] == pytest.approx((1 + 3 + 5) / 3)
+    assert figures["rollout/grad_norm_wrong"] == pytest.approx((6 * 2 + 1 + 2 + 3) / 9)
+
+
 def test_completions_are_spread_over_the_batch() -> None:
     batch = scored_batch(RAGGED)
     chosen = sample_completions(batch, 3)

@@ -5,6 +5,7 @@ import pytest
 
 from e3rl.budgets.base import Allocation
 from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
 from e3rl.simulator.replay import Course, Passage, SimulatedStep, replay
@@ -45,6 +46,12 @@ def test_a_rule_is_asked_and_told_as_in_training() -> None:
     assert [found.rollouts.tolist() for found in passes] == [[3] * 6] * 2
     assert passes[0].right.tolist() == [0, 3, 0, 3, 0, 3]
     assert passes[0].cap == 18
+
+
+def test_a_rule_that_needs_gradients_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Neyman weighs by gradient norms.*unit_norms=true"):
+        next(replay(Neyman("gvm"), Course(ENDS, 2), 4, epochs=1))
+    assert next(replay(Neyman("gvm", unit_norms=True), ENDS, 2, 4, epochs=1)).cap == 24
 
 
 def test_what_does_not_fill_a_step_is_left_out_of_a_pass() -> None:

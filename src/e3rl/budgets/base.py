@@ -63,6 +63,10 @@ class SingleRound:
 # What a step shows of its prompts beside rewards, each (B,) and NaN where unknown.
 Traits = Mapping[str, NDArray[np.float64]]
 TRAITS = ("prior", "length", "entropy")
+NORMS = (
+    *("grad_norm_right", "grad_norm_right_squared"),
+    *("grad_norm_wrong", "grad_norm_wrong_squared"),
+)
 
 
 @runtime_checkable
@@ -73,8 +77,19 @@ class Describable(Protocol):
         """Learn traits of the prompts that were sampled, before `observe` is called.
 
         prior: difficulty rank that the data bring; length: mean tokens of the step's completions;
-        entropy: mean surprise of their tokens in nats.
+        entropy: mean surprise of their tokens in nats; and `NORMS`, the means over right and over
+        wrong rollouts of the norm of a rollout's gradient and of its square, which are NaN unless
+        the rule is one that `NeedsGradNorms`.
         """
+
+
+@runtime_checkable
+class NeedsGradNorms(Protocol):
+    """A rule that may want gradients measured, which takes a forward pass over all rollouts."""
+
+    @property
+    def needs_grad_norms(self) -> bool:
+        """Whether `describe` must be told `NORMS`."""
 
 
 class Budget(Protocol):

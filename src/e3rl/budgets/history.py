@@ -149,6 +149,15 @@ class RewardHistory:
         means: NDArray[np.float64] = (prior[0] + rewards) / (prior[0] + prior[1] + rollouts)
         return means
 
+    def expected(self, prompt_ids: Sequence[str]) -> NDArray[np.float64]:
+        """(B,) means, the mean prompt's for those never seen, and 1 where none was seen."""
+        known = self.of(prompt_ids)
+        rewards, rollouts = self._counts[:, : len(self)]
+        seen = known.rollouts > 0
+        expected = np.full(seen.size, (rewards / rollouts).mean() if len(self) else 1.0)
+        expected[seen] = known.rewards[seen] / known.rollouts[seen]
+        return expected
+
     def of(self, prompt_ids: Sequence[str]) -> Counted:
         """What is known of some prompts now, 0 for those never seen."""
         rows = self.rows(prompt_ids)

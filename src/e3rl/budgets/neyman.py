@@ -1,9 +1,12 @@
 """Rollouts where they reduce the variance of the gradient most: one solver, four weights."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
+from e3rl.budgets.base import Traits
+from e3rl.budgets.grad_norms import GradNorms, Norms
 from e3rl.budgets.neyman_weights import cures_deviation, gvm_weight
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.utility import UtilityBudget
@@ -30,14 +33,15 @@ class Neyman(UtilityBudget):
     n = 1 and largest at n = 2, where a biased estimator has no variance because it vanishes:
     `vip_drgrpo` therefore needs n_low >= 3.
 
-    `gvm` and `cures` weigh by norms g of per-prompt gradients. Training does not measure them (it
-    accumulates the gradient of many prompts at once, and a norm per prompt would need a backward
-    pass each), so these two run with `unit_norms`: all g are 1, and what is left is how the papers
-    treat pass rates. `cures` is then `sqrt_pq` with 1/n for 1/(n-1).
+    `gvm` and `cures` weigh by norms g of the gradients of rollouts' log-probs, g₊ of right and g₋
+    of wrong ones. Training measures them for these rules, with respect to the logits
+    (`functional/grad_norms.py`), which takes one forward pass more over all rollouts. With
+    `unit_norms` all g are 1, and what is left is how the papers treat pass rates; `cures` is then
+    `sqrt_pq` with 1/n for 1/(n-1).
 
     Args:
         weight: `sqrt_pq`, `vip_drgrpo`, `gvm` or `cures`.
-        unit_norms: take all gradient norms as 1; `gvm` and `cures` do not run without it.
+        unit_norms: take all gradient norms as 1 instead of measuring them.
         n_low, n_high, prior, decay, seed, cost: as in `UtilityBudget`.
     """
 
@@ -59,15 +63,26 @@ class Neyman(UtilityBudget):
             raise ValueError(
                 f"n_low={n_low}: weight={weight} needs at least 3, its variance is 0 at 1"
             )
-        if weight in ("gvm", "cures") and not unit_norms:
-            raise ValueError(
-                f"weight={weight} needs gradient norms of every prompt, which training does not "
-                "measure: set unit_norms=true to take them as 1, or use weight=sqrt_pq"
-            )
         self.weight = weight
+        self._norms = GradNorms(decay) if weight in ("gvm", "cures") and not unit_norms else None
 
-    def gains(self, posterior: BetaPosterior) -> Gains:
-        variances = self._variances(posterior)
+    @property
+    def needs_grad_norms(self) -> bool:
+        return self._norms is not None
+
+    def own_gains(self, prompt_ids: Sequence[str], posterior: BetaPosterior) -> Gains | None:
+        if self._norms is None:
+            return None
+        if len(self._history) > 0 and len(self._norms) == 0:
+            raise ValueError(
+                f"weight={self.weight}: no gradient norm was ever told; set unit_norms=true to "
+                "take them as 1, or use a pipeline that measures them"
+            )
+        return self.gains(posterior, self._norms.of(prompt_ids))
+
+    def gains(self, posterior: BetaPosterior, norms: Norms | None = None) -> Gains:
+        """As in `UtilityBudget`, with unit norms where none are given."""
+        variances = self._variances(posterior, norms or Norms.unit(posterior.a.size))
         saved = {"sqrt_pq": _leave_one_out, "vip_drgrpo": _dr_grpo}.get(self.weight, _independent)
 
         def gain(rows: Counts, n: Counts) -> Reals:
@@ -75,14 +90,29 @@ class Neyman(UtilityBudget):
 
         return gain
 
-    def _variances(self, posterior: BetaPosterior) -> Reals:
-        p, one = posterior.mean, np.ones_like(posterior.mean)
+    def _variances(self, posterior: BetaPosterior, norms: Norms) -> Reals:
+        p, g = posterior.mean, norms
         match self.weight:
             case "gvm":
-                return gvm_weight(p, one) ** 2
+                return gvm_weight(p, g.right) ** 2
             case "cures":
-                return cures_deviation(p, one, one, one, one) ** 2
+                moments = (g.right, g.right_squared, g.wrong, g.wrong_squared)
+                return cures_deviation(p, *moments) ** 2
         return posterior.reward_variance
+
+    def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
+        super().describe(prompt_ids, traits)
+        if self._norms is not None:
+            self._norms.describe(prompt_ids, traits)
+
+    def state_dict(self) -> dict[str, Any]:
+        norms = {} if self._norms is None else {"norms": self._norms.state_dict()}
+        return super().state_dict() | norms
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._norms is not None:
+            self._norms.load_state_dict(state["norms"])
 
 
 def _leave_one_out(n: Reals) -> Reals:

@@ -64,13 +64,18 @@ class UtilityBudget(BelievingBudget):
     def gains(self, posterior: BetaPosterior) -> Gains:
         """Uᵢ(n + 1) - Uᵢ(n) for n >= n_low, which must not rise with n."""
 
+    def own_gains(self, prompt_ids: Sequence[str], posterior: BetaPosterior) -> Gains | None:
+        """`gains` of a rule that knows more of prompts than their pass rates, else None."""
+        return None
+
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
         """Plan of a step; raises ValueError where the bounds cannot hold `total`."""
         known = self._history.of(prompt_ids)
         posterior = known.posterior(self.prior)
         keys = prompt_keys(self.seed, step, prompt_ids)
         costs = self.expected_tokens(prompt_ids)
-        counts = self.split(posterior, total, (self.n_low, self.n_high), keys, costs)
+        own = self.own_gains(prompt_ids, posterior)
+        counts = self.split(posterior, total, (self.n_low, self.n_high), keys, costs, own)
         paid = {}
         if costs is not None:
             cap = float(total * costs.mean())
@@ -84,10 +89,12 @@ class UtilityBudget(BelievingBudget):
         bounds: tuple[int, int],
         keys: NDArray[np.uint64],
         costs: Reals | None = None,
+        own: Gains | None = None,
     ) -> Counts:
         """The best counts (B,); prompts that are believed alike are looked at as one."""
-        if costs is not None:
-            return greedy_marginal_gain(self.gains(posterior), total, *bounds, keys, costs)
+        if costs is not None or own is not None:
+            gains = own or self.gains(posterior)
+            return greedy_marginal_gain(gains, total, *bounds, keys, costs)
         distinct, kinds = posterior.distinct()
         return greedy_marginal_gain(self.gains(distinct), total, *bounds, keys, kinds=kinds)
 
@@ -100,11 +107,7 @@ class UtilityBudget(BelievingBudget):
                 "cost=tokens: no completion length was ever told, so all prompts would cost the "
                 "same; use cost=rollouts, or a pipeline that tells them"
             )
-        known, every = self._lengths.of(prompt_ids), self._lengths.mean_by_row()
-        seen = known.rollouts > 0
-        expected = np.full(seen.size, every.mean() if every.size else 1.0)
-        expected[seen] = known.rewards[seen] / known.rollouts[seen]
-        return expected
+        return self._lengths.expected(prompt_ids)
 
     def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
         """Learn how long completions are, where they are what is paid for."""

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from e3rl.batch import Plan, RolloutBatch
 from e3rl.batch_prompts import Columns, hold_prompts, join_columns, prompt_columns
-from e3rl.budgets.base import TRAITS, Budget, Describable, SingleRound
+from e3rl.budgets.base import Budget, Describable, NeedsGradNorms, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.lengths import CompletionLengths
 from e3rl.budgets.report import spearman
+from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, undecided
 from e3rl.reduce import all_gather, rank
 from e3rl.state import require_keys
@@ -35,7 +36,7 @@ class RolloutBudget(Slot):
     """
 
     slot = "budget"
-    writes = ("plan", "ranks")
+    writes = ("plan", "ranks", "wants_grad_norms")
 
     def __init__(self, strategy: Budget, rollouts_per_prompt: int) -> None:
         if rollouts_per_prompt < 1:
@@ -50,6 +51,8 @@ class RolloutBudget(Slot):
         for each, step in undecided(trainer, batch):
             # The epoch is an argument, never a hook: a resumed run may skip epoch-start hooks.
             self._decide(each, step, int(step // trainer.num_training_batches))
+        rule = self.strategy
+        batch.wants_grad_norms = isinstance(rule, NeedsGradNorms) and rule.needs_grad_norms
 
     def _decide(self, batch: RolloutBatch, step: int, epoch: int) -> None:
         """Write plan and ranks; with several ranks, exchange the prompts they are about."""
@@ -97,7 +100,7 @@ class RolloutBudget(Slot):
         if isinstance(self.strategy, Describable):
             parts = all_gather(traits(batch))
             self.strategy.describe(
-                ids, {name: np.concatenate([part[name] for part in parts]) for name in TRAITS}
+                ids, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             )
         self.strategy.observe(ids, [array for shard in shards for array in shard[1]])
         lengths = [array for shard in shards for array in shard[2]]
@@ -154,4 +157,5 @@ def traits(batch: RolloutBatch) -> dict[str, NDArray[np.float64]]:
         # 0 / 0 is NaN: a prompt without rollouts shows nothing.
         "length": (tokens / batch.group_sizes.cpu()).numpy(),
         "entropy": (surprise / tokens).numpy(),
+        **norm_moments(batch),
     }

@@ -1,5 +1,6 @@
 """Slot `metrics`: one row of the ledger per rollout step, from the finished batch."""
 
+import math
 import resource
 import sys
 import time
@@ -11,6 +12,7 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
+from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.ledger_logger import ledgers, log_row
 from e3rl.reduce import all_gather, all_max, all_sum
@@ -111,6 +113,8 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         **{kind: s[kind] / s["prompts"] for kind in kinds},
         **{f"{kind}_n": s[kind] for kind in kinds},
     }
+    if batch.grad_norms is not None:
+        row |= _grad_norms(batch.grad_norms, correct)
     figures = {f"rollout/{name}": value for name, value in row.items()}
     return figures | {"budget/spent": s["n"], "budget/effective": s["effective"]}
 
@@ -135,10 +139,19 @@ def resources(batch: RolloutBatch, device: torch.device) -> dict[str, float]:
 
 
 def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
-    """Per-prompt counts of this rank, the columns of a row of prompts.jsonl."""
+    """Per-prompt counts of this rank, the columns of a row of prompts.jsonl.
+
+    Where gradients were measured, `grad_norm` is the mean norm over a prompt's rollouts, beside
+    the means over right and over wrong ones.
+    """
     right = _per_prompt(batch.tensor("correct"), batch.tensor("group"), batch.n_prompts)
     heat = _per_prompt(batch.tensor("temperatures"), batch.tensor("group"), batch.n_prompts)
     unknown = [float("nan")] * batch.n_prompts
+    norms: dict[str, Any] = {}
+    if batch.grad_norms is not None:
+        total = _per_prompt(batch.grad_norms, batch.tensor("group"), batch.n_prompts)
+        by_class = {k: v for k, v in norm_moments(batch).items() if not k.endswith("squared")}
+        norms = {"grad_norm": total / batch.group_sizes} | by_class
     return {
         "prompt_id": batch.prompt_ids,
         "source": batch.sources,
@@ -146,6 +159,7 @@ def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:
         "correct": [round(x) for x in right.tolist()],
         "rank": unknown if batch.ranks is None else batch.ranks.tolist(),
         "temperature": (heat / batch.group_sizes).tolist(),  # mean of its rollouts, NaN of none
+        **{name: values.tolist() for name, values in norms.items()},
     }
 
 
@@ -168,6 +182,16 @@ def sample_completions(batch: RolloutBatch, count: int) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def _grad_norms(norms: Tensor, correct: Tensor) -> dict[str, float]:
+    """Means over all right and all wrong rollouts, NaN of none."""
+    right = correct.double()
+    figures: dict[str, float] = {}
+    for name, weight in (("grad_norm_right", right), ("grad_norm_wrong", 1 - right)):
+        total, count = all_sum([float((weight * norms).sum()), float(weight.sum())])
+        figures[name] = total / count if count else math.nan
+    return figures
 
 
 def _per_prompt(values: Tensor, group: Tensor, n_prompts: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.entropy import token_entropy
+from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.policy import Policy
 
@@ -31,6 +32,10 @@ class MicroBatch:
     def entropies(self) -> Tensor:
         """(M,) entropies at the tokens' own temperatures, nats, with gradient."""
         return token_entropy(self.logits, self.temperatures)
+
+    def grad_norms_squared(self) -> Tensor:
+        """(M,) squared norms of the gradients of `logprobs` with respect to the logits."""
+        return logit_grad_norm_squared(self.logits, self.tokens, self.temperatures)
 
 
 def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Budget, StepPlan
+from e3rl.budgets.base import Budget, NeedsGradNorms, StepPlan
 from e3rl.budgets.history import CountedRewards
 from e3rl.budgets.keys import SharedIds
 from e3rl.seeds import derive_seed
@@ -92,7 +92,15 @@ class Course:
 def replay(
     budget: Budget, course: Course, rollouts_per_prompt: int, epochs: int
 ) -> Iterator[Passage]:
-    """Take `budget` through `epochs` passes over the table, step by step as training would."""
+    """Take `budget` through `epochs` passes over the table, step by step as training would.
+
+    Raises ValueError for a rule that needs gradients.
+    """
+    if isinstance(budget, NeedsGradNorms) and budget.needs_grad_norms:
+        raise ValueError(
+            f"{type(budget).__name__} weighs by gradient norms, and a table of pass rates has no "
+            "gradients: set unit_norms=true"
+        )
     n = len(course.table)
     tried, solved = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     for epoch in range(epochs):
