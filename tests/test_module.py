@@ -348,6 +348,9 @@ def test_the_mask_trains_on_the_most_uncertain_tokens_whatever_the_split(exact, 
     assert int(kept.sum()) == number
     terms = kept * batch.advantages[:, None] * reference_logprobs(exact, batch)
     by_hand = gradient(exact, -terms.sum() / mask.sum() * int(teaching.sum()) / number)
+    quota = math.ceil(0.3 * int(mask.sum()))
+    top = mask & (entropies >= entropies[mask].sort(descending=True).values[quota - 1])
+    right = teaching & (batch.correct > 0)[:, None]
     for budget in (1, 50, 10**6):
         loss = make_loss(exploration=HighEntropyMask(share=0.3))
         module = make_module(exact, loss, tokens_per_microbatch=budget, skip_zero_advantage=skip)
@@ -356,6 +359,10 @@ def test_the_mask_trains_on_the_most_uncertain_tokens_whatever_the_split(exact, 
         report = fitted.reports[0]
         assert report["exploration/share"] == pytest.approx(number / int(teaching.sum()))
         assert report["exploration/entropy_threshold"] == pytest.approx(float(threshold), rel=1e-5)
+        overlap = int((top & ~teaching).sum()) / quota
+        assert report["exploration/overlap"] == pytest.approx(overlap)
+        of_right = int((kept & right).sum()) / int(right.sum())
+        assert report["exploration/share_right"] == pytest.approx(of_right)
 
 
 def test_clip_cov_takes_the_same_tokens_out_whatever_the_split(exact, batch):

@@ -117,8 +117,9 @@ class GRPOModule(LightningModule):
         if rule is None:
             return None
         measured = None
-        if rule.needs_entropy:
-            measured = self._before_the_first_step(batch, MicroBatch.entropies)
+        if rule.needs_entropy != "none":
+            every = rule.needs_entropy == "all"
+            measured = self._before_the_first_step(batch, MicroBatch.entropies, every)
         effects, figures = explore(rule, batch, measured)
         batch.report |= {f"exploration/{name}": value for name, value in figures.items()}
         return effects

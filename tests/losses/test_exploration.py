@@ -15,9 +15,15 @@ ADVANTAGES = [3.0, 1.0, -1.0, 1.0]
 LOGPROBS = [0.0, -1.0, -4.0, -1.0]
 
 
-def tokens(entropies=None, advantages=ADVANTAGES, draws=(0.1, 0.2, 0.3, 0.4)) -> BatchTokens:
+def tokens(
+    entropies=None,
+    advantages=ADVANTAGES,
+    draws=(0.1, 0.2, 0.3, 0.4),
+    right=(True, False, False, False),
+) -> BatchTokens:
     return BatchTokens(
         advantages=torch.tensor(advantages),
+        right=torch.tensor(right),
         logprobs=torch.tensor(LOGPROBS),
         draws=torch.tensor(draws, dtype=torch.float64),
         entropies=None if entropies is None else torch.tensor(entropies),
@@ -65,7 +71,8 @@ def test_the_mask_keeps_the_tokens_of_highest_entropy_and_gives_them_the_others_
     effects, figures = HighEntropyMask(share=0.5)(tokens([0.1, 0.9, 0.4, 0.2]))
     assert effects.factor.tolist() == [0, 2, 2, 0]
     assert effects.penalty.tolist() == [0] * 4
-    assert figures == pytest.approx({"share": 0.5, "entropy_threshold": 0.4})
+    expected = {"share": 0.5, "entropy_threshold": 0.4, "overlap": 0}
+    assert figures == pytest.approx(expected | {"share_right": 0, "share_wrong": 2 / 3})
 
 
 def test_the_quota_is_rounded_up_and_holds_no_token_without_advantage():
@@ -79,7 +86,26 @@ def test_the_quota_is_rounded_up_and_holds_no_token_without_advantage():
 def test_where_nothing_teaches_nothing_is_kept_and_the_figures_are_finite():
     effects, figures = HighEntropyMask()(tokens([0.1, 0.9, 0.4, 0.2], advantages=[0.0] * 4))
     assert effects.factor.tolist() == [0] * 4
-    assert figures == {"share": 0.0, "entropy_threshold": 0.0}
+    shares = dict.fromkeys(("share", "share_right", "share_wrong"), 0.0)
+    assert figures == shares | {"entropy_threshold": 0.0, "overlap": 1.0}
+
+
+def test_shares_of_right_and_wrong_tokens_leave_those_without_advantage_out():
+    # Kept: token 2 of the three that teach, of which 0 and 2 are right and 3 is wrong.
+    _, figures = HighEntropyMask(share=0.2)(
+        tokens([0.1, 0.9, 0.4, 0.2], [1.0, 0.0, -1.0, 1.0], right=(True, True, True, False))
+    )
+    assert (figures["share_right"], figures["share_wrong"]) == (1 / 2, 0)
+
+
+@pytest.mark.parametrize(("share", "overlap"), [(0.2, 1), (0.5, 1 / 2), (1.0, 1 / 4)])
+def test_the_overlap_is_what_tokens_without_advantage_would_take_of_the_quota(share, overlap):
+    # A mask over all four would keep tokens 1 | 1, 2 | all; 1 has no advantage.
+    given = tokens([0.1, 0.9, 0.4, 0.2], advantages=[1.0, 0.0, -1.0, 1.0])
+    assert HighEntropyMask(share)(given)[1]["overlap"] == overlap
+    rule = HighEntropyMask(share, overlap=False)
+    assert "overlap" not in rule(given)[1]
+    assert (rule.needs_entropy, HighEntropyMask().needs_entropy) == ("trained", "all")
 
 
 def test_a_share_of_1_changes_nothing():

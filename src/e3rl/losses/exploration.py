@@ -8,7 +8,7 @@ log-probs, which cost no forward pass.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,15 +17,19 @@ from e3rl.batch import RolloutBatch
 from e3rl.losses.selection import select_top, token_draws
 from e3rl.reduce import all_max, all_sum
 
+# Whose tokens a rule wants the entropies of, which takes a forward pass over these rollouts.
+Entropies = Literal["none", "trained", "all"]
+
 
 @dataclass(frozen=True)
 class BatchTokens:
     """All M sampled tokens of this rank's batch, row by row."""
 
     advantages: Tensor  # (M,)
+    right: Tensor  # (M,) bool, tokens of rollouts with a right answer
     logprobs: Tensor  # (M,) the sampler's, at the sampling temperature
     draws: Tensor  # (M,) uniform, for ties and random choices
-    entropies: Tensor | None  # (M,) nats, of the policy before the first step; 0 where skipped
+    entropies: Tensor | None  # (M,) nats, of the policy before the first step; 0 where not wanted
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,10 @@ class TokenEffects:
 class ExplorationRule(Protocol):
     """Decides about tokens, without state."""
 
-    needs_entropy: ClassVar[bool]  # a forward pass over the trained rollouts before the update
+    @property
+    def needs_entropy(self) -> Entropies:
+        """Rollouts whose tokens' entropies are to be measured before the first step."""
+
     needs_every_rollout: ClassVar[bool]  # tokens of advantage 0 get a gradient too
 
     def __call__(self, tokens: BatchTokens) -> tuple[TokenEffects, dict[str, float]]:
@@ -60,6 +67,7 @@ def explore(
     mask = batch.tensor("completion_mask")
     tokens = BatchTokens(
         advantages=batch.tensor("advantages")[:, None].expand(mask.shape)[mask],
+        right=(batch.tensor("correct") > 0)[:, None].expand(mask.shape)[mask],
         logprobs=batch.tensor("sampler_logprobs")[mask],
         draws=token_draws(batch),
         entropies=None if entropies is None else entropies[mask],
@@ -88,7 +96,7 @@ class ClipCov:
         high: largest.
     """
 
-    needs_entropy = False
+    needs_entropy: ClassVar[Entropies] = "none"
     needs_every_rollout = False
 
     def __init__(self, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> None:
@@ -124,7 +132,7 @@ class KLCov:
         coef: β > 0.
     """
 
-    needs_entropy = False
+    needs_entropy: ClassVar[Entropies] = "none"
     needs_every_rollout = True  # tokens of advantage 0 may be among the chosen
 
     def __init__(self, share: float = 2e-3, coef: float = 1.0) -> None:
@@ -156,17 +164,29 @@ class HighEntropyMask:
 
     Args:
         share: ρ in (0, 1]; 0.2 is the published one, with gains on large models.
+        overlap: also report how much of the quota they would fill, which takes the forward pass
+            over them too.
     """
 
-    needs_entropy = True
     needs_every_rollout = False
 
-    def __init__(self, share: float = 0.2) -> None:
+    def __init__(self, share: float = 0.2, overlap: bool = True) -> None:
         if not 0 < share <= 1:
             raise ValueError(f"exploration.share={share} must lie in (0, 1]; 0.2 is published")
         self.share = share
+        self.overlap = overlap
+
+    @property
+    def needs_entropy(self) -> Entropies:
+        return "all" if self.overlap else "trained"
 
     def __call__(self, tokens: BatchTokens) -> tuple[TokenEffects, dict[str, float]]:
+        """Effects, and with tokens of advantage 0 left out of the first three:
+
+        share: kept tokens over all; share_right, share_wrong: the same among the tokens of right
+        and of wrong rollouts; entropy_threshold: the lowest entropy kept, nats, 0 where none is;
+        overlap: of the ⌈ρM⌉ tokens of highest entropy in all rollouts, the share with advantage 0.
+        """
         entropies = tokens.entropies
         if entropies is None:
             raise RuntimeError("the high-entropy mask needs the entropies of the batch's tokens")
@@ -179,9 +199,25 @@ class HighEntropyMask:
         threshold = -all_max(-lowest)
         figures = {
             "share": number / max(1.0, teaching),
+            "share_right": _share(kept, eligible & tokens.right),
+            "share_wrong": _share(kept, eligible & ~tokens.right),
             "entropy_threshold": threshold if math.isfinite(threshold) else 0.0,
         }
+        if self.overlap:
+            figures["overlap"] = self._overlap(tokens, entropies)
         return TokenEffects(factor, torch.zeros_like(factor)), figures
+
+    def _overlap(self, tokens: BatchTokens, entropies: Tensor) -> float:
+        everyone = torch.ones_like(tokens.right)
+        (count,) = all_sum([len(everyone)])
+        top = select_top(entropies, tokens.draws, everyone, math.ceil(self.share * count))
+        return _share(tokens.advantages == 0, top)
+
+
+def _share(chosen: Tensor, among: Tensor) -> float:
+    """Share of `chosen` tokens among others, both (M,) bool, over all ranks; 0 among none."""
+    hits, number = all_sum([int((chosen & among).sum()), int(among.sum())])
+    return hits / max(1.0, number)
 
 
 def _covariances(tokens: BatchTokens) -> tuple[Tensor, int, dict[str, float]]:
