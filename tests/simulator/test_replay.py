@@ -51,7 +51,7 @@ def test_a_rule_is_asked_and_told_as_in_training() -> None:
 def test_a_rule_that_needs_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Neyman weighs by gradient norms.*unit_norms=true"):
         next(replay(Neyman("gvm"), Course(ENDS, 2), 4, epochs=1))
-    assert next(replay(Neyman("gvm", unit_norms=True), ENDS, 2, 4, epochs=1)).cap == 24
+    assert next(replay(Neyman("gvm", unit_norms=True), Course(ENDS, 2), 4, epochs=1)).cap == 24
 
 
 def test_what_does_not_fill_a_step_is_left_out_of_a_pass() -> None:
