@@ -6,7 +6,7 @@ import torch
 from e3rl.batch import WRITERS, Rollout, RolloutBatch, Score
 from e3rl.entropy_probe import EntropyProbe as Probe
 
-RIGHT, WRONG = Score(1.0, 0.75), Score(0.0, -0.25)
+RIGHT, WRONG = Score(1.0, 0.75, "12"), Score(0.0, -0.25)
 
 
 def empty_batch(n_prompts: int = 3) -> RolloutBatch:
@@ -49,6 +49,7 @@ def test_one_round_is_stacked_with_right_padding_and_a_mask_on_sampled_tokens():
     assert batch.truncated.tolist() == [False, True]
     assert batch.policy_version.tolist() == [7, 7]
     assert batch.completions == ["7", "894"]
+    assert batch.given_answers == ["12", None]
 
 
 def test_later_rounds_widen_the_padding_of_earlier_ones_and_keep_their_rows():
@@ -64,6 +65,7 @@ def test_later_rounds_widen_the_padding_of_earlier_ones_and_keep_their_rows():
     assert batch.group_sizes.tolist() == [2, 2, 0]
     assert batch.n_rollouts == 4
     assert len(batch.completions) == 4
+    assert batch.given_answers == ["12", None, "12", None]
 
 
 def test_an_empty_round_counts_as_a_round_and_adds_nothing():

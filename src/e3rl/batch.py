@@ -53,6 +53,7 @@ class Score:
 
     correct: float  # the verifier's 0 or 1, which accuracies and budgets are made from
     reward: float  # what advantages are made from; differs from `correct` under shaping
+    answer: str | None = None  # the completion's own in one spelling; None where it has none
 
 
 class Scorer(Protocol):
@@ -110,6 +111,7 @@ class RolloutBatch:
     truncated: Tensor | None = None  # (N,) bool
     policy_version: Tensor | None = None  # (N,) int64
     completions: list[str] | None = None  # N texts
+    given_answers: list[str | None] | None = None  # N final answers, None where there is none
     correct: Tensor | None = None  # (N,) float32, verifier's 0 or 1
     rewards: Tensor | None = None  # (N,) float32, after shaping
     rounds: int = 0
@@ -188,6 +190,7 @@ class RolloutBatch:
             old = getattr(self, name)
             setattr(self, name, value if old is None else _concat(old, value, PADS.get(name, pad)))
         self.completions = [*(self.completions or []), *(r.text for r in rollouts)]
+        self.given_answers = [*(self.given_answers or []), *(score.answer for score in scores)]
         self.rounds += 1
 
     def check(self) -> None:
@@ -244,7 +247,7 @@ WRITERS = {
         (
             *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
             *("sampler_logprobs", "truncated", "policy_version", "completions"),
-            *("correct", "rewards"),
+            *("given_answers", "correct", "rewards"),
         ),
         "rollout",
     ),

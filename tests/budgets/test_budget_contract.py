@@ -32,6 +32,7 @@ SINGLE: dict[str, Make] = {
     "e3_rank_decayed": lambda: E3Rank(**BOUNDS, decay=0.5),
     "e3_rank_posterior": lambda: E3Rank(**BOUNDS, difficulty="posterior"),
     "e3_rank_length": lambda: E3Rank(**BOUNDS, difficulty="length", decay=0.5),
+    "e3_rank_disagreement": lambda: E3Rank(**BOUNDS, difficulty="disagreement"),
     "knapsack": lambda: Knapsack(**BOUNDS),
     "knapsack_decayed": lambda: Knapsack(**BOUNDS, decay=0.5),
     "hora": lambda: Hora(**BOUNDS),

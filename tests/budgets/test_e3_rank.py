@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.budgets.base import SingleRound
+from e3rl.budgets.base import TRAITS, SingleRound
 from e3rl.budgets.e3_rank import E3Rank
 
 IDS = [f"p{i}" for i in range(8)]
@@ -116,7 +116,7 @@ def test_equal_mean_rewards_get_equal_ranks_and_counts() -> None:
 
 def traits(**values: Sequence[float]) -> dict[str, np.ndarray]:
     unknown = np.full(len(IDS), math.nan)
-    return dict.fromkeys(("prior", "length", "entropy"), unknown) | {
+    return dict.fromkeys(TRAITS, unknown) | {
         name: np.array(x, dtype=float) for name, x in values.items()
     }
 
@@ -133,7 +133,7 @@ def test_few_misses_count_less_than_many_under_the_posterior() -> None:
     assert ranks["posterior"].tolist() == [0, 2 / 3, 1 / 3]
 
 
-@pytest.mark.parametrize("trait", ["prior", "length", "entropy"])
+@pytest.mark.parametrize("trait", TRAITS)
 def test_a_trait_as_difficulty_ranks_larger_values_as_harder(trait: Any) -> None:
     rule = E3Rank(difficulty=trait)
     rule.describe(IDS, traits(**{trait: [5, 1, 4, 0, 2, 3, 7, math.nan]}))

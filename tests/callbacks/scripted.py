@@ -5,7 +5,7 @@ Only these four are stand-ins: loaders, slots, batch and Lightning's trainer are
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ class ScriptedEngine:
 
 @dataclass
 class ScriptedPool:
-    """`right` is correct, `hung` timed out, everything else is wrong."""
+    """`right` is correct, `hung` timed out, everything else is wrong; a text is its own answer."""
 
     events: list[str] = field(default_factory=list)
     pending: list[Verdict] = field(default_factory=list)
@@ -108,7 +108,8 @@ class ScriptedPool:
     def submit(self, completion: str, gold: str, prompt: str) -> int:
         self.events.append("submit")
         verdicts = {"right": Verdict(1.0, "correct"), "hung": Verdict(0.0, "timeout")}
-        self.pending.append(verdicts.get(completion, Verdict(0.0, "wrong")))
+        verdict = verdicts.get(completion, Verdict(0.0, "wrong"))
+        self.pending.append(replace(verdict, answer=completion))
         return len(self.pending) - 1
 
     def collect(self, progress: bool = False) -> list[Verdict]:

@@ -377,12 +377,50 @@ def test_traits_of_a_batch_are_means_by_prompt() -> None:
         [[(1.0, [-1.0, -2.0]), (0.0, [-3.0])], [], [(1.0, [-0.5, -0.5, -0.5, -0.5])]]
     )
     batch.priors = [0.25, 0.5, None]
+    batch.given_answers = ["4", "5", "4"]
     found = {name: x.tolist() for name, x in budget_file.traits(batch).items()}
     assert found["prior"][:2] == [0.25, 0.5]
     assert found["length"][::2] == [1.5, 4]
     assert found["entropy"][::2] == [2, 0.5]
+    assert found["disagreement"][0] == 1
     unknown = (found["prior"][2], found["length"][1], found["entropy"][1])
-    assert all(np.isnan(x) for x in unknown)
+    assert all(np.isnan(x) for x in (*unknown, *found["disagreement"][1:]))
+
+
+def test_disagreement_is_the_share_of_pairs_with_different_answers() -> None:
+    sizes = (4, 4, 4, 3, 2, 1)
+    batch = scored_batch([[(1.0, [-1.0])] * n for n in sizes])
+    given: list[list[str | None]] = [
+        ["7", "7", "7", "7"],
+        ["7", "7", "8", "9"],  # 1 of 6 pairs is alike
+        ["7", "7", "8", "8"],  # 2 of 6
+        ["7", "7", None],  # 1 of 3
+        [None, None],  # what has no answer agrees with nothing
+        ["7"],
+    ]
+    batch.given_answers = [answer for group in given for answer in group]
+    found = budget_file.traits(batch)["disagreement"].tolist()
+    assert found[:5] == pytest.approx([0, 5 / 6, 4 / 6, 2 / 3, 1])
+    assert np.isnan(found[5])
+
+
+def test_a_rule_may_rank_by_the_disagreement_of_final_answers() -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=2, difficulty="disagreement")
+
+    def undecided(request: RolloutRequest) -> tuple[str, list[float]]:
+        return f"answer {request.sample % (1 + request.prompt)}", [-1.0]
+
+    stack = slots(
+        budget=RolloutBudget(rule, 4),
+        rollout=RolloutSampler(ScriptedEngine(script=undecided), 9, SEED),
+    )
+    fit = Fit(stack, n_prompts=4, per_step=4, epochs=2).fit()
+    first, second = fit.watcher.trained
+    # Of 4 answers: all alike, 2 and 2, 2 and 1 and 1, all different; no gold answer is met.
+    assert first.tensor("correct").sum() == 0
+    order = {x: row for row, x in enumerate(first.prompt_ids)}
+    ranks = dict(zip(second.prompt_ids, second.tensor("ranks").tolist(), strict=True))
+    assert ranks == {x: row / 4 for x, row in order.items()}
 
 
 def test_gradient_norms_of_a_batch_are_moments_by_prompt_and_outcome() -> None:

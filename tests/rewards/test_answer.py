@@ -7,6 +7,7 @@ from e3rl.rewards.answer import (
     is_copied,
     is_number,
     last_box,
+    normal_form,
     read_answer,
     same_text,
 )
@@ -84,6 +85,22 @@ def test_formats_accept_exactly_their_answers(
 def test_layout_and_spelling_do_not_tell_answers_apart(answer: str, gold: str) -> None:
     assert same_text(answer, gold)
     assert same_text(gold, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "form"),
+    [
+        ("007", "7"),
+        (r"$-0$", "0"),
+        ("-012.", "-12"),
+        (r"\dfrac12", r"\frac{1}{2}"),
+        ("0.50", "0.50"),
+        (r"\text{ Evelyn }", "Evelyn"),
+    ],
+)
+def test_answers_have_one_normal_form(answer: str, form: str) -> None:
+    assert normal_form(answer) == form
+    assert normal_form(form) == form
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ def test_verdicts_come_in_the_order_of_submission(scripted: RewardPool) -> None:
     assert scripted.collect() == []
 
 
+def test_verdicts_tell_what_was_answered_in_one_spelling(scripted: RewardPool) -> None:
+    answers = [
+        verdict.answer for verdict in judge(scripted, r"\dfrac 1 2", r"$\tfrac{1}{2}$", "hang")
+    ]
+    assert answers == [r"\frac{1}{2}", r"\frac{1}{2}", "hang"]
+
+
 def test_submission_returns_the_position_in_the_next_collection(scripted: RewardPool) -> None:
     assert [scripted.submit(RIGHT, GOLD, "") for _ in range(3)] == [0, 1, 2]
     assert scripted.collect() == [CORRECT] * 3
@@ -141,7 +148,9 @@ def test_integers_and_wrong_formats_never_start_a_process() -> None:
     with RewardPool("integer_box") as pool:
         for answer in ("7", "8", "3+4", "007"):
             pool.submit(rf"\boxed{{{answer}}}", "7", "3+4=?")
-        assert pool.collect() == [CORRECT, WRONG, UNPARSED, CORRECT]
+        verdicts = pool.collect()
+        assert verdicts == [CORRECT, WRONG, UNPARSED, CORRECT]
+        assert [verdict.answer for verdict in verdicts] == ["7", "8", None, "7"]
         assert set(worker_pids()) == before
         assert pool.counters == {"correct": 2, "wrong": 1, "unparsed": 1, "timeout": 0, "error": 0}
 

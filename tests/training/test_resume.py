@@ -61,6 +61,10 @@ ARMS = {
         *("experiment=budget", "budget.n_low=2", "budget.n_high=4", "budget.rank_update=2"),
         "module.settings.empty_batch=skip",
     ],
+    "ranks by answers, sampled ahead": [
+        *("experiment=budget", "budget.n_low=2", "budget.n_high=4"),
+        *("budget.difficulty=disagreement", *AHEAD),
+    ],
     "utilities paid in tokens": [
         *("experiment=grpo", "budget=knapsack", "budget.cost=tokens", "budget.decay=0.5"),
     ],

@@ -62,7 +62,7 @@ class SingleRound:
 
 # What a step shows of its prompts beside rewards, each (B,) and NaN where unknown.
 Traits = Mapping[str, NDArray[np.float64]]
-TRAITS = ("prior", "length", "entropy")
+TRAITS = ("prior", "length", "entropy", "disagreement")
 NORMS = (
     *("grad_norm_right", "grad_norm_right_squared"),
     *("grad_norm_wrong", "grad_norm_wrong_squared"),
@@ -77,9 +77,10 @@ class Describable(Protocol):
         """Learn traits of the prompts that were sampled, before `observe` is called.
 
         prior: difficulty rank that the data bring; length: mean tokens of the step's completions;
-        entropy: mean surprise of their tokens in nats; and `NORMS`, the means over right and over
-        wrong rollouts of the norm of a rollout's gradient and of its square, which are NaN unless
-        the rule is one that `NeedsGradNorms`.
+        entropy: mean surprise of their tokens in nats; disagreement: share of pairs of them that
+        give different final answers; and `NORMS`, the means over right and over wrong rollouts of
+        the norm of a rollout's gradient and of its square, which are NaN unless the rule is one
+        that `NeedsGradNorms`.
         """
 
 

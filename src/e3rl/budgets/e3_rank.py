@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from e3rl.state import require_keys
 from e3rl.statistics.apportion import water_fill
 from e3rl.statistics.ranks import mid_ranks
 
+Difficulty = Literal["reward", "posterior", "prior", "length", "entropy", "disagreement"]
 # Weight of a prompt that was not ranked: the middle of the ranks.
 UNSEEN = 0.5
 
@@ -39,7 +40,9 @@ class E3Rank:
     The measure of difficulty is an axis of its own, the paper's named limitation: `reward` as
     published; `posterior`, the mean reward with one right and one wrong rollout more, so that two
     misses rank below twenty; `prior`, the rank that the data bring; `length` and `entropy`, mean
-    tokens and mean surprise per token of the completions, larger being harder.
+    tokens and mean surprise per token of the completions, and `disagreement`, the share of pairs
+    of them with different final answers, which needs no gold answer; larger being harder. A prompt
+    that all completions answer alike and wrong counts as easy by disagreement.
 
     Args:
         n_low: smallest lower bound, at least 2.
@@ -48,7 +51,7 @@ class E3Rank:
         rank_update: e is the epoch, or ⌊step/m⌋ for a number of rollout steps m.
         mode: `corrected` or `strict_reference`.
         decay: of old visits in the measure of difficulty; 1 is the published lifetime mean.
-        difficulty: `reward`, `posterior`, `prior`, `length` or `entropy`.
+        difficulty: `reward`, `posterior`, `prior`, `length`, `entropy` or `disagreement`.
         seed: what tie-breaks derive from.
     """
 
@@ -60,11 +63,11 @@ class E3Rank:
         rank_update: Literal["epoch"] | int = "epoch",
         mode: Literal["corrected", "strict_reference"] = "corrected",
         decay: float = 1.0,
-        difficulty: Literal["reward", "posterior", "prior", "length", "entropy"] = "reward",
+        difficulty: Difficulty = "reward",
         seed: int = 0,
     ) -> None:
-        if difficulty not in ("reward", "posterior", *TRAITS):
-            choices = ", ".join(("reward", "posterior", *TRAITS))
+        if difficulty not in get_args(Difficulty):
+            choices = ", ".join(get_args(Difficulty))
             raise ValueError(f"difficulty={difficulty!r}: use one of {choices}")
         _check(n_low, n_high, n_update, rank_update, mode)
         self.n_low = n_low

@@ -1,6 +1,7 @@
 """Slot `budget`: how many rollouts each prompt of the step gets, and which rank samples it."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -157,5 +158,24 @@ def traits(batch: RolloutBatch) -> dict[str, NDArray[np.float64]]:
         # 0 / 0 is NaN: a prompt without rollouts shows nothing.
         "length": (tokens / batch.group_sizes.cpu()).numpy(),
         "entropy": (surprise / tokens).numpy(),
+        "disagreement": _disagreement(batch),
         **norm_moments(batch),
     }
+
+
+def _disagreement(batch: RolloutBatch) -> NDArray[np.float64]:
+    """(P,) 1 - Σₖ mₖ(mₖ - 1)/(n(n - 1)) over the different answers k of n completions.
+
+    A completion without an answer agrees with no other one. NaN for fewer than two completions.
+    """
+    batch.require("given_answers")
+    given = zip(batch.tensor("group").tolist(), batch.given_answers or [], strict=True)
+    classes = Counter((row, answer) for row, answer in given if answer is not None)
+    alike = np.zeros(batch.n_prompts)
+    for (row, _), m in classes.items():
+        alike[row] += m * (m - 1)
+    n = batch.group_sizes.cpu().numpy().astype(np.float64)
+    several = n > 1
+    found = np.full(n.size, np.nan)
+    found[several] = 1 - (alike / (n * (n - 1)).clip(1))[several]
+    return found

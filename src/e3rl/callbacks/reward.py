@@ -128,4 +128,7 @@ class PooledScorer:
             ranks = self._batch.tensor("ranks").tolist()
             lengths = [len(rollout.tokens) for rollout in rollouts]
             rewards = self._shaping(correct, lengths, [ranks[r.prompt] for r in rollouts])
-        return [Score(c, float(r)) for c, r in zip(correct, rewards, strict=True)]
+        return [
+            Score(verdict.reward, float(reward), verdict.answer)
+            for verdict, reward in zip(verdicts, rewards, strict=True)
+        ]

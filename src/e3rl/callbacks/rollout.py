@@ -41,7 +41,8 @@ class RolloutSampler(Slot):
     reads = validation_reads = ("plan", "base_temperature", "temperature_of", "scorer")
     writes = validation_writes = (
         *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
-        *("sampler_logprobs", "truncated", "policy_version", "completions", "correct", "rewards"),
+        *("sampler_logprobs", "truncated", "policy_version", "completions", "given_answers"),
+        *("correct", "rewards"),
     )
 
     def __init__(self, engine: RolloutEngine, max_new_tokens: int, seed: int) -> None:

@@ -116,9 +116,18 @@ def compact(text: str) -> str:
     return plain(text).replace(" ", "")
 
 
+def normal_form(answer: str) -> str:
+    """The answer without layout, in one spelling, an integer without leading zeros.
+
+    Equal texts are equal answers; different ones need not differ (1/2 and 0.5 do).
+    """
+    text = compact(bare_latex(answer))
+    return str(int(text)) if INTEGER.fullmatch(text) else text
+
+
 def same_text(answer: str, gold: str) -> bool:
     """Whether the answer is written like the gold answer, up to layout and spelling."""
-    return compact(bare_latex(answer)) == compact(bare_latex(gold))
+    return normal_form(answer) == normal_form(gold)
 
 
 def is_number(text: str) -> bool:

@@ -2,11 +2,12 @@
 
 import threading
 from collections import Counter, OrderedDict
+from dataclasses import replace
 from types import TracebackType
 
 from tqdm import tqdm
 
-from e3rl.rewards.answer import AnswerFormat, read_answer
+from e3rl.rewards.answer import AnswerFormat, normal_form, read_answer
 from e3rl.rewards.known_answers import KNOWN_COMPARISONS, KNOWN_COMPLETIONS
 from e3rl.rewards.verifier import (
     TIMEOUT,
@@ -77,7 +78,7 @@ class RewardPool:
         self._count = workers
         self._workers = Workers(compare, workers, deadline_s, memory_limit_mb)
         self._lock = threading.Lock()
-        self._pending: list[Verdict | Job] = []
+        self._pending: list[tuple[Verdict | Job, str | None]] = []  # with the answer's text
         self._running: dict[tuple[str, str], Job] = {}
         self._cache: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
 
@@ -86,7 +87,8 @@ class RewardPool:
         answer = read_answer(completion, self.answer_format, self.max_answer_chars)
         verdict = self._judge(answer, gold, prompt)
         with self._lock:
-            self._pending.append(verdict or self._known_or_scheduled(gold, answer or ""))
+            judged = verdict or self._known_or_scheduled(gold, answer or "")
+            self._pending.append((judged, answer))
             return len(self._pending) - 1
 
     def collect(self, progress: bool = False) -> list[Verdict]:
@@ -97,7 +99,7 @@ class RewardPool:
         """
         with self._lock:
             pending, self._pending = self._pending, []
-        jobs = list({id(item): item for item in pending if isinstance(item, Job)}.values())
+        jobs = list({id(item): item for item, _ in pending if isinstance(item, Job)}.values())
         done: dict[int, Comparison] = {}
         with tqdm(total=len(jobs), desc="rewards", delay=2, disable=not progress) as bar:
             for position, comparison in self._workers.results(jobs):
@@ -105,7 +107,13 @@ class RewardPool:
                 self._remember(jobs[position], comparison.verdict)
                 bar.update()
         self.scoring_s = makespan([done[id(job)].seconds for job in jobs], self._count)
-        collected = [done[id(i)].verdict if isinstance(i, Job) else i for i in pending]
+        collected = [
+            replace(
+                done[id(item)].verdict if isinstance(item, Job) else item,
+                answer=None if answer is None else normal_form(answer),
+            )
+            for item, answer in pending
+        ]
         for status, count in Counter(verdict.status for verdict in collected).items():
             self.counters[status] += count
         return collected

@@ -7,7 +7,7 @@ caller's). `e3rl.rewards.pool` compares in processes that it can kill.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from math_verify import LatexExtractionConfig, parse, verify
@@ -40,10 +40,15 @@ class Verdict:
     unparsed         no answer in the required format, or none that math-verify can read
     timeout          the comparison ran past the deadline
     error            the comparison ran out of memory or took its process down
+
+    `answer` is what the completion answers, in one spelling (`normal_form`), whatever became of
+    the comparison; None where it has no answer in the required format. It is known to verdicts
+    that `RewardPool.collect` returns, and plays no part in their equality.
     """
 
     reward: float
     status: Status
+    answer: str | None = field(default=None, compare=False)
 
 
 CORRECT = Verdict(1.0, "correct")
