@@ -91,6 +91,7 @@ class RolloutBatch:
 
     # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
     plan: Plan | None = None
+    requeue: bool = False  # whether prompts that got no rollout come again
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
     wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
     base_temperature: float | None = None  # the step's, before single rollouts depart from it

@@ -44,12 +44,19 @@ def test_the_order_of_the_candidates_changes_with_the_step() -> None:
     assert len(set(map(tuple, first))) > 1
 
 
+def test_candidates_that_were_not_reached_come_again_unless_told_otherwise() -> None:
+    again = DynamicSampling().decide(list(HALF), 64, 0, 0)
+    assert again.requeue
+    assert not DynamicSampling(leftovers="next_pass").decide(list(HALF), 64, 0, 0).requeue
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"wanted_share": 1.0}, "wanted_share=1.0"),
         ({"wanted_share": 0.0}, "wanted_share=0.0"),
         ({"max_rounds": 0}, "max_rounds=0"),
+        ({"leftovers": "drop"}, "leftovers='drop'"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -370,6 +371,32 @@ def test_candidates_that_dynamic_sampling_does_not_reach_have_no_rollouts() -> N
     assert set(sizes.tolist()) == {0, 4}
     assert ((right > 0) & (right < sizes)).sum() == 2
     assert batch.report["budget/reached"] == (sizes > 0).mean()
+
+
+def reached_in_steps(leftovers: Any) -> list[tuple[list[str], list[str]]]:
+    """Candidates of each of 15 steps of 4, and those of them that were sampled."""
+    rule = DynamicSampling(wanted_share=0.25, max_rounds=1, leftovers=leftovers)
+    stack = slots(budget=RolloutBudget(rule, 4), rollout=RolloutSampler(ScriptedEngine(), 3, SEED))
+    batches = Fit(stack, n_prompts=20, per_step=4, epochs=3).fit().watcher.trained
+    return [
+        (b.prompt_ids, [x for x, n in zip(b.prompt_ids, b.group_sizes.tolist(), strict=True) if n])
+        for b in batches
+    ]
+
+
+def test_candidates_that_were_not_reached_come_first_in_the_next_step() -> None:
+    steps = reached_in_steps("requeue")
+    assert [len(sampled) for _, sampled in steps] == [1] * 15  # epochs keep their 5 steps
+    for (candidates, sampled), (following, _) in pairwise(steps):
+        assert following[:3] == [x for x in candidates if x not in sampled]
+    # Three epochs are less than a pass over the 20 prompts.
+    assert len({x for _, sampled in steps for x in sampled}) == 15
+
+
+def test_they_wait_for_the_next_pass_if_that_is_wanted() -> None:
+    fresh = PromptLoader(problems(20), encode, 4, SEED)
+    expected = [batch.prompt_ids for _ in range(3) for batch in fresh]
+    assert [candidates for candidates, _ in reached_in_steps("next_pass")] == expected
 
 
 def test_traits_of_a_batch_are_means_by_prompt() -> None:

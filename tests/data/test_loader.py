@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from e3rl.data import loader as loader_file
 from e3rl.data.loader import PromptLoader, ValidationLoader, collate
 from e3rl.data.problem import Problem
 
@@ -117,10 +119,93 @@ def test_state_is_plain_and_independent_of_the_number_of_ranks():
     loader = training(12, 4)
     drawn(loader, 2)
     state = loader.state_dict()
-    assert {type(value) for value in state.values()} <= {int, str, type(None)}
+    assert state["order"] == {"taken": 8, "waiting": []}
+    assert state["left"] == []
+    others = {type(value) for name, value in state.items() if name not in ("order", "left")}
+    assert others <= {int, str, type(None)}
     shard = training(12, 4, rank=1, world_size=2)
     shard.load_state_dict(state)
     assert drawn(shard, 1)[0][1] == drawn(loader, 1)[0][1][1::2]
+
+
+def sample(batch, first):
+    """As if the first `first` prompts of a batch had been sampled, one rollout each."""
+    batch.requeue = True
+    batch.group = torch.arange(min(first, batch.n_prompts))
+
+
+def played(loader, steps, kept):
+    """Prompt ids of steps of which only some prompts are sampled, upcoming ones ahead of time."""
+    out = []
+    batches = (batch for _ in itertools.count() for batch in loader)
+    for batch in itertools.islice(batches, steps):
+        for each in (batch, batch.upcoming):
+            if each is not None and each.group is None:
+                sample(each, kept[each.stream[1] % len(kept)])
+        out.append(batch.prompt_ids)
+    return out
+
+
+def test_prompts_that_were_not_sampled_come_first_in_the_next_batch_of_the_same_pass():
+    a, b, *_ = (ids for _, ids in drawn(training(), 2))
+    first, second, third = played(training(), 3, [1, 2, 3])
+    assert first == a
+    assert second == [*a[1:], b[0]]
+    assert third == [b[0], *b[1:]]
+
+
+def test_with_look_ahead_they_come_in_the_first_batch_made_after_they_are_known():
+    a, b, c = (ids for _, ids in drawn(training(), 3))
+    batches = played(training(lookahead=1), 3, [1, 2, 3])
+    # The second is made before the first is sampled, the third after both.
+    assert batches == [a, b, [*a[1:], b[2]]]
+    assert played(training(lookahead=1), 4, [1, 2, 3])[3] == c
+
+
+def test_epochs_keep_their_length_whatever_is_handed_back():
+    loader = training()
+    for _ in range(2):
+        batches = []
+        for batch in loader:
+            sample(batch, 1)
+            batches.append(batch)
+        assert len(batches) == BATCHES
+    assert loader.step == 2 * BATCHES
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@settings(deadline=None, max_examples=40)
+@given(st.integers(3, 10), st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(1, 8))
+def test_a_loader_restored_after_any_step_hands_back_the_same(lookahead, size, kept, cut):
+    whole = training(size, lookahead=lookahead)
+    batches = played(whole, 12, kept)
+    first = training(size, lookahead=lookahead)
+    assert played(first, cut, kept) == batches[:cut]
+    second = training(size, lookahead=lookahead)
+    second.load_state_dict(first.state_dict())
+    assert played(second, 12 - cut, kept) == batches[cut:]
+
+
+def test_prompts_that_any_rank_holds_without_rollouts_are_handed_back_to_all(monkeypatch):
+    shards = [training(12, 4, rank=rank, world_size=2) for rank in range(2)]
+    iterators = [iter(shard) for shard in shards]
+    batches = [next(iterator) for iterator in iterators]
+    ids = drawn(training(12, 4), 1)[0][1]
+    # Groups were moved between ranks before they were sampled.
+    batches[0].prompt_ids, batches[1].prompt_ids = ids[:2], ids[2:]
+    for batch in batches:
+        sample(batch, 1)
+    monkeypatch.setattr(loader_file, "all_gather", lambda _: [[ids[1]], [ids[3]]])
+    after = [next(iterator).prompt_ids for iterator in iterators]
+    assert [after[0][0], after[1][0]] == [ids[1], ids[3]]
+
+
+def test_a_batch_that_does_not_say_so_hands_nothing_back():
+    loader = training()
+    batches = iter(loader)
+    sample(first := next(batches), 1)
+    first.requeue = False
+    assert next(batches).prompt_ids == drawn(training(), 2)[1][1]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from e3rl.budgets.base import Allocation
+from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.sequential import Sequential
@@ -81,6 +83,20 @@ def test_rounds_see_what_earlier_rounds_earned() -> None:
     found = next(replay(rule, Course(ENDS, 6), 6, epochs=1))
     assert found.rollouts.tolist() == [6, 2, 6, 2, 6, 2]
     assert found.cap == 36
+
+
+def test_prompts_that_are_handed_back_are_sampled_before_others_come_again() -> None:
+    table = PassRateTable([f"p{i}" for i in range(20)], np.full(20, 0.5))
+
+    def visits(leftovers: Any) -> np.ndarray:
+        rule = DynamicSampling(wanted_share=0.25, max_rounds=1, leftovers=leftovers)
+        return np.array([p.rollouts for p in replay(rule, Course(table, 4), 8, epochs=3)]) // 8
+
+    # 1 of 4 candidates in each of 5 steps: three epochs are less than a pass over 20 prompts.
+    again, later = visits("requeue"), visits("next_pass")
+    assert again.sum(axis=1).tolist() == later.sum(axis=1).tolist() == [5, 5, 5]
+    assert again.sum(axis=0).max() == 1
+    assert later.sum(axis=0).max() > 1
 
 
 def test_first_solved_counts_prompts_sampled_in_vain_before() -> None:

@@ -75,6 +75,12 @@ ARMS = {
         *("experiment=grpo", "budget=sequential", "budget.per_round=2", "budget.wanted=2"),
         *AHEAD,
     ],
+    "leftovers handed back": [
+        *("experiment=grpo", "budget=dynamic_sampling", "budget.max_rounds=1"),
+    ],
+    "leftovers handed back, sampled ahead": [
+        *("experiment=grpo", "budget=dynamic_sampling", "budget.max_rounds=1", *AHEAD),
+    ],
     "passes cut short": [*E3, "+trainer.limit_train_batches=2", "epochs=3"],
 }
 

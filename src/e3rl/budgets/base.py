@@ -27,10 +27,12 @@ class StepPlan(Protocol):
 
 @dataclass(frozen=True)
 class Allocation:
-    """A decided step: the plan, and the difficulty ranks of its prompts."""
+    """A decided step: the plan, the difficulty ranks of its prompts, and what becomes of those
+    that the plan gives no rollout."""
 
     plan: StepPlan
     ranks: NDArray[np.float64]  # (B,) in [0, 1), 0 = easiest, NaN = never seen
+    requeue: bool = False  # they come again, first in the next steps, or else in the next pass
 
 
 class SingleRound:

@@ -1,7 +1,7 @@
 """Whole groups, prompt by prompt, until enough of them are mixed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,28 @@ class DynamicSampling:
     times the groups that are wanted; total is a cap that only a step without enough mixed groups
     reaches.
 
-    What differs from DAPO: candidates that were not reached get no rollout and wait for the next
-    pass over the prompts, since a plan cannot hand prompts back to the loader; and mixed groups
-    beyond w·B do not occur, as each round asks for no more than what is missing.
+    Candidates that were not reached come first in the steps that follow (`leftovers=requeue`):
+    a prompt comes again only once all others of its pass were sampled or are waiting. Such a pass
+    takes more steps than an epoch, which stays as long as it is. With `next_pass` they are given
+    up until the next pass, and a pass samples other prompts each time.
+
+    What differs from DAPO: mixed groups beyond w·B do not occur, as each round asks for no more
+    than what is missing, so no finished group is thrown away.
 
     Args:
         wanted_share: w in (0, 1), mixed groups to look for as a share of the candidates.
         max_rounds: rounds of sampling at most.
+        leftovers: `requeue` or `next_pass`, what becomes of candidates that were not reached.
         seed: what the order of the candidates derives from.
     """
 
-    def __init__(self, wanted_share: float = 0.5, max_rounds: int = 10, seed: int = 0) -> None:
+    def __init__(
+        self,
+        wanted_share: float = 0.5,
+        max_rounds: int = 10,
+        leftovers: Literal["requeue", "next_pass"] = "requeue",
+        seed: int = 0,
+    ) -> None:
         if not 0 < wanted_share < 1:
             raise ValueError(
                 f"wanted_share={wanted_share}: use a share between 0 and 1; with 1 every candidate "
@@ -41,8 +52,11 @@ class DynamicSampling:
             )
         if max_rounds < 1:
             raise ValueError(f"max_rounds={max_rounds}: use at least 1")
+        if leftovers not in ("requeue", "next_pass"):
+            raise ValueError(f"leftovers={leftovers!r}: use 'requeue' or 'next_pass'")
         self.wanted_share = wanted_share
         self.max_rounds = max_rounds
+        self.leftovers = leftovers
         self.seed = seed
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
@@ -70,7 +84,7 @@ class DynamicSampling:
             return counts
 
         plan = Rounds(total, more, (0, group), _outcome)
-        return Allocation(plan, np.full(n, np.nan))
+        return Allocation(plan, np.full(n, np.nan), requeue=self.leftovers == "requeue")
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Rewards matter within a step only."""

@@ -16,8 +16,10 @@ class SelectingBudget(BelievingBudget):
     """Of B candidates, the w·B of the largest worth share `total` evenly, total/(w·B) each.
 
     The others get no rollout in this pass over the prompts: set prompts_per_step to 1/w times the
-    groups that are wanted, and rollouts_per_prompt to w times the wanted group size. A prompt
-    that is left out does not change, so a decay below 1 forgets by visits, not by time.
+    groups that are wanted, and rollouts_per_prompt to w times the wanted group size. They are not
+    handed back to the loader, or the next steps' candidates would be those that were refused.
+
+    A prompt that is left out does not change, so a decay below 1 forgets by visits, not by time.
 
     Args:
         selected_share: w in (0, 1).

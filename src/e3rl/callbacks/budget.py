@@ -72,7 +72,7 @@ class RolloutBudget(Slot):
             plan = SingleRound(counts[rows], plan.figures())
             shares = np.bincount(holder, weights=load, minlength=len(shards))
             batch.report["budget/rank_imbalance"] = imbalance(shares)
-        batch.plan = plan
+        batch.plan, batch.requeue = plan, allocation.requeue
         batch.ranks = torch.from_numpy(allocation.ranks[rows].copy())
         batch.report["time/budget_s"] = time.monotonic() - started
 

@@ -1,10 +1,15 @@
 """Loaders that turn problems into batches: training resumes anywhere, validation starts over.
 
-A training run gives out one sequence of global batches 0, 1, 2, ...; pass e over the problems is
-batches e*L to (e+1)*L - 1 of it (L batches a pass), in the order of a permutation of its own. So
-one number, the batches given out so far, says where a loader stands: at the last batch of a pass
-it already points at the first batch of the next. With look-ahead each batch brings the next one
-along; once that is sampled, its rollouts are state as well.
+A training run gives out one sequence of global batches 0, 1, 2, ...; epoch e is batches e*L to
+(e+1)*L - 1 of it (L batches an epoch), and unless prompts are handed back, one pass over the
+problems in the order of a permutation of its own. The batches given out so far and a `PromptOrder`
+say where a loader stands: at the last batch of an epoch it already points at the first batch of
+the next. With look-ahead each batch brings the next one along; once that is sampled, its rollouts
+are state as well.
+
+Where a batch says so (`requeue`), prompts that got no rollout come again, first in the batch that
+is made next: with look-ahead that is one that was not made yet when this one was sampled. Epochs
+keep their length.
 """
 
 import hashlib
@@ -13,14 +18,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from e3rl.batch import RolloutBatch
 from e3rl.batch_state import batch_from_state, batch_state
 from e3rl.data.problem import Problem
 from e3rl.data.prompt_lengths import Encode
+from e3rl.data.prompt_order import PromptOrder
 from e3rl.reduce import all_gather
-from e3rl.seeds import derive_seed
 
 
 class PromptLoader:
@@ -28,7 +31,8 @@ class PromptLoader:
 
     Every rank takes each `world_size`-th prompt of the global batch, so the sequence of prompts
     does not depend on the number of ranks. Prompts that do not fill a batch are left out of a
-    pass, other ones in every pass, with a warning at construction.
+    pass, other ones in every pass, with a warning at construction. Batches may hand prompts back,
+    which all ranks learn of together.
 
     Args:
         lookahead: 1 gives every batch the one after it as `upcoming`, the very object that is
@@ -67,7 +71,9 @@ class PromptLoader:
         self.lookahead = lookahead
         self.step = 0  # global batches given out so far, over all passes
         self._upcoming: RolloutBatch | None = None
-        self._pass: tuple[int, list[int]] = (-1, [])  # the current pass and its order
+        self._order = PromptOrder(len(problems), prompts_per_step, seed)
+        self._given: tuple[RolloutBatch, list[int]] | None = None  # may hand rows back
+        self._left: list[int] = []  # to be handed back of a batch before a checkpoint
         left_out = len(problems) % prompts_per_step
         if left_out:
             warnings.warn(
@@ -78,42 +84,69 @@ class PromptLoader:
             )
 
     def __len__(self) -> int:
-        """Batches in a pass."""
+        """Batches in an epoch."""
         return len(self.problems) // self.prompts_per_step
 
     def __iter__(self) -> Iterator[RolloutBatch]:
-        """As many batches as a pass has, from wherever the loader stands.
+        """As many batches as an epoch has, from wherever the loader stands.
 
         Lightning ends a resumed epoch after what was left of it. Ending here instead would cut
         epochs short wherever `limit_train_batches` makes them shorter than a pass.
         """
         for _ in range(len(self)):
+            if self._upcoming is None:
+                self._take_back()
             batch = self._upcoming or self.peek()
             # Counted before the step is taken, since the checkpoint is written within the step.
+            rows = self._order.take()
             self.step += 1
+            self._take_back()  # of the batch before, which was not sampled when this one was made
+            self._given = batch, rows
+            if batch.group is not None:
+                self._take_back()
             self._upcoming = batch.upcoming = self.peek() if self.lookahead else None
             batch.born, batch.born_cpu = time.monotonic(), time.process_time()
             yield batch
 
     def peek(self) -> RolloutBatch:
-        """The batch that comes next, at the end of a pass that of the next one; uses up nothing.
+        """The batch that comes next, at the end of an epoch that of the next one; uses up nothing.
 
-        Each call makes a new batch, equal to the one that is later given out.
+        Each call makes a new batch, equal to the one that is later given out unless prompts are
+        handed back before.
         """
-        epoch, index = divmod(self.step, len(self))
-        start = index * self.prompts_per_step
-        rows = self._order(epoch)[start : start + self.prompts_per_step]
+        rows = self._order.peek()
         chosen = [self.problems[row] for row in rows[self.rank :: self.world_size]]
         return collate(chosen, self.encode, ("train", self.step))
 
+    def _take_back(self) -> None:
+        """Queue what the batch given out last, if it is sampled, hands back."""
+        self._order.hand_back(self._leftovers())
+        self._given, self._left = None, []
+
+    def _leftovers(self) -> list[int]:
+        """Rows to be handed back, in the order they were given out. All ranks must call it."""
+        if self._given is None or not self._given[0].requeue:
+            return self._left
+        batch, rows = self._given
+        sizes = batch.group_sizes.tolist()
+        own = [name for name, n in zip(batch.prompt_ids, sizes, strict=True) if n == 0]
+        left = {name for shard in all_gather(own) for name in shard}
+        return [row for row in rows if self.problems[row].id in left]
+
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, what that number refers to, and the upcoming batch of every
-        rank if it is sampled. All ranks must call it."""
+        """Where the loader stands, what that refers to, and the upcoming batch of every rank if it
+        is sampled. All ranks must call it."""
         ahead = self._upcoming
         sampled = None if ahead is None or ahead.group is None else batch_state(ahead)
         shards = all_gather(sampled)
         upcoming = None if sampled is None else shards
-        return {"step": self.step, **self._problems_state(), "upcoming": upcoming}
+        return {
+            "step": self.step,
+            "order": self._order.state_dict(),
+            "left": self._leftovers(),
+            **self._problems_state(),
+            "upcoming": upcoming,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch that the state was taken at.
@@ -125,7 +158,7 @@ class PromptLoader:
         differ, because the remaining prompts would be others.
         """
         own = self._problems_state()
-        expected = sorted(["step", *own, "upcoming"])
+        expected = sorted(["step", "order", "left", *own, "upcoming"])
         if sorted(state) != expected:
             raise ValueError(f"loader state has keys {sorted(state)}, expected {expected}")
         other = [
@@ -143,6 +176,8 @@ class PromptLoader:
         if not isinstance(step, int) or step < 0:
             raise ValueError(f"loader state has step={step!r}, expected a count of batches")
         self.step = step
+        self._order.load_state_dict(state["order"])
+        self._given, self._left = None, list(state["left"])
         shards = state["upcoming"]
         if shards is not None and len(shards) == self.world_size:
             self._upcoming = batch_from_state(shards[self.rank])
@@ -155,12 +190,6 @@ class PromptLoader:
             "prompts_per_step": self.prompts_per_step,
             "problems": fingerprint(self.problems),
         }
-
-    def _order(self, epoch: int) -> list[int]:
-        if self._pass[0] != epoch:
-            generator = np.random.default_rng(derive_seed(self.seed, "order", epoch))
-            self._pass = (epoch, generator.permutation(len(self.problems)).tolist())
-        return self._pass[1]
 
 
 class ValidationLoader:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from e3rl.budgets.base import Budget, NeedsGradNorms, StepPlan
 from e3rl.budgets.history import CountedRewards
 from e3rl.budgets.keys import SharedIds
+from e3rl.data.prompt_order import PromptOrder
 from e3rl.seeds import derive_seed
 from e3rl.simulator.table import PassRateTable
 
@@ -55,8 +56,8 @@ class SimulatedStep:
 class Course:
     """The steps of passes over a table, the same for every rule, and made once for all of them.
 
-    Prompts come in an order that depends on the seed and the pass alone; like the loader, a pass
-    leaves out what does not fill a step.
+    Prompts come as from the training loader, in an order that depends on the seed and the pass
+    alone; like the loader, a pass leaves out what does not fill a step.
 
     Raises ValueError where a step is larger than the table.
     """
@@ -81,8 +82,17 @@ class Course:
             order = generator.permutation(len(self.table))
             order = order[: self.steps_per_pass * self.prompts_per_step]
             parts = np.split(order, self.steps_per_pass)
-            self._passes[epoch] = [(rows, SharedIds(self._ids[rows].tolist())) for rows in parts]
+            self._passes[epoch] = [(rows, self.ids_of(rows)) for rows in parts]
         return self._passes[epoch]
+
+    def ids_of(self, rows: Counts) -> SharedIds:
+        return SharedIds(self._ids[rows].tolist())
+
+    def order_after(self, number: int) -> PromptOrder:
+        """The loader's order behind step `number`, for a rule whose steps part from the others'."""
+        order = PromptOrder(len(self.table), self.prompts_per_step, self.seed)
+        order.load_state_dict({"taken": (number + 1) * self.prompts_per_step, "waiting": []})
+        return order
 
     def generator(self, number: int) -> np.random.Generator:
         """What the rewards of step `number`, counted over all passes, are drawn with."""
@@ -94,6 +104,9 @@ def replay(
 ) -> Iterator[Passage]:
     """Take `budget` through `epochs` passes over the table, step by step as training would.
 
+    A pass is as many steps as the table fills: one over all prompts, or part of it where a rule
+    hands prompts back to come again; the rollouts of those that come twice are added up.
+
     Raises ValueError for a rule that needs gradients.
     """
     if isinstance(budget, NeedsGradNorms) and budget.needs_grad_norms:
@@ -103,16 +116,26 @@ def replay(
         )
     n = len(course.table)
     tried, solved = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+    own: PromptOrder | None = None  # of a rule that has handed prompts back
     for epoch in range(epochs):
         rates = course.table.at(epoch)
         rollouts, right = np.zeros(n, dtype=np.int64), np.zeros(n)
         seconds = 0.0
         for index, (rows, prompt_ids) in enumerate(course.steps(epoch)):
             number = epoch * course.steps_per_pass + index
+            if own is not None:
+                rows = np.array(own.take())
+                prompt_ids = course.ids_of(rows)
             step = SimulatedStep(rates[rows], course.generator(number))
             total = rollouts_per_prompt * rows.size
-            seconds += take_step(budget, prompt_ids, step, total, number, epoch)
-            rollouts[rows], right[rows] = step.rollouts, step.right
+            spent, requeue = take_step(budget, prompt_ids, step, total, number, epoch)
+            seconds += spent
+            rollouts[rows] += step.rollouts
+            right[rows] += step.right
+            unreached = rows[step.rollouts == 0]
+            if requeue and unreached.size:
+                own = own or course.order_after(number)
+                own.hand_back(unreached.tolist())
         first_solved = int((tried & ~solved & (right > 0)).sum())
         cap = rollouts_per_prompt * course.prompts_per_step * course.steps_per_pass
         yield Passage(epoch, rates, rollouts, right, first_solved, cap, seconds)
@@ -127,15 +150,16 @@ def take_step(
     total: int,
     number: int,
     epoch: int,
-) -> float:
-    """Decide, sample round by round, learn; returns the processor seconds of the rule."""
+) -> tuple[float, bool]:
+    """Decide, sample round by round, learn; returns the processor seconds of the rule, and
+    whether prompts without rollouts are to come again."""
     started = time.process_time()
-    plan = budget.decide(prompt_ids, total, number, epoch).plan
-    spent = time.process_time() - started + _sampled(plan, step)
+    allocation = budget.decide(prompt_ids, total, number, epoch)
+    spent = time.process_time() - started + _sampled(allocation.plan, step)
     rewards = step.rewards()
     started = time.process_time()
     budget.observe(prompt_ids, rewards)
-    return spent + time.process_time() - started
+    return spent + time.process_time() - started, allocation.requeue
 
 
 def _sampled(plan: StepPlan, step: SimulatedStep) -> float:
