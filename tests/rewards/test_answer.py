@@ -9,6 +9,7 @@ from e3rl.rewards.answer import (
     last_box,
     normal_form,
     read_answer,
+    same_number,
     same_text,
 )
 
@@ -189,3 +190,28 @@ def test_no_text_makes_the_rules_raise(answer: str, prompt: str) -> None:
     assert same_text(answer, answer)
     assert ends_in_number(answer) or not is_number(answer)
     assert not (is_number(answer) and is_copied(answer, prompt))
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "same"),
+    [
+        (r"125{,}875{,}000^\circ", "125,875,000", True),
+        ("x = 125,875,000", "125875000", True),
+        (r"m+n = 46\text{ cm}^2", "46", True),
+        ("46", r"46\mathrm{~cm}^{3}", True),
+        (r"46\text{ cm}^2", "46.0", False),  # not as written: left to algebra
+        (r"3\text{ cm}^2", "9", False),
+        (r"3\text{}^2", "9", False),
+        ("46x", "46", False),
+        ("y=5", "x=5", False),
+        ("12345", r"(12,345)", False),
+        (r"\{12,345\}", "12345", False),
+        ("1,2", "12", False),
+        (r"\sqrt{2}", r"\sqrt{2}", False),  # no single number
+        ("46=x", "46", False),
+    ],
+)
+def test_a_number_is_the_same_with_a_unit_and_digit_groups(
+    answer: str, gold: str, same: bool
+) -> None:
+    assert same_number(answer, gold) == same

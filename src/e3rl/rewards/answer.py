@@ -40,6 +40,8 @@ _SPELLINGS = (
 )
 
 _UNIT = "□"
+_BRACKET = re.compile(r"[()\[\]]|\\[{}]")
+_MEASURE = re.compile(rf"{_UNIT}(?:\^\{{?[23]\}}?)?$")
 _SEPARATOR = re.compile(r"(?<=\d)(?:,\s?\\!|\{,\})(?=\d{3})")
 _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)", re.ASCII)
 _DECORATION = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|[.,;]$")
@@ -96,11 +98,11 @@ def read_answer(completion: str, answer_format: AnswerFormat, max_chars: int) ->
 
 
 def bare_latex(text: str) -> str:
-    r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` in numbers, a last `.` or `%`."""
+    r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` in numbers, last `.`, `,` or `%`."""
     box = last_box(text)
     line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
     line = re.sub(r"\s+", " ", line).strip()
-    return re.sub(r"\s*(?:\\?%|[.,;])$", "", line)
+    return re.sub(r"(?:\s*(?:\\?%|[.,;]))+$", "", line)
 
 
 def plain(text: str) -> str:
@@ -128,6 +130,19 @@ def normal_form(answer: str) -> str:
 def same_text(answer: str, gold: str) -> bool:
     """Whether the answer is written like the gold answer, up to layout and spelling."""
     return normal_form(answer) == normal_form(gold)
+
+
+def same_number(answer: str, gold: str) -> bool:
+    r"""Whether the gold is one number and the answer, or its last side, is that number as written.
+
+    Digit groups, units (squared ones too), currency, percent and degree signs do not count:
+    `x = 12{,}345\text{ cm}^2` is 12345. An algebra system reads 12,345 as a pair where a unit
+    stands behind it, and `3\text{ cm}^2` as 9. Brackets are left to it: `(12,345)` may be a point.
+    """
+    if _BRACKET.search(bare_latex(answer) + bare_latex(gold)):
+        return False
+    *names, value = map(_without_unit, _sides(gold))
+    return not names and _is_literal(value) and _without_unit(_sides(answer)[-1]) == value
 
 
 def is_number(text: str) -> bool:
@@ -166,6 +181,10 @@ def _sides(text: str) -> list[str]:
     line = _THOUSANDS.sub(lambda digits: digits[0].replace(",", ""), bare_latex(text))
     line = compact(_WORDING.sub(_UNIT, line))
     return [_unwrap(_DECORATION.sub("", side)) for side in _RELATION.split(line)]
+
+
+def _without_unit(side: str) -> str:
+    return _MEASURE.sub("", side)
 
 
 def _unwrap(side: str) -> str:

@@ -20,6 +20,7 @@ from e3rl.rewards.answer import (
     is_copied,
     is_number,
     read_answer,
+    same_number,
     same_text,
 )
 
@@ -75,13 +76,13 @@ def verify_answer(
 def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
     """The verdict where the text alone decides it, else None.
 
-    Integers are compared as integers and an answer written like the gold is right; both are what
-    `compare_answers` finds too, a thousand times slower. A restated question is wrong, which
-    `compare_answers` would not notice (see `e3rl.rewards.answer`).
+    Integers are compared as integers and an answer written like the gold is right, units aside;
+    that is what `compare_answers` finds too, a thousand times slower. A restated question is
+    wrong, which `compare_answers` would not notice (see `e3rl.rewards.answer`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         return CORRECT if int(answer) == int(gold) else WRONG
-    if same_text(answer, gold):
+    if same_text(answer, gold) or same_number(answer, gold):
         return CORRECT
     if is_number(gold) and not ends_in_number(answer):
         return WRONG
