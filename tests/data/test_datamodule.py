@@ -91,6 +91,23 @@ def test_a_question_in_both_sets_is_refused_whatever_its_form():
         datamodule(validation=validation)
 
 
+def test_a_question_in_both_sets_can_be_dropped_from_the_validation_set():
+    leak = Problem("leak", "Train 4", "1", "check")
+    validation = [leak, *problems("check", 2)]
+    with pytest.warns(UserWarning, match=r"1 problems of validation .* leak = train:4: not val"):
+        data = datamodule(validation=validation, on_overlap="drop")
+    assert [p.id for p in data.validation_problems] == ["check:0", "check:1"]
+    assert data.validation_problems.dropped == {"also trained on": 1}
+    assert len(data.train_problems) == 6
+    with (
+        pytest.warns(UserWarning, match="not validated on"),
+        pytest.raises(ValueError, match="no problem is left"),
+    ):
+        datamodule(validation=[leak], on_overlap="drop")
+    with pytest.raises(ValueError, match="on_overlap is 'keep'"):
+        datamodule(on_overlap="keep")
+
+
 def test_an_id_in_both_sets_is_refused():
     validation = [Problem(f"train:{i}", f"other {i}", "1", "s") for i in range(5)]
     with pytest.raises(

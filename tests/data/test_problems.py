@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.problem import Problem
-from e3rl.data.problems import (
-    E3_COLUMNS,
-    Columns,
-    ProblemSet,
-    load_problems,
-    question_text,
-)
+from e3rl.data.problems import E3_COLUMNS, Columns, ProblemSet, load_problems
 
 E3_DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_e3_data = pytest.mark.skipif(
@@ -135,9 +129,13 @@ def test_a_byte_order_mark_windows_line_ends_and_unicode_separators_are_read(tmp
         ({"prompt": "x"}, "missing answer"),
         ({"prompt": "x", "answer": None}, "missing answer"),
         ({"prompt": "x", "answer": " "}, "missing answer"),
-        ({"prompt": "x", "answer": 3.0}, "wrong type"),
+        ({"prompt": "x", "answer": 3.5}, "wrong type"),
+        ({"prompt": "x", "answer": 2.0**53}, "wrong type"),
+        ({"prompt": "x", "answer": math.inf}, "wrong type"),
         ({"prompt": "x", "answer": True}, "wrong type"),
-        ({"prompt": "x", "answer": ["1"]}, "wrong type"),
+        ({"prompt": "x", "answer": []}, "missing answer"),
+        ({"prompt": "x", "answer": [None]}, "missing answer"),
+        ({"prompt": "x", "answer": ["1", "2"]}, "several answers"),
         ({"prompt": "\ud800", "answer": "1"}, "not UTF-8"),
         ({"prompt": "x", "answer": "1", "id": 1.5}, "wrong type"),
         ({"prompt": "x", "answer": "1", "id": "first"}, "duplicate id"),
@@ -306,15 +304,86 @@ def test_an_unknown_way_to_treat_bad_rows_is_refused(tmp_path):
 def test_repeated_prompts_are_kept_and_counted_in_a_warning(tmp_path):
     chat = {"prompt": [{"role": "user", "content": "What is 1  + 1?"}], "answer": "3"}
     path = write_jsonl(tmp_path / "a.jsonl", [good(1), good(1), chat, good(2)])
-    with pytest.warns(UserWarning, match="2 problems repeat .*, 1 of them with another answer"):
+    with pytest.warns(UserWarning, match="2 problems repeat .*; 1 questions have several"):
         problems = load_problems(path)
     assert len(problems) == 4
 
 
-def test_question_text_ignores_form_system_messages_and_blanks():
-    chat = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "a\n b"})
-    assert question_text(Problem("1", chat, "1", "s")) == "a b"
-    assert question_text(Problem("2", " a b ", "1", "s")) == "a b"
+def test_whole_floats_and_lists_of_one_answer_are_read_as_what_they_stand_for(tmp_path):
+    rows = [{"prompt": f"{a}?", "answer": a} for a in (27.0, -4.0, [7], ["x+1"], [2.0])]
+    problems = load_problems(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert [p.answer for p in problems] == ["27", "-4", "7", "x+1", "2"]
+
+
+def test_an_entry_of_a_list_is_chosen_by_its_number(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "x", "final_answer": ["1", "2"]}])
+    assert load_problems(path, Columns(answer="final_answer.1"))[0].answer == "2"
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ({"source": "aime"}, [0, 3]),
+        ({"source": ["aime", "math"]}, [0, 2, 3]),
+        ({"source": "aime", "meta.year": 2024}, [3]),
+        ({}, [0, 1, 2, 3]),
+    ],
+)
+def test_where_picks_a_benchmark_out_of_a_file(tmp_path, where, kept):
+    rows = [
+        good(1, source="aime", meta={"year": 2023}),
+        good(2, source="amc", meta={"year": 2024}),
+        good(3, source="math", meta=None),
+        good(4, source="aime", meta={"year": 2024}),
+    ]
+    problems = load_problems(write_jsonl(tmp_path / "test.json", rows), where=where)
+    assert list(problems.rows) == kept
+    assert [p.id for p in problems] == [f"test:{row}" for row in kept]
+    assert problems.dropped == ({"not selected": 4 - len(kept)} if len(kept) < 4 else {})
+
+
+def test_where_leaves_bad_rows_of_other_benchmarks_alone(tmp_path):
+    rows = [good(1, source="aime"), {"prompt": "x", "source": "amc"}]
+    assert (
+        len(load_problems(write_jsonl(tmp_path / "a.jsonl", rows), where={"source": "aime"})) == 1
+    )
+
+
+def test_a_benchmark_that_a_file_does_not_have_is_refused_with_those_it_has(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [good(1, source="aime"), good(2, source="amc")])
+    with pytest.raises(ValueError, match=r"source='aime24'; where.source may be 'aime', 'amc'"):
+        load_problems(path, where={"source": "aime24"})
+
+
+def test_repeated_questions_are_dropped_on_request_and_all_with_several_answers(tmp_path):
+    chat = {"prompt": [{"role": "user", "content": "What is 1  + 1"}], "answer": "2"}
+    rows = [good(1), chat, good(2), {**good(2), "answer": "4"}, good(3)]
+    problems = load_problems(write_jsonl(tmp_path / "a.jsonl", rows), repeats="drop")
+    assert list(problems.rows) == [0, 4]
+    assert problems.dropped == {"repeated question": 1, "question with several answers": 2}
+    with pytest.raises(ValueError, match="repeats is 'dorp': choose"):
+        load_problems(tmp_path / "a.jsonl", repeats="dorp")
+
+
+def test_a_file_of_the_dapo_kind_gives_bare_questions_of_its_first_block(tmp_path):
+    row = {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": "Solve it.\n\nWhat is 1 + 1?\n\nMind the form."}],
+        "reward_model": {"ground_truth": "2", "style": "rule"},
+        "extra_info": {"index": "same"},
+    }
+    path = tmp_path / "dapo.parquet"
+    pd.DataFrame([row, row, row, row]).to_parquet(path)
+    problems = load_problems(
+        path,
+        Columns(answer="reward_model.ground_truth", source="data_source", id=None),
+        strip=["Solve it.\n\n", "\n\nMind the form."],
+        repeats="drop",
+        limit=2,
+    )
+    (problem,) = problems
+    assert problem.prompt == ({"content": "What is 1 + 1?", "role": "user"},)
+    assert problems.dropped == {"repeated question": 1}
 
 
 def test_a_problem_set_is_a_sequence_and_refuses_repeated_ids():
@@ -359,7 +428,7 @@ def test_kept_and_bad_rows_make_up_the_file_whatever_it_holds(tmp_path_factory, 
     ],
 )
 def test_the_e3_parquet_files_load_with_two_repeated_prompts_each(file, size, sources):
-    with pytest.warns(UserWarning, match="2 problems repeat the prompt"):
+    with pytest.warns(UserWarning, match="2 problems repeat the question"):
         problems = load_problems(E3_DATA / f"{file}.parquet", E3_COLUMNS)
     assert len(problems) == size
     assert [p.id for p in problems] == [f"{file}:{row}" for row in range(size)]

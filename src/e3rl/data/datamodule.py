@@ -1,7 +1,8 @@
 """`PromptDataModule`: training and validation problems, checked, and their loaders."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
@@ -9,16 +10,21 @@ from lightning.pytorch.trainer.states import TrainerFn
 from e3rl.data.bad_rows import OnBadRow
 from e3rl.data.loader import PromptLoader, ValidationLoader
 from e3rl.data.problem import Problem
-from e3rl.data.problems import ProblemSet, question_text
+from e3rl.data.problems import ProblemSet
 from e3rl.data.prompt_lengths import Encode, check_prompt_lengths
+from e3rl.data.questions import by_question, question_key
 
-EXAMPLES = 3  # overlapping problems that an error names
+OnOverlap = Literal["raise", "drop"]
+
+EXAMPLES = 3  # overlapping problems that a message names
+TRAINED_ON = "also trained on"
 
 
 class PromptDataModule(LightningDataModule):
     """Holds both problem sets; made in two stages, since lengths need the policy's tokenizer.
 
-    1. The constructor takes the problems and checks that none is in both sets.
+    1. The constructor takes the problems and sees to it that no question is in both sets:
+       `on_overlap` raises, or drops it from the validation set and counts it there.
     2. `bind(encode)` checks prompt lengths; from then on the sizes are final.
     3. Lightning's `setup` makes the loaders once and keeps them, because the training loader's
        position must survive a `validate` before the `fit`.
@@ -40,6 +46,7 @@ class PromptDataModule(LightningDataModule):
         max_prompt_tokens: int = 1024,
         on_bad_row: OnBadRow = "raise",
         lookahead: int = 0,
+        on_overlap: OnOverlap = "raise",
     ) -> None:
         super().__init__()
         self.train_problems = ProblemSet.of(train, "training problems")
@@ -52,8 +59,10 @@ class PromptDataModule(LightningDataModule):
         self.lookahead = lookahead
         self._encode: Encode | None = None
         self._loaders: tuple[PromptLoader, ValidationLoader] | None = None
+        self.validation_problems = disjoint(
+            self.train_problems, self.validation_problems, on_overlap
+        )
         self._check_sizes()
-        check_disjoint(self.train_problems, self.validation_problems)
 
     def bind(self, encode: Encode) -> None:
         """Give the policy's rendering and tokenizing of a problem; checks every prompt's length.
@@ -153,8 +162,18 @@ class PromptDataModule(LightningDataModule):
             )
 
 
-def check_disjoint(train: ProblemSet, validation: ProblemSet) -> None:
-    """Raise ValueError, with examples, where a problem id or a question is in both sets."""
+def disjoint(
+    train: ProblemSet, validation: ProblemSet, on_overlap: OnOverlap = "raise"
+) -> ProblemSet:
+    """The validation problems that are not trained on, by `question_key`.
+
+    Training keeps what it has, so that a published training set stays as it was published.
+
+    Raises ValueError, with examples, for a problem id that is in both sets, and for a question
+    that is, unless these are to be dropped, which is counted and warned about.
+    """
+    if on_overlap not in get_args(OnOverlap):
+        raise ValueError(f"on_overlap is {on_overlap!r}: choose 'raise' or 'drop'")
     trained_ids = {problem.id for problem in train}
     shared_ids = [problem.id for problem in validation if problem.id in trained_ids]
     if shared_ids:
@@ -163,11 +182,20 @@ def check_disjoint(train: ProblemSet, validation: ProblemSet) -> None:
             f"{', '.join(shared_ids[:EXAMPLES])}: give the problems other ids, or the files "
             "other names"
         )
-    trained = {question_text(problem): problem.id for problem in train}
-    shared = [p for p in validation if question_text(p) in trained]
-    if shared:
-        named = (f"{p.id} = {trained[question_text(p)]}" for p in shared[:EXAMPLES])
-        raise ValueError(
-            f"{len(shared)} problems of {validation.origin} are also trained on from "
-            f"{train.origin}, e.g. {', '.join(named)}: remove them from one of the two"
-        )
+    trained = by_question(train)
+    shared = {
+        row: (p.id, trained[question_key(p)][0].id)
+        for row, p in zip(validation.rows, validation, strict=True)
+        if question_key(p) in trained
+    }
+    if not shared:
+        return validation
+    named = ", ".join(f"{own} = {other}" for own, other in list(shared.values())[:EXAMPLES])
+    message = (
+        f"{len(shared)} problems of {validation.origin} are also trained on from "
+        f"{train.origin}, e.g. {named}"
+    )
+    if on_overlap == "raise":
+        raise ValueError(f"{message}: remove them from one of the two, or set on_overlap=drop")
+    warnings.warn(f"{message}: not validated on", stacklevel=3)
+    return validation.without(dict.fromkeys(shared, TRAINED_ON))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from e3rl.data.bad_rows import Fault
 from e3rl.data.problem import Message
 
+EXACT = 2**53  # whole floats below this stand for one integer
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -21,7 +22,21 @@ def parse_prompt(value: object, column: str) -> str | tuple[Message, ...] | Faul
 
 
 def parse_answer(value: object, column: str) -> str | Fault:
-    """Text without surrounding blanks; an integer becomes text, a float is refused as inexact."""
+    """Text without surrounding blanks, of a number or of a list of one.
+
+    Whole numbers become text, 27.0 like 27 (tables of competitions hold floats); other floats are
+    refused as inexact, and lists of several answers as ambiguous.
+    """
+    if isinstance(value, list) and len(value) > 1:
+        return Fault(
+            "several answers",
+            f"column '{column}' lists {len(value)}",
+            f"write them as one text, or choose one with columns.answer={column}.0",
+        )
+    if isinstance(value, list):
+        return parse_answer(value[0] if value else None, column)
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
+        return str(int(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is None or _is_blank(value):

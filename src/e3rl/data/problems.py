@@ -1,18 +1,14 @@
-"""Problem sets from jsonl and parquet files, with every unusable row reported at once."""
+"""Problem sets from jsonl, json and parquet files, with every unusable row reported at once."""
 
-import codecs
-import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import overload
-
-import pyarrow
-import pyarrow.parquet
+from typing import Literal, get_args, overload
 
 from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, settle
+from e3rl.data.hub import local_file
 from e3rl.data.problem import Problem
 from e3rl.data.problem_fields import (
     parse_answer,
@@ -22,13 +18,17 @@ from e3rl.data.problem_fields import (
     parse_prompt,
     parse_source,
 )
+from e3rl.data.questions import agree, by_question, superfluous, unwrapped
+from e3rl.data.rows import Record, Rows, lookup, read_rows
 
-Record = Mapping[str, object]
+Repeats = Literal["keep", "drop"]
+UNSELECTED = "not selected"  # rows that `where` leaves out
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column of a file holds which field; `a.b` is the entry b of a struct column a.
+    """Which column of a file holds which field; `a.b` is the entry b of a struct column a,
+    `a.0` the first of a list.
 
     `prompt` and `answer` must exist. The others are optional under their default names, must
     exist under any other name, and are not read where None.
@@ -98,100 +98,73 @@ def load_problems(
     columns: Columns = PLAIN_COLUMNS,
     on_bad_row: OnBadRow = "raise",
     name: str | None = None,
+    where: Mapping[str, object] | None = None,
+    strip: Sequence[str] = (),
+    repeats: Repeats = "keep",
+    limit: int | None = None,
 ) -> ProblemSet:
-    """Problems of a `.jsonl` or `.parquet` file, in file order.
+    """Problems of a `.jsonl`, `.json` or `.parquet` file, in file order.
 
-    A row without an id gets `<name>:<row>`, a row without a source gets `<name>`; `name` is the
-    file's stem unless given. A prompt that occurs again is kept, counted and warned about.
+    A row without an id gets `<name>:<row>`, a row without a source gets `<name>`.
+
+    Args:
+        path: the file, or `hf://datasets/OWNER/NAME[@REVISION]/FILE` on the hub.
+        columns: where the file keeps what.
+        on_bad_row: `skip` drops and counts bad rows.
+        name: the file's stem unless given.
+        where: column -> the value, or list of values, that chosen rows have there.
+        strip: fixed texts before or behind every question, which are removed.
+        repeats: `keep` warns of questions that occur again; `drop` drops and counts them, and all
+            problems of a question that has several answers.
+        limit: rows to read, from the first one; None for all.
 
     Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or
     holds no usable problem; BadRowsError (a ValueError) listing all bad rows, unless these are
     to be skipped.
     """
-    path = Path(path)
-    rows = _read(path)
-    _check_columns(path, [r for r in rows.values() if not isinstance(r, Fault)], columns)
-    problems, bad = _parse_rows(rows, columns, name or path.stem)
+    if repeats not in get_args(Repeats):
+        raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
+    file = local_file(path)
+    everything = read_rows(file, limit)
+    _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
+    rows = _selected(path, everything, where or {})
+    problems, bad = _parse_rows(rows, columns, name or file.stem)
     dropped = settle(str(path), bad, len(rows), on_bad_row)
     if not problems:
         raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
-    _warn_of_repeats(path, list(problems.values()))
-    return ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
+    if len(rows) < len(everything):
+        dropped[UNSELECTED] = len(everything) - len(rows)
+    problems = unwrapped(problems, strip)
+    found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
+    if repeats == "drop":
+        reasons = superfluous(found)
+        return found.without({r: reasons[p.id] for r, p in problems.items() if p.id in reasons})
+    _warn_of_repeats(path, found)
+    return found
 
 
-def question_text(problem: Problem) -> str:
-    """What is asked, whatever its form: without system messages, blanks collapsed."""
-    if isinstance(problem.prompt, str):
-        return " ".join(problem.prompt.split())
-    asked = [m["content"] for m in problem.prompt if m["role"] not in ("system", "developer")]
-    return " ".join(" ".join(asked).split())
+def _selected(path: str | Path, rows: Rows, where: Mapping[str, object]) -> Rows:
+    """The rows that have one of the given values in every given column, and unreadable ones."""
+    for column, wanted in where.items():
+        allowed = wanted if isinstance(wanted, list | tuple) else [wanted]
+        values = {r: lookup(row, column) for r, row in rows.items() if not isinstance(row, Fault)}
+        chosen = {r for r, value in values.items() if value in allowed}
+        if values and not chosen:
+            present = sorted({repr(value) for value in values.values()})
+            raise ValueError(
+                f"{path}: no row has {column}={wanted!r}; where.{column} may be "
+                + ", ".join(present[:20])
+            )
+        rows = {r: row for r, row in rows.items() if r in chosen or isinstance(row, Fault)}
+    return rows
 
 
-def _read(path: Path) -> dict[int, Record | Fault]:
-    """Row number -> row, or why the row cannot be read."""
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"problem file {path.absolute()} does not exist: correct the path, or give an "
-            "absolute one"
-        )
-    readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    if path.suffix not in readers:
-        raise ValueError(
-            f"{path}: unknown kind of file {path.suffix!r}, convert it to one of: "
-            + ", ".join(readers)
-        )
-    return readers[path.suffix](path)
-
-
-def _read_jsonl(path: Path) -> dict[int, Record | Fault]:
-    # Bytes are split at the newline alone: str.splitlines would also cut at U+2028 inside a text.
-    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
-    return {row: _read_line(line) for row, line in enumerate(lines) if line.strip()}
-
-
-def _read_line(line: bytes) -> Record | Fault:
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        return Fault("not UTF-8", str(error), "save the file as UTF-8")
-    try:
-        record = json.loads(text)
-    # ValueError: broken syntax, or an integer beyond Python's limit of digits.
-    except (ValueError, RecursionError) as error:
-        return Fault("broken JSON", str(error), "write one complete JSON object per line")
-    if not isinstance(record, dict):
-        kind = type(record).__name__
-        return Fault("wrong type", f"the line is a {kind}", "write one JSON object per line")
-    return record
-
-
-def _read_parquet(path: Path) -> dict[int, Record | Fault]:
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is not a readable parquet file, write it again: {error}") from (
-            error
-        )
-    try:
-        return dict(enumerate(table.to_pylist()))
-    except UnicodeDecodeError:
-        return {row: _read_slice(table.slice(row, 1)) for row in range(table.num_rows)}
-
-
-def _read_slice(table: "pyarrow.Table") -> Record | Fault:
-    try:
-        record: Record = table.to_pylist()[0]
-    except UnicodeDecodeError as error:
-        return Fault("not UTF-8", str(error), "write the text column as UTF-8")
-    return record
-
-
-def _check_columns(path: Path, records: Sequence[Record], columns: Columns) -> None:
+def _check_columns(path: str | Path, records: Sequence[Record], columns: Columns) -> None:
     """Tell a misnamed column apart from rows that lack a value."""
     for item in fields(columns):
         column = getattr(columns, item.name)
         optional = item.name not in ("prompt", "answer") and column in (None, item.default)
-        if records and not optional and all(_lookup(r, column) is None for r in records):
+        if records and not optional and all(lookup(r, column) is None for r in records):
             present = ", ".join(sorted({key for record in records for key in record}))
             raise ValueError(
                 f"{path}: no row has a value in column '{column}'; set columns.{item.name} to "
@@ -199,18 +172,7 @@ def _check_columns(path: Path, records: Sequence[Record], columns: Columns) -> N
             )
 
 
-def _lookup(record: Record, column: str | None) -> object:
-    if column is None or column in record:
-        return None if column is None else record[column]
-    value: object = record
-    for key in column.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
-def _parse_rows(
-    rows: Mapping[int, Record | Fault], columns: Columns, name: str
-) -> tuple[dict[int, Problem], list[BadRow]]:
+def _parse_rows(rows: Rows, columns: Columns, name: str) -> tuple[dict[int, Problem], list[BadRow]]:
     """Usable problems by row number, and the rest."""
     problems: dict[int, Problem] = {}
     bad: list[BadRow] = []
@@ -231,12 +193,12 @@ def _parse_row(
     record: Record, row: int, columns: Columns, name: str, owners: dict[str, int]
 ) -> Problem | tuple[Fault, ...]:
     """The problem in a row, or everything that is wrong with it; enters its id in `owners`."""
-    prompt = parse_prompt(_lookup(record, columns.prompt), columns.prompt)
-    answer = parse_answer(_lookup(record, columns.answer), columns.answer)
-    key = parse_id(_lookup(record, columns.id), columns.id, default=f"{name}:{row}")
-    source = parse_source(_lookup(record, columns.source), columns.source, default=name)
-    level = parse_level(_lookup(record, columns.level), columns.level)
-    prior = parse_prior(_lookup(record, columns.prior), columns.prior)
+    prompt = parse_prompt(lookup(record, columns.prompt), columns.prompt)
+    answer = parse_answer(lookup(record, columns.answer), columns.answer)
+    key = parse_id(lookup(record, columns.id), columns.id, default=f"{name}:{row}")
+    source = parse_source(lookup(record, columns.source), columns.source, default=name)
+    level = parse_level(lookup(record, columns.level), columns.level)
+    prior = parse_prior(lookup(record, columns.prior), columns.prior)
     if isinstance(key, str) and owners.setdefault(key, row) != row:
         key = Fault(
             "duplicate id",
@@ -256,14 +218,15 @@ def _parse_row(
     return Problem(key, prompt, answer, source, level, prior)
 
 
-def _warn_of_repeats(path: Path, problems: Sequence[Problem]) -> None:
-    first: dict[str, Problem] = {}
-    repeats = [p for p in problems if first.setdefault(question_text(p), p) is not p]
-    if repeats:
-        other = sum(p.answer != first[question_text(p)].answer for p in repeats)
+def _warn_of_repeats(path: str | Path, problems: Sequence[Problem]) -> None:
+    groups = [group for group in by_question(problems).values() if len(group) > 1]
+    if groups:
+        repeats = [problem for group in groups for problem in group[1:]]
+        contradicted = sum(not agree(group) for group in groups)
         named = ", ".join(p.id for p in repeats[:5])
         warnings.warn(
-            f"{path}: {len(repeats)} problems repeat the prompt of an earlier one, {other} of "
-            f"them with another answer: {named}{', ...' if len(repeats) > 5 else ''}",
+            f"{path}: {len(repeats)} problems repeat the question of an earlier one: {named}"
+            f"{', ...' if len(repeats) > 5 else ''}; {contradicted} questions have several "
+            "answers; repeats=drop leaves them out",
             stacklevel=3,
         )

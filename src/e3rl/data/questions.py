@@ -1,0 +1,89 @@
+"""What a problem asks, in one spelling: to find a question again in the same set or another one."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from e3rl.data.problem import Problem
+from e3rl.rewards.answer import compact, same_number, same_text
+
+_ENDING = re.compile(r"[.,;:?]+(?=\s|$)")
+
+REPEATED = "repeated question"
+CONTRADICTED = "question with several answers"
+
+
+def question_text(problem: Problem) -> str:
+    """What is asked, whatever its form: without system messages, blanks collapsed."""
+    if isinstance(problem.prompt, str):
+        return " ".join(problem.prompt.split())
+    asked = [m["content"] for m in problem.prompt if m["role"] not in ("system", "developer")]
+    return " ".join(" ".join(asked).split())
+
+
+def question_key(problem: Problem) -> str:
+    r"""The question without case, blanks, `$`, layout commands and punctuation before a blank.
+
+    Two problems with the same key ask the same (`\dfrac12` is `\frac{1}{2}`, `×` is `\times`);
+    nothing is said about two with different keys.
+    """
+    text = _ENDING.sub("", unicodedata.normalize("NFKC", question_text(problem)))
+    return compact(text).casefold() or text
+
+
+def by_question(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
+    """The problems that share a `question_key`, in order, under that key."""
+    groups: dict[str, list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault(question_key(problem), []).append(problem)
+    return groups
+
+
+def agree(problems: Sequence[Problem]) -> bool:
+    """Whether all gold answers are written alike, up to layout, spelling and units."""
+    first = problems[0].answer
+    return all(same_text(p.answer, first) or same_number(p.answer, first) for p in problems)
+
+
+def superfluous(problems: Iterable[Problem]) -> dict[str, str]:
+    """Id -> reason of the problems to drop for every question to be asked once.
+
+    Of equal problems the first stays. Where answers contradict each other none does, since no
+    reward for that question could be trusted.
+    """
+    reasons: dict[str, str] = {}
+    for group in by_question(problems).values():
+        if not agree(group):
+            reasons |= dict.fromkeys((p.id for p in group), CONTRADICTED)
+        else:
+            reasons |= dict.fromkeys((p.id for p in group[1:]), REPEATED)
+    return reasons
+
+
+def unwrapped(problems: Mapping[int, Problem], wrapping: Sequence[str]) -> dict[int, Problem]:
+    """The problems without the fixed texts that a file puts before or behind every question.
+
+    Raises ValueError for a text that no question begins or ends with.
+    """
+    found: set[str] = set()
+    bare = {row: _unwrapped(problem, wrapping, found) for row, problem in problems.items()}
+    missing = [text for text in wrapping if text not in found]
+    if problems and missing:
+        raise ValueError(
+            f"no question begins or ends with {missing[0]!r}: correct strip, blanks and line ends "
+            "included"
+        )
+    return bare
+
+
+def _unwrapped(problem: Problem, wrapping: Sequence[str], found: set[str]) -> Problem:
+    prompt = problem.prompt
+    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    for fixed in wrapping:
+        if text.startswith(fixed) or text.endswith(fixed):
+            found.add(fixed)
+            text = text.removeprefix(fixed).removesuffix(fixed)
+    if isinstance(prompt, str):
+        return replace(problem, prompt=text)
+    return replace(problem, prompt=(*prompt[:-1], {**prompt[-1], "content": text}))

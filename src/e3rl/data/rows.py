@@ -1,0 +1,110 @@
+"""Rows of problem files: jsonl, json and parquet, with a `Fault` for each that cannot be read."""
+
+import codecs
+import json
+from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from e3rl.data.bad_rows import Fault
+
+Record = Mapping[str, object]
+Rows = dict[int, Record | Fault]  # row number, counting from 0 -> the row, or what is wrong with it
+
+
+def read_rows(path: Path, limit: int | None = None) -> Rows:
+    """The rows of a file, or the first `limit` of them.
+
+    A `.json` file holds one list of objects, or one object per line like a `.jsonl` file.
+
+    Raises FileNotFoundError; ValueError for an unknown kind of file, or one that cannot be read.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"problem file {path.absolute()} does not exist: correct the path, or give an "
+            "absolute one"
+        )
+    readers: dict[str, Callable[[Path, int | None], Rows]] = {
+        ".jsonl": _read_jsonl,
+        ".json": _read_json,
+        ".parquet": _read_parquet,
+    }
+    if path.suffix not in readers:
+        raise ValueError(
+            f"{path}: unknown kind of file {path.suffix!r}, convert it to one of: "
+            + ", ".join(readers)
+        )
+    return readers[path.suffix](path, limit)
+
+
+def lookup(record: Record, column: str | None) -> object:
+    """The value of a column; `a.b` is entry b of a struct, `a.0` the first one of a list."""
+    if column is None or column in record:
+        return None if column is None else record[column]
+    value: object = record
+    for key in column.split("."):
+        if isinstance(value, list) and key.isdecimal():
+            value = value[int(key)] if int(key) < len(value) else None
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _read_json(path: Path, limit: int | None) -> Rows:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return _read_jsonl(path, limit)
+    if not isinstance(content, list):
+        return _read_jsonl(path, limit)
+    return {row: _as_record(item, "the entry") for row, item in enumerate(content[:limit])}
+
+
+def _read_jsonl(path: Path, limit: int | None) -> Rows:
+    # Bytes are split at the newline alone: str.splitlines would also cut at U+2028 inside a text.
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    filled = ((row, line) for row, line in enumerate(lines) if line.strip())
+    return {row: _read_line(line) for row, line in islice(filled, limit)}
+
+
+def _read_line(line: bytes) -> Record | Fault:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return Fault("not UTF-8", str(error), "save the file as UTF-8")
+    try:
+        record = json.loads(text)
+    # ValueError: broken syntax, or an integer beyond Python's limit of digits.
+    except (ValueError, RecursionError) as error:
+        return Fault("broken JSON", str(error), "write one complete JSON object per line")
+    return _as_record(record, "the line")
+
+
+def _as_record(value: object, what: str) -> Record | Fault:
+    if isinstance(value, dict):
+        return value
+    return Fault("wrong type", f"{what} is a {type(value).__name__}", "write one JSON object each")
+
+
+def _read_parquet(path: Path, limit: int | None) -> Rows:
+    try:
+        table = pyarrow.parquet.read_table(path).slice(0, limit)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a readable parquet file, write it again: {error}") from (
+            error
+        )
+    try:
+        return dict(enumerate(table.to_pylist()))
+    except UnicodeDecodeError:
+        return {row: _read_slice(table.slice(row, 1)) for row in range(table.num_rows)}
+
+
+def _read_slice(table: "pyarrow.Table") -> Record | Fault:
+    try:
+        record: Record = table.to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return Fault("not UTF-8", str(error), "write the text column as UTF-8")
+    return record
