@@ -21,10 +21,11 @@ from e3rl.configuration_check import GROUPS, check
 from e3rl.policy import Policy
 
 FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
-ROOTS = {"train", "evaluate", "simulate"}
+ROOTS = {"train", "evaluate", "simulate", "dataset_card"}
 GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
 PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run
+FIXED = ("debug=tiny", "engine=transformers", "logger=ledger_only", "paths.run_dir=x")
 OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
 
 
@@ -65,24 +66,45 @@ def hydra_of_a_job() -> DictConfig:
         return compose("train", ["hydra.runtime.output_dir=x"], return_hydra_config=True)
 
 
+DAPO = plain("problems/dapo")["strip"]  # what a file of that format has around its questions
+
+
+def published(number: int, split: str) -> dict[str, Any]:
+    """A row with the columns of every format that conf/problems knows."""
+    question = f"{split} {number}?"
+    return {
+        "id": f"{split}{number}",
+        "prompt": question.join(DAPO) if split == "dapo" else question,
+        "problem": question,
+        "answer": "1",
+        "reward_model": {"ground_truth": "1"},
+        "source": ["aime", "amc", "math", "olympiad_bench"][number % 4],
+        "data_source": "mine",
+        "rank": 0.5,
+        "subject": "Algebra",
+        "level": 3,
+        "unique_id": f"{split}/{number}",
+    }
+
+
 def filled(name: str, tmp_path: Path) -> dict[str, Any]:
-    """What a file leaves to the user to give."""
+    """What a file leaves to the user to give, and local files in place of those on the hub."""
     if name == "policy/pretrained":
         return {"path": "embedded"}
-    for split in ("train", "validation"):
-        rows = [
-            {"id": f"{split}{i}", "prompt": f"{split} {i}?", "answer": "1"}
-            | {"data_source": "mine", "rank": 0.5, "reward_model": {"ground_truth": "1"}}
-            for i in range(4)
-        ]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if name == "problems/file":
-        return {"path": str(tmp_path / "train.jsonl")}
-    if name.startswith("data/") and name != "data/arithmetic":
-        return {
-            split: {"path": str(tmp_path / f"{split}.jsonl")} for split in ("train", "validation")
-        }
-    return {}
+    if name in ("data/arithmetic", "problems/arithmetic"):
+        return {}
+    group, option = name.split("/")[:2]
+    if group not in ("data", "problems"):
+        return {}
+    splits = ("train" if option != "dapo" else "dapo", "validation")
+    paths = []
+    for split in splits:
+        rows = (published(i, split) for i in range(4))
+        paths.append(tmp_path / f"{split}.jsonl")
+        paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if group == "problems":
+        return {"path": str(paths[0])}
+    return dict(zip(("train", "validation"), ({"path": str(path)} for path in paths), strict=True))
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if not name.startswith("problems/")])
@@ -93,12 +115,14 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
         pytest.importorskip("vllm")
     *groups, option = name.split("/")
     path = ".".join(groups)
-    if "defaults" in plain(name) or "# @package" in (conf_dir() / f"{name}.yaml").read_text():
+    if path == "policy.template":
+        cfg, path = composed("policy=pretrained", f"policy/template={option}", *FIXED), "policy"
+        cfg.policy.path = "embedded"
+    elif "defaults" in plain(name) or "# @package" in (conf_dir() / f"{name}.yaml").read_text():
         cfg = copy.deepcopy(chosen(f"{'/'.join(groups)}={option}"))
     else:
         parent = PARENTS.get("/".join(groups))
-        fixed = ("debug=tiny", "engine=transformers", "logger=ledger_only", "paths.run_dir=x")
-        cfg = composed(*fixed, parent) if parent else copy.deepcopy(tiny)
+        cfg = composed(*FIXED, parent) if parent else copy.deepcopy(tiny)
         OmegaConf.update(cfg, path, plain(name), merge=False)
     if left_open := filled(name, tmp_path):
         OmegaConf.update(cfg, path, left_open, merge=True)
@@ -111,7 +135,7 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
         assert type(made).__name__ == node._target_.split(".")[-1]
 
 
-@pytest.mark.parametrize("option", ["arithmetic", "file"])
+@pytest.mark.parametrize("option", sorted(n.split("/")[1] for n in OPTIONS if "problems/" in n))
 def test_evaluations_find_their_problems(option: str, tmp_path: Path) -> None:
     cfg = composed(f"problems={option}", "out=x", root="evaluate")
     OmegaConf.update(cfg, "problems", filled(f"problems/{option}", tmp_path))
