@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from e3rl.data.problem import Problem
 from e3rl.functional.logprobs import token_logprobs
@@ -167,6 +168,53 @@ def test_the_chat_template_writes_the_beginning_once(chat_folder):
     chat = ({"role": "system", "content": "9"}, {"role": "user", "content": "3"})
     assert policy.encode(problem(chat))[0] == "x(9)(3=?)="
     assert chat[1]["content"] == "3"  # the problem itself is left alone
+
+
+TEMPLATES = Path(__file__).parents[1] / "conf" / "policy" / "template"
+ASK = "Please reason step by step, and put your final answer within \\boxed{}."
+
+
+def templated(name, path="embedded"):
+    """A policy with one of the templates in conf/policy/template."""
+    return Policy(path, **yaml.safe_load((TEMPLATES / f"{name}.yaml").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("own", "1+2"),
+        ("plain", f"1+2\n{ASK}\n"),
+        ("r1_distill", f"<bos><｜User｜>1+2\n{ASK}<｜Assistant｜><think>\n"),
+        (
+            "qwen_instruct",
+            f"<|im_start|>system\n{ASK}<|im_end|>\n<|im_start|>user\n1+2<|im_end|>\n"
+            "<|im_start|>assistant\n",
+        ),
+    ],
+)
+def test_a_tokenizer_without_a_template_takes_the_chosen_one(name, text):
+    policy = templated(name)
+    policy.tokenizer.bos_token = "<bos>"
+    assert policy.encode(problem("1+2"))[0] == text
+
+
+def test_a_chosen_template_keeps_the_turns_and_the_system_message_of_a_chat():
+    chat = tuple(
+        {"role": role, "content": content}
+        for role, content in [("system", "s"), ("user", "1"), ("assistant", "2"), ("user", "3")]
+    )
+    policy = templated("r1_distill")
+    policy.tokenizer.bos_token, policy.tokenizer.eos_token = "<bos>", "<eos>"
+    assert policy.encode(problem(chat))[0] == (
+        f"<bos>s<｜User｜>1<｜Assistant｜>2<eos><｜User｜>3\n{ASK}<｜Assistant｜><think>\n"
+    )
+    text = templated("qwen_instruct").encode(problem(chat))[0]
+    assert text.startswith("<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n1<|im_end|>")
+
+
+def test_the_tokenizers_own_template_wins_over_the_chosen_one(chat_folder):
+    assert templated("r1_distill", chat_folder).encode(problem("1+2"))[0] == f"x(1+2\n{ASK})="
+    assert templated("qwen_instruct", chat_folder).encode(problem("3"))[0] == f"x({ASK})(3)="
 
 
 def test_plain_rendering_uses_the_tokenizers_own_beginning(chat_folder):

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from e3rl.data.problem import Problem
+from e3rl.data.problem import Message, Problem
 
 EMBEDDED = "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,7 +34,9 @@ class Policy(nn.Module):
         gradient_checkpointing: recompute activations in the backward pass.
         render: "chat" applies the tokenizer's chat template, "plain" does not, "auto" does
             where the tokenizer has one.
-        instruction: text appended to every rendered user prompt.
+        instruction: text appended to the last message, e.g. what form the answer is to have.
+        system: system message of prompts that have none; a paragraph of its own in plain text.
+        chat_template: Jinja template for a tokenizer that has none; its own always wins.
         trust_remote_code: run code that a hub repository brings along.
         random_weights: build from the configuration only, with fresh weights.
 
@@ -53,6 +55,8 @@ class Policy(nn.Module):
         instruction: str = "",
         trust_remote_code: bool = False,
         random_weights: bool = False,
+        system: str = "",
+        chat_template: str | None = None,
     ) -> None:
         super().__init__()
         if dtype not in DTYPES:
@@ -72,8 +76,11 @@ class Policy(nn.Module):
             self.model.gradient_checkpointing_enable(
                 {"use_reentrant": False, "preserve_rng_state": noisy}
             )
+        if render != "plain" and not self.tokenizer.chat_template:
+            self.tokenizer.chat_template = chat_template
         self.render = self._render_mode(render)
         self.instruction = instruction
+        self.system = system
         self._split_head: bool | None = None
 
     def _render_mode(self, render: Render) -> Render:
@@ -112,21 +119,24 @@ class Policy(nn.Module):
 
     def encode(self, problem: Problem) -> tuple[str, list[int]]:
         """The rendered prompt of a problem and its token ids, ready to sample from."""
+        messages = self._messages(problem.prompt)
         if self.render == "chat":
-            prompt = problem.prompt
-            messages = (
-                [{"role": "user", "content": prompt}]
-                if isinstance(prompt, str)
-                else [dict(message) for message in prompt]
-            )
-            messages[-1]["content"] += self.instruction
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
             # The template writes every special token itself, the leading one included.
             return text, list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        text = _plain_text(problem.prompt) + self.instruction
+        text = "\n\n".join(message["content"] for message in messages)
         return text, list(self.tokenizer(text)["input_ids"])
+
+    def _messages(self, prompt: str | tuple[Message, ...]) -> list[Message]:
+        """The chat that a prompt is, with the system message and the instruction."""
+        asked = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+        messages = [dict(message) for message in asked]
+        if self.system and messages[0]["role"] not in ("system", "developer"):
+            messages.insert(0, {"role": "system", "content": self.system})
+        messages[-1]["content"] += self.instruction
+        return messages
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out."""
@@ -175,12 +185,6 @@ class Policy(nn.Module):
         """Write model and tokenizer so that transformers and vLLM load them (safetensors)."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def _plain_text(prompt: str | tuple[dict[str, str], ...]) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n\n".join(message["content"] for message in prompt)
 
 
 def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
