@@ -45,7 +45,7 @@ FLOORS = (
         "sync",
     }
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {"evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"},
+    | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

@@ -1,0 +1,77 @@
+"""Counts, repeats and overlaps of problem sets: `python -m e3rl.dataset_card ...`.
+
+Writes `dataset_card.md` and prints it.
+"""
+
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from e3rl.analysis.tables import as_markdown, without_empty_columns
+from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+from e3rl.data.bad_rows import BadRowsError
+from e3rl.data.card import Lengths, overlap_rows, set_row
+from e3rl.data.problems import ProblemSet
+from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
+
+register_resolvers()
+WORDS = ("set", "dropped", "sources", "answers", "shares with", "e.g.")  # columns of texts
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="dataset_card")
+def main(cfg: DictConfig) -> None:
+    """Write and print the card."""
+    try:
+        print(dataset_card(cfg))
+    except (ConfigurationError, BadRowsError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def dataset_card(cfg: DictConfig) -> str:
+    """The card as Markdown, written to `<out>/dataset_card.md`.
+
+    Raises ConfigurationError where no set is given or one cannot be loaded.
+    """
+    from e3rl.running import build
+
+    if not cfg.sets:
+        raise ConfigurationError(
+            "no problem sets are given: add +problems@sets.train=e3_train sets.train.path=FILE"
+        )
+    sets = {
+        name: ProblemSet.of(build(cfg, f"sets.{name}"), str(name)) for name in map(str, cfg.sets)
+    }
+    policy = build(cfg, "policy") if cfg.get("policy") else None
+    tokens: Lengths | None = (lambda p: len(policy.encode(p)[1])) if policy else None
+    rows = [set_row(name, p, tokens, cfg.max_prompt_tokens) for name, p in sets.items()]
+    parts = [markdown(rows)]
+    shared = overlap_rows(sets)
+    note = "" if shared else "No question is in two of the sets (exact after normalisation)."
+    parts.append(markdown(shared) if shared else note)
+    parts.append(unmatchable(sets))
+    text = "\n\n".join(part.strip() for part in parts)
+    out = Path(cfg.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "dataset_card.md").write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def markdown(rows: list[dict[str, str]]) -> str:
+    """The columns that hold anything; texts to the left, counts to the right."""
+    return as_markdown(without_empty_columns(rows, ""), words=WORDS)
+
+
+def unmatchable(sets: dict[str, ProblemSet]) -> str:
+    """Whether every gold answer can be matched at all."""
+    try:
+        check_golds([(p.id, p.answer) for found in sets.values() for p in found], "math_box")
+    except UnmatchableGoldsError as error:
+        return str(error)
+    return "Every gold answer can be read by the verifier."
+
+
+if __name__ == "__main__":
+    main()
