@@ -294,10 +294,11 @@ def test_random_weights_follow_torchs_seed_and_are_not_the_trained_ones(policy):
     torch.manual_seed(5)
     first = Policy(random_weights=True)
     torch.manual_seed(5)
-    second = Policy(random_weights=True)
+    second = Policy("random")
     weights = [p.model.get_output_embeddings().weight for p in (policy, first, second)]
     assert torch.equal(weights[1], weights[2])
     assert not torch.equal(weights[0], weights[1])
+    assert second.encode(problem("12+3=?")) == policy.encode(problem("12+3=?"))
 
 
 def test_half_precision_weights_give_logits_near_the_full_ones(policy, make_batch):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from e3rl.data.problem import Message, Problem
 
 EMBEDDED = "embedded"
+RANDOM = "random"  # as embedded, but for the weights
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 Render = Literal["auto", "chat", "plain"]
@@ -21,6 +22,11 @@ def embedded_folder() -> Path:
     return Path(str(resources.files("e3rl"))) / "assets" / "warm_start"
 
 
+def resolved_path(path: str) -> str:
+    """Where transformers finds what `policy.path` names."""
+    return str(embedded_folder()) if path in (EMBEDDED, RANDOM) else path
+
+
 class Policy(nn.Module):
     """A causal LM with the text side that belongs to it.
 
@@ -28,7 +34,8 @@ class Policy(nn.Module):
     Dropout is off: importance ratios and probes need the very function that sampled.
 
     Args:
-        path: "embedded" (the tiny warm-started policy), a local folder, or a hub name.
+        path: "embedded" (the tiny warm-started policy), "random" (the same shape and tokenizer,
+            fresh weights), a local folder, or a hub name.
         dtype: precision of the weights, "float32", "bfloat16" or "float16".
         attention: attention implementation handed to transformers ("sdpa", "eager", ...).
         gradient_checkpointing: recompute activations in the backward pass.
@@ -63,10 +70,14 @@ class Policy(nn.Module):
             raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
         if render not in ("auto", "chat", "plain"):
             raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
-        self.path = str(embedded_folder()) if path == EMBEDDED else path
+        self.path = resolved_path(path)
         self.tokenizer = _load_tokenizer(self.path, trust_remote_code)
         self.model = _load_model(
-            self.path, DTYPES[dtype], attention, trust_remote_code, random_weights
+            self.path,
+            DTYPES[dtype],
+            attention,
+            trust_remote_code,
+            random_weights or path == RANDOM,
         )
         # transformers recomputes activations in train mode only, and is silent about it in eval.
         self.model.train(gradient_checkpointing)
