@@ -31,7 +31,7 @@ FLOORS = (
     },
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
-    | {"update", "probe"},
+    | {"update", "probe", "model_shape"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
     {
         "train",
