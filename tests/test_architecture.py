@@ -33,19 +33,11 @@ FLOORS = (
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
     | {"update", "probe", "model_shape"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
-    {
-        "train",
-        "evaluate",
-        "simulate",
-        "warm_start",
-        "report",
-        "preflight",
-        "record",
-        "study",
-        "sync",
-    }
+    {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
+    | {"sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"},
+    | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"}
+    | {"memory", "forecast"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

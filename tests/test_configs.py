@@ -147,7 +147,7 @@ def test_no_file_is_left_out() -> None:
     groups = {name.split("/")[0] for name in OPTIONS}
     assert groups == {*GROUPS, "problems"}
     assert {"experiment/" + arm for arm in ARM_ORDER} | {
-        f"debug/{name}" for name in ("none", "short", "tiny")
+        f"debug/{name}" for name in ("none", "plan", "short", "tiny")
     } <= GLOBAL
 
 

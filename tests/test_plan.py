@@ -8,7 +8,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
-from e3rl.plan import RunPlan, derive_plan
+from e3rl.model_shape import ModelShape
+from e3rl.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.policy import Policy
 
 
@@ -18,7 +19,7 @@ def plan(policy: Policy, *overrides: str) -> RunPlan:
         cfg: DictConfig = compose("train", ["debug=tiny", "paths.run_dir=x", *overrides])
     data = instantiate(cfg.data, _convert_="all")
     data.bind(policy.encode)
-    return derive_plan(cfg, data, policy)
+    return derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
 
 
 def test_a_plan_tells_what_a_run_amounts_to(policy: Policy) -> None:

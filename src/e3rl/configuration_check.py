@@ -65,6 +65,22 @@ class RolloutTiming:
     lookahead: Annotated[int, Field(ge=0, le=1)]
 
 
+Above0 = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What debug=plan reckons with."""
+
+    only: bool
+    tokens_per_s: Above0 | None
+    mean_tokens: Above0 | None
+    gpu_gib: Above0 | None
+    train_problems: PositiveInt | None
+    validation_problems: PositiveInt | None
+    model_config: str | None
+
+
 @dataclass(frozen=True)
 class TopLevel:
     """The scalars of conf/train.yaml; every other top-level key is a group."""
@@ -82,9 +98,10 @@ class TopLevel:
     vocabulary_size: NonNegativeInt
     sweep: Sweep
     rollout: RolloutTiming
+    plan: Planning
 
 
-SECTIONS = {"paths": Paths, "sweep": Sweep, "rollout": RolloutTiming}
+SECTIONS = {"paths": Paths, "sweep": Sweep, "rollout": RolloutTiming, "plan": Planning}
 
 
 def check(cfg: DictConfig) -> None:
@@ -165,10 +182,17 @@ class _Settings:
         wanted = [] if node.get("_partial_") else _required(parameters)
         for name in dict.fromkeys([*wanted, *given]):
             place = f"{path}.{name}"
-            if given.get(name, MISSING) == MISSING and place not in GIVEN:
+            if given.get(name, MISSING) == MISSING and not self._given_later(place):
                 yield f"{place} is missing: {node['_target_']} needs it, give {place}=..."
             elif name in hints and name in given and not _interpolated(written[name]):
                 yield from _wrong_type(given[name], hints[name], place)
+
+    def _given_later(self, place: str) -> bool:
+        """Whether a setting is filled in by the entry point, or is a file that a plan can lack."""
+        plan = self.plain.get("plan", {})
+        counted = plan.get("train_problems") and plan.get("validation_problems")
+        planned = plan.get("only") and counted and place.startswith("data.")
+        return place in GIVEN or bool(planned)
 
     def _unknown(
         self, given: dict[str, Any], known: list[str], path: str, owner: str = ""

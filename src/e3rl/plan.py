@@ -11,7 +11,21 @@ from rich.table import Table
 
 from e3rl.configuration import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
-from e3rl.policy import Policy
+from e3rl.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class ProblemCounts:
+    """Numbers of problems: all that a plan needs of the data."""
+
+    train: int
+    validation: int
+    unranked: int = 0  # of those to train on, without a difficulty of their own
+
+    @staticmethod
+    def of(data: PromptDataModule) -> "ProblemCounts":
+        unranked = sum(problem.prior is None for problem in data.train_problems)
+        return ProblemCounts(len(data.train_problems), len(data.validation_problems), unranked)
 
 
 @dataclass(frozen=True)
@@ -21,29 +35,30 @@ class RunPlan:
     quantities: dict[str, str]
     total_steps: int
 
-    def render(self, run_dir: Path, resume: Path | None) -> str:
-        """A small table as text."""
+    def render(self, run_dir: Path | None = None, resume: Path | None = None) -> str:
+        """A small table as text, without a run folder where none is made."""
         table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
         table.add_column(style="bold")
         table.add_column()
         for label, value in self.quantities.items():
             table.add_row(label, value)
-        table.add_row("run folder", str(run_dir))
+        if run_dir:
+            table.add_row("run folder", str(run_dir))
         if resume:
             table.add_row("resumes", str(resume))
-        console = Console(width=120 + len(str(run_dir)), color_system=None)
+        console = Console(width=160 + len(str(run_dir)), color_system=None)
         with console.capture() as captured:
             console.print(table)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
-def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
+def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan:
     """Work out steps, rollouts and annealing start of a run.
 
     Raises ConfigurationError where the last step would not be validated, or the budget cannot
     give prompts what it is asked to.
     """
-    per_epoch = data.steps_per_epoch
+    per_epoch = problems.train // cfg.prompts_per_step
     limit = cfg.trainer.get("limit_train_batches")
     if isinstance(limit, int):
         per_epoch = min(per_epoch, limit)
@@ -51,15 +66,13 @@ def derive_plan(cfg: Any, data: PromptDataModule, policy: Policy) -> RunPlan:
     _check_validation(total, cfg.validate_every)
     _check_group_size(cfg)
     if cfg.budget.get("difficulty") == "prior":
-        _check_priors(data)
+        _check_priors(problems)
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
-    parameters = sum(p.numel() for p in policy.parameters())
     quantities = {
         "arm": f"{cfg.name}, seed {cfg.seed}",
-        "policy": f"{parameters / 1e6:.2f} M parameters, vocabulary {policy.vocabulary_size}",
-        "problems": f"{len(data.train_problems)} to train on, "
-        f"{len(data.validation_problems)} to validate on",
+        "policy": f"{shape.parameters / 1e6:.2f} M parameters, vocabulary {shape.vocabulary}",
+        "problems": f"{problems.train} to train on, {problems.validation} to validate on",
         "a rollout step": f"{cfg.prompts_per_step} prompts x {cfg.rollouts_per_prompt} = "
         f"{rollouts} rollouts, {updates} optimiser step{'s' if updates > 1 else ''}",
         "the run": f"{cfg.epochs} epochs x {per_epoch} = {total} steps, "
@@ -94,10 +107,9 @@ def _check_group_size(cfg: Any) -> None:
         )
 
 
-def _check_priors(data: PromptDataModule) -> None:
-    without = sum(problem.prior is None for problem in data.train_problems)
-    if without:
+def _check_priors(problems: ProblemCounts) -> None:
+    if problems.unranked:
         raise ConfigurationError(
-            f"budget.difficulty=prior: {without} of {len(data.train_problems)} training problems "
+            f"budget.difficulty=prior: {problems.unranked} of {problems.train} training problems "
             "have no difficulty rank; give the data a rank column, or use difficulty=reward"
         )

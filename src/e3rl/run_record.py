@@ -19,7 +19,8 @@ CONFIG = "config.yaml"
 # A resumed run may change these and what is below them: where and how it is observed, and the
 # machine it runs on. Everything else decides its numbers.
 CHANGEABLE = (
-    *("ckpt_path", "control", "paths", "logger", "sweep", "validate_every", "checkpoint_every"),
+    *("ckpt_path", "control", "paths", "logger", "sweep", "plan"),
+    *("validate_every", "checkpoint_every"),
     *("callbacks.checkpoint", "callbacks.metrics", "engine.progress", "reward.workers", "trainer"),
 )
 NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_train_batches")

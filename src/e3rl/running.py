@@ -34,7 +34,8 @@ from e3rl.data.datamodule import PromptDataModule
 from e3rl.evaluating import evaluate_policy, measured
 from e3rl.ledger import export, read_rows
 from e3rl.ledger_logger import LedgerLogger
-from e3rl.plan import derive_plan
+from e3rl.model_shape import ModelShape
+from e3rl.plan import ProblemCounts, derive_plan
 from e3rl.policy import Policy
 from e3rl.progress import progress_callbacks
 from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
@@ -69,7 +70,7 @@ def execute(cfg: DictConfig) -> Outcome | None:
     cfg.vocabulary_size = policy.vocabulary_size
     check_begun(cfg, resume)
     data = build_data(cfg, policy)
-    plan = derive_plan(cfg, data, policy)
+    plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
     module = build(cfg, "module", policy=policy)
     trainer = build_trainer(cfg, plan.total_steps)
     if trainer.is_global_zero:

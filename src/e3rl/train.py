@@ -24,6 +24,11 @@ def main(cfg: DictConfig) -> float | None:
     from e3rl.sweep_jobs import finished_job
 
     check(cfg)
+    if cfg.plan.only:
+        from e3rl.forecast import show_plan
+
+        show_plan(cfg)
+        return None
     if (summary := finished_job(cfg)) is not None:
         print(f"finished before, skipped: {cfg.paths.run_dir}")
         return None if summary["pass@1"] is None else float(summary["pass@1"])

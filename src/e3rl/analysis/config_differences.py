@@ -6,7 +6,7 @@ from typing import Any
 from e3rl.analysis.runs import Run
 
 # Where a run lies, how it is called and watched, and the seed, which is no part of an arm.
-LEFT_OUT = ("name", "seed", "paths", "logger", "sweep", "ckpt_path", "control")
+LEFT_OUT = ("name", "seed", "paths", "logger", "sweep", "ckpt_path", "control", "plan")
 ABSENT = "-"
 
 

@@ -1,0 +1,236 @@
+"""`debug=plan`: what a run amounts to in tokens, hours and memory, before weights are loaded."""
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.cautions import cautions
+from e3rl.configuration import ConfigurationError
+from e3rl.engines.vllm_settings import CPU_CACHE
+from e3rl.memory import (
+    ADAM_MOMENTS,
+    GIB,
+    EngineMemory,
+    Training,
+    training_bytes,
+    transformers_memory,
+    vllm_memory,
+)
+from e3rl.model_shape import KNOWN, ModelShape
+from e3rl.plan import ProblemCounts, RunPlan, derive_plan
+from e3rl.running import build
+
+RESIDENT = ("weights", "gradients", "optimiser states")  # also while rollouts are sampled
+
+
+def show_plan(cfg: DictConfig) -> None:
+    """Print the plan of a checked configuration and its cautions; see `plan_ahead`."""
+    print(plan_ahead(cfg).render())
+    for caution in cautions(cfg):
+        print(f"caution: {caution}")
+
+
+def plan_ahead(cfg: DictConfig) -> RunPlan:
+    """The plan of a run, with its costs.
+
+    Raises ConfigurationError where the run would, as far as that can be known, and where the
+    model's configuration is not found.
+    """
+    problems, shape = problems_of(cfg), shape_of(cfg)
+    plan = derive_plan(cfg, problems, shape)
+    costs = work(cfg, plan.total_steps, problems.validation) | memory(cfg, shape)
+    return RunPlan(plan.quantities | costs, plan.total_steps)
+
+
+def problems_of(cfg: DictConfig) -> ProblemCounts:
+    """As many as the files hold, or as `plan` says where no files are given.
+
+    Over-long prompts, which a run may drop, are among them: there is no tokenizer yet.
+    """
+    if not OmegaConf.missing_keys(cfg.data):
+        return ProblemCounts.of(build(cfg, "data"))
+    counts = ProblemCounts(cfg.plan.train_problems, cfg.plan.validation_problems)
+    if counts.train < cfg.prompts_per_step:
+        raise ConfigurationError(
+            f"plan.train_problems={counts.train} are less than prompts_per_step="
+            f"{cfg.prompts_per_step}: there would be no step"
+        )
+    return counts
+
+
+def shape_of(cfg: DictConfig) -> ModelShape:
+    """The shape of what `policy.path` names."""
+    path, config = cfg.policy.path, cfg.plan.model_config
+    try:
+        return ModelShape.of_path(path, config, cfg.policy.get("trust_remote_code", False))
+    except (OSError, ValueError) as error:
+        tried = f"plan.model_config={config}" if config else f"policy.path={path}"
+        raise ConfigurationError(
+            f"{tried}: no model configuration found there; give "
+            f"plan.model_config=FOLDER/config.json (known without a hub: {', '.join(KNOWN)})"
+        ) from error
+
+
+def work(cfg: DictConfig, total_steps: int, validation_problems: int) -> dict[str, str]:
+    """Steps, rollouts, tokens and hours, by label.
+
+    Raises ConfigurationError for a mean length above the limit.
+    """
+    mean, limit, speed = cfg.plan.mean_tokens, cfg.max_new_tokens, cfg.plan.tokens_per_s
+    if mean and mean > limit:
+        raise ConfigurationError(
+            f"plan.mean_tokens={mean} is above max_new_tokens={limit}: completions end there"
+        )
+    validations = 1 + total_steps // cfg.validate_every
+    validated = validation_problems * sum(
+        _rollouts_per_problem(evaluation, validations)
+        for evaluation in cfg.callbacks.pass_at_k.evaluations
+    )
+    trained = total_steps * cfg.prompts_per_step * cfg.rollouts_per_prompt
+    settings = cfg.module.settings
+    hours = "give plan.tokens_per_s to know it"
+    if speed:
+        most = (trained + validated) * limit / speed / 3600
+        expected = f", {most * mean / limit:.1f} expected" if mean else ""
+        hours = f"at most {most:.1f} hours{expected}, at {speed:g} tokens per second"
+    return {
+        "optimiser steps": str(total_steps * settings.minibatches * settings.inner_epochs),
+        "tokens trained on": _tokens(trained, limit, mean),
+        "tokens validated": f"{_tokens(validated, limit, mean)}; {validated} rollouts in "
+        f"{validations} validations",
+        "time": hours,
+    }
+
+
+def _rollouts_per_problem(evaluation: Any, validations: int) -> int:
+    """Of an `Evaluation` node over a run, pilots for a wanted entropy left out."""
+    n = evaluation.get("n", 16)
+    last = n if evaluation.get("last_n") is None else evaluation.last_n
+    return int(last + (0 if evaluation.get("last_only") else n * (validations - 1)))
+
+
+def _tokens(rollouts: int, limit: int, mean: float | None) -> str:
+    expected = f", {_millions(rollouts * mean)} expected at {mean:g} each" if mean else ""
+    return f"at most {_millions(rollouts * limit)}{expected}"
+
+
+def _millions(number: float) -> str:
+    return f"{number / 1e6:,.2f} M"
+
+
+def memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
+    """Memory on one device by label, of which the last is the sum at its peak."""
+    capacity = _capacity(cfg)
+    parts = training_bytes(shape, _training(cfg))
+    engine = _engine(cfg, shape, capacity)
+    shown = {f"memory: {part}": _size(size) for part, size in parts.items() if size}
+    rollouts = engine.cache_tokens // _longest(cfg)
+    shown["memory: engine"] = (
+        f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
+        "longest rollouts"
+    )
+    update, resident = sum(parts.values()), sum(parts[part] for part in RESIDENT)
+    awake = "settings" in cfg.engine and (
+        cfg.engine.settings.sleep_level == 0 or cfg.rollout.lookahead > 0
+    )
+    peak = update + engine.total if awake else max(update, resident + engine.total)
+    shown["memory: peak"] = f"{_size(peak)} per device"
+    if capacity:
+        shown["memory: peak"] += f" of {_size(capacity)}"
+        if peak > capacity or not rollouts:
+            shown["memory: peak"] += f": does not fit; {_remedy(cfg, peak > capacity)}"
+    return shown
+
+
+def _remedy(cfg: DictConfig, too_much: bool) -> str:
+    if not too_much:
+        return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
+    if _processes(cfg) > 1 and not _is_sharded(cfg):
+        return "every device has a whole copy: shard the policy (FSDP2) or use a smaller one"
+    return (
+        "lower engine.settings.gpu_memory_utilization, module.settings.tokens_per_microbatch or "
+        "max_new_tokens, or set module.probe.rows=0"
+    )
+
+
+def _training(cfg: DictConfig) -> Training:
+    weight_bytes, compute_bytes = _element_bytes(cfg)
+    processes, longest = _processes(cfg), _longest(cfg)
+    rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // processes)
+    bonus = cfg.loss.entropy_coef
+    return Training(
+        weight_bytes=weight_bytes,
+        compute_bytes=compute_bytes,
+        shards=processes if _is_sharded(cfg) else 1,
+        bucketed=processes > 1 and not _is_sharded(cfg),
+        moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
+        tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
+        checkpointing=cfg.policy.get("gradient_checkpointing", False),
+        entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
+        probe=cfg.module.probe.rows > 0,
+    )
+
+
+def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineMemory:
+    weight_bytes, _ = _element_bytes(cfg)
+    if "settings" not in cfg.engine:
+        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // _processes(cfg))
+        rows = min(cfg.engine.rows_per_call, rollouts)
+        return transformers_memory(shape, weight_bytes, rows * _longest(cfg))
+    settings = cfg.engine.settings
+    sizes = {"auto": weight_bytes, "float32": 4}
+    share = None
+    if capacity and settings.kv_cache_memory_bytes is None:
+        share = int(capacity * settings.gpu_memory_utilization)
+    return vllm_memory(
+        shape,
+        sizes.get(settings.dtype, 2),
+        settings.tensor_parallel_size,
+        share,
+        settings.kv_cache_memory_bytes or CPU_CACHE,
+    )
+
+
+def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
+    """Bytes of a weight and of an activation."""
+    precision = str(cfg.trainer.precision)
+    half = "16" in precision
+    if cfg.policy.get("dtype", "float32") != "float32" or (half and "true" in precision):
+        return 2, 2
+    return 4, 2 if half else 4
+
+
+def _longest(cfg: DictConfig) -> int:
+    return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
+
+
+def _is_sharded(cfg: DictConfig) -> bool:
+    strategy = cfg.trainer.get("strategy", "auto")
+    name = strategy if isinstance(strategy, str) else strategy._target_
+    return any(word in name.lower() for word in ("fsdp", "modelparallel"))
+
+
+def _processes(cfg: DictConfig) -> int:
+    """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
+    devices = cfg.trainer.devices
+    if OmegaConf.is_list(devices):
+        count = len(devices)
+    elif devices in ("auto", -1, "-1"):
+        count = max(1, torch.cuda.device_count())
+    else:
+        count = len(devices.split(",")) if "," in str(devices) else int(devices)
+    return count * int(cfg.trainer.get("num_nodes", 1))
+
+
+def _capacity(cfg: DictConfig) -> int | None:
+    """Bytes of one GPU: as planned, or as this machine has; None on CPU."""
+    if cfg.plan.gpu_gib:
+        return int(cfg.plan.gpu_gib * GIB)
+    if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return None
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"

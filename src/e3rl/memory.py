@@ -1,0 +1,123 @@
+"""How much memory training and sampling take on one device, reckoned from shapes.
+
+Peaks of the parts that grow with model, batch and vocabulary. Not counted: the CUDA context
+(about 0.5 GiB), kernels' workspaces, fragmentation, communication buffers of sharded training.
+"""
+
+from dataclasses import dataclass
+
+from e3rl.model_shape import ModelShape
+
+GIB = 2**30
+ADAM_MOMENTS = 2
+# Float32 tensors of the logits' shape alive at once. Update: the scaled logits and the two parts
+# of their gradient, through the chosen token and through the log-sum-exp.
+LOGITS_IN_UPDATE = 3
+# Each token entropy that is trained on: its log-softmax, probabilities, and their gradient.
+LOGITS_OF_ENTROPY = 3
+# The probe's varentropy: log-probs, probabilities, deviations, their squares, the product.
+LOGITS_IN_PROBE = 5
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the update's memory depends on.
+
+    Args:
+        weight_bytes: of an element of weights, gradients and optimiser states.
+        compute_bytes: of an element of activations.
+        shards: processes that share weights, gradients and optimiser states (1: whole copies).
+        bucketed: gradients exist twice, as DDP's buckets hold them.
+        moments: optimiser states per weight.
+        tokens: of one micro-batch, padding included.
+        checkpointing: activations are recomputed layer by layer in the backward pass.
+        entropy: the loss has an entropy bonus.
+        probe: exact entropies are measured before the update.
+    """
+
+    weight_bytes: int
+    compute_bytes: int
+    shards: int
+    bucketed: bool
+    moments: int
+    tokens: int
+    checkpointing: bool
+    entropy: bool
+    probe: bool
+
+
+def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
+    """Bytes on one device during the update, by part.
+
+    With P parameters, s shards, w and c bytes of a weight and an activation, T tokens in a
+    micro-batch, L layers, width h:
+
+        weights             P w / s
+        gradients           P w / s, twice in DDP
+        optimiser states    moments · P w / s
+        weights as computed P c / s where c < w (autocast keeps them for the whole step)
+        activations         T c (L h + b) with checkpointing, T c L b without
+        logits              T V (2 c + 4 n): the head's output and its gradient, n float32 copies
+
+    b, the elements that a block keeps for its backward pass per token, are the inputs of its
+    norms and matrix products: 4 h + 2 q + 2 k + 4 f for queries q, keys k and inner width f, under
+    fused attention. All T tokens count as sampled, so short prompts are the worst case.
+    """
+    weights = shape.parameters * training.weight_bytes // training.shards
+    per_token = training.tokens * training.compute_bytes
+    block = 4 * shape.hidden + 2 * shape.query + 2 * shape.key_value + 4 * shape.intermediate
+    kept = shape.layers * shape.hidden + block if training.checkpointing else shape.layers * block
+    copies = LOGITS_IN_UPDATE + LOGITS_OF_ENTROPY * training.entropy
+    copies = max(copies, LOGITS_IN_PROBE * training.probe)
+    cast = training.compute_bytes < training.weight_bytes
+    return {
+        "weights": weights,
+        "gradients": weights * (2 if training.bucketed else 1),
+        "optimiser states": weights * training.moments,
+        "weights as computed": shape.parameters * training.compute_bytes // training.shards * cast,
+        "activations": per_token * kept,
+        "logits": training.tokens * shape.vocabulary * (2 * training.compute_bytes + 4 * copies),
+    }
+
+
+def cache_bytes_per_token(shape: ModelShape, element_bytes: int) -> int:
+    """Bytes of the KV cache for one token: keys and values of every layer."""
+    return 2 * shape.layers * shape.key_value * element_bytes
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Memory of a sampling engine on one device."""
+
+    weights: int  # bytes of its own
+    cache: int  # bytes of KV cache
+    cache_tokens: int  # tokens that the cache holds
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache
+
+
+def vllm_memory(
+    shape: ModelShape, element_bytes: int, tensor_parallel: int, share: int | None, cache: int
+) -> EngineMemory:
+    """Of vLLM, with weights of its own.
+
+    Args:
+        shape: of the policy.
+        element_bytes: of the engine's weights and cache.
+        tensor_parallel: devices that share both.
+        share: bytes that it may take, weights included; None: a cache of `cache` bytes.
+        cache: bytes of KV cache where there is no share.
+
+    A share smaller than the weights leaves a cache of 0.
+    """
+    weights = shape.parameters * element_bytes // tensor_parallel
+    room = cache if share is None else max(0, share - weights)
+    per_token = cache_bytes_per_token(shape, element_bytes)
+    return EngineMemory(weights, room, room * tensor_parallel // per_token)
+
+
+def transformers_memory(shape: ModelShape, element_bytes: int, tokens: int) -> EngineMemory:
+    """Of transformers' generate, which samples with the policy's own weights."""
+    return EngineMemory(0, tokens * cache_bytes_per_token(shape, element_bytes), tokens)

@@ -1,0 +1,88 @@
+"""Bytes of weights, gradients, activations, logits and caches, worked by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from e3rl.memory import Training, training_bytes, transformers_memory, vllm_memory
+from e3rl.model_shape import ModelShape
+
+SHAPE = ModelShape(
+    parameters=1000, layers=2, hidden=4, intermediate=8, query=4, key_value=2, vocabulary=10
+)
+MIXED = Training(  # bfloat16 compute over float32 weights, whole copies on several devices
+    weight_bytes=4,
+    compute_bytes=2,
+    shards=1,
+    bucketed=True,
+    moments=2,
+    tokens=3,
+    checkpointing=True,
+    entropy=False,
+    probe=False,
+)
+BLOCK = 4 * 4 + 2 * 4 + 2 * 2 + 4 * 8  # elements per token that a block keeps
+
+
+def test_an_update_in_mixed_precision_with_whole_copies() -> None:
+    assert training_bytes(SHAPE, MIXED) == {
+        "weights": 4000,
+        "gradients": 8000,
+        "optimiser states": 8000,
+        "weights as computed": 2000,
+        "activations": 3 * 2 * (2 * 4 + BLOCK),
+        "logits": 3 * 10 * (2 * 2 + 3 * 4),
+    }
+
+
+def test_shards_divide_what_belongs_to_the_weights_alone() -> None:
+    found = training_bytes(SHAPE, replace(MIXED, shards=4, bucketed=False))
+    whole = training_bytes(SHAPE, MIXED)
+    assert [found[part] for part in ("weights", "gradients", "optimiser states")] == [
+        *(1000, 1000, 2000),
+    ]
+    assert found["weights as computed"] == 500
+    assert [found[part] for part in ("activations", "logits")] == [
+        whole[part] for part in ("activations", "logits")
+    ]
+
+
+def test_weights_that_compute_as_they_are_have_no_second_copy() -> None:
+    assert training_bytes(SHAPE, replace(MIXED, compute_bytes=4))["weights as computed"] == 0
+
+
+def test_without_checkpointing_every_block_keeps_its_own() -> None:
+    found = training_bytes(SHAPE, replace(MIXED, checkpointing=False))
+    assert found["activations"] == 3 * 2 * 2 * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("entropy", "probe", "copies"), [(True, False, 6), (False, True, 5), (True, True, 6)]
+)
+def test_entropies_of_the_whole_vocabulary_cost_copies_of_the_logits(
+    entropy: bool, probe: bool, copies: int
+) -> None:
+    found = training_bytes(SHAPE, replace(MIXED, entropy=entropy, probe=probe))
+    assert found["logits"] == 3 * 10 * (2 * 2 + copies * 4)
+
+
+@pytest.mark.parametrize(
+    ("tensor_parallel", "share", "cache", "weights", "room", "tokens"),
+    [
+        (1, 2160, 0, 2000, 160, 10),  # 2 layers x 2 x 2 elements x 2 bytes = 16 per token
+        (2, 1160, 0, 1000, 160, 20),
+        (1, 1900, 0, 2000, 0, 0),  # less than the weights
+        (1, None, 320, 2000, 320, 20),
+    ],
+)
+def test_vllm_fills_its_share_beside_its_weights_with_a_cache(
+    tensor_parallel: int, share: int | None, cache: int, weights: int, room: int, tokens: int
+) -> None:
+    found = vllm_memory(SHAPE, 2, tensor_parallel, share, cache)
+    assert (found.weights, found.cache, found.cache_tokens) == (weights, room, tokens)
+    assert found.total == weights + room
+
+
+def test_transformers_has_the_cache_of_one_call_and_no_weights_of_its_own() -> None:
+    found = transformers_memory(SHAPE, 4, tokens=7)
+    assert (found.weights, found.cache, found.cache_tokens) == (0, 7 * 32, 7)
