@@ -9,7 +9,7 @@ from e3rl.state import require_keys
 
 # Done with once a batch is sampled, or of the process that holds it.
 LEFT_OUT = {
-    *("plan", "base_temperature", "temperature_of", "truncation_of", "scorer"),
+    *("plan", "base_temperature", "temperature_of", "token_factors_of", "truncation_of", "scorer"),
     *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
 }
 

@@ -28,6 +28,9 @@ class RolloutSampler(Slot):
     trained on it. Engines without weights of their own sample it right before the update instead,
     which gives the same rollouts.
 
+    Temperatures that change within completions are for training; validation, whose evaluations
+    bring temperatures of their own, has none.
+
     What a plan says about its decision goes into the report of the batch that it was made for,
     and so into the checkpoint with its rollouts.
 
@@ -109,7 +112,8 @@ class RolloutSampler(Slot):
         batch.require("plan", "base_temperature", "temperature_of", "scorer")
         assert batch.base_temperature is not None
         started = time.monotonic()
-        self.engine.sync(policy, self.version, batch.base_temperature)
+        factors = self._token_factors(batch)
+        self.engine.sync(policy, self.version, batch.base_temperature, factors)
         batch.report["time/sync_s"] = time.monotonic() - started
 
     def _sample(self, batch: RolloutBatch, policy: Policy) -> None:
@@ -117,8 +121,11 @@ class RolloutSampler(Slot):
         assert batch.plan is not None
         started = time.monotonic()
         waited = 0.0
+        factors = self._token_factors(batch) if batch.truncation_of is None else ()
+        batch.token_factors = torch.tensor(factors) if factors else None
         while (counts := batch.plan.next(batch)) is not None:
-            waited += self._round(batch, self._requests(batch, list(counts)), policy.pad_id)
+            requests = self._requests(batch, list(counts), factors)
+            waited += self._round(batch, requests, policy.pad_id)
         batch.report |= {f"budget/{name}": x for name, x in batch.plan.figures().items()}
         if isinstance(self.engine, ManagedEngine):
             self.engine.rest()
@@ -150,7 +157,15 @@ class RolloutSampler(Slot):
         batch.report["time/lookahead_wait_s"] = waited
         ahead.to(batch.tensor("tokens").device)
 
-    def _requests(self, batch: RolloutBatch, counts: list[int]) -> list[RolloutRequest]:
+    def _token_factors(self, batch: RolloutBatch) -> tuple[float, ...]:
+        """Factors of a rollout's temperature by token, empty where all are 1."""
+        if batch.token_factors_of is None:
+            return ()
+        return tuple(batch.token_factors_of(self.max_new_tokens))
+
+    def _requests(
+        self, batch: RolloutBatch, counts: list[int], factors: tuple[float, ...]
+    ) -> list[RolloutRequest]:
         if len(counts) != batch.n_prompts or min(counts) < 0:
             raise ValueError(
                 f"the plan gave counts {counts} for {batch.n_prompts} prompts: one count >= 0 each"
@@ -174,6 +189,7 @@ class RolloutSampler(Slot):
                 may_be_cut=batch.truncation_of is None,
                 top_p=top_p,
                 top_k=top_k,
+                token_factors=factors,
             )
             for (row, j), tau, (top_p, top_k) in zip(places, taus, cuts, strict=True)
         ]

@@ -10,6 +10,7 @@ from e3rl.batch import RolloutBatch
 from e3rl.functional.entropy import token_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
+from e3rl.functional.token_temperatures import token_temperatures
 from e3rl.policy import Policy
 
 
@@ -45,10 +46,11 @@ def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
     tokens = batch.tensor("tokens")[rows, :width]
     positions = batch.tensor("completion_mask")[rows, :width]
     rollout = positions.nonzero()[:, 0]
+    taus = token_temperatures(batch.tensor("temperatures")[rows], batch.token_factors, positions)
     return MicroBatch(
         logits=policy(tokens, positions),
         tokens=tokens[positions],
-        temperatures=batch.tensor("temperatures")[rows][rollout],
+        temperatures=taus[positions],
         advantages=batch.tensor("advantages")[rows][rollout],
         rollout=rollout,
         sampler_logprobs=batch.tensor("sampler_logprobs")[rows, :width][positions],

@@ -1,7 +1,7 @@
 """What every sampling-temperature rule offers: decide, observe, state and metrics."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
@@ -39,6 +39,9 @@ class Constant:
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
         return [self.temperature] * len(prompts)
 
+    def token_factors(self, count: int) -> tuple[float, ...]:
+        return ()
+
 
 class TemperatureRule(Protocol):
     """A rule that picks the temperature(s) of a step and learns from the entropy it got."""
@@ -73,3 +76,17 @@ class TemperaturePlan(Protocol):
         """The step's own, which single rollouts may depart from."""
 
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> Sequence[float]: ...
+
+    def token_factors(self, count: int) -> Sequence[float]:
+        """What the first `count` tokens of a rollout multiply its temperature by; empty for 1."""
+
+
+def in_terms_of(reading: EntropyReading, temperature: float) -> EntropyReading:
+    """The reading of a step whose tokens had several temperatures, as one at its own temperature.
+
+    The points of the entropy curve, at multiples of each token's own temperature, stand for the
+    same multiples of the step's.
+    """
+    scale = temperature / reading.temperature
+    curve = tuple((tau * scale, entropy) for tau, entropy in reading.curve)
+    return replace(reading, temperature=temperature, curve=curve)

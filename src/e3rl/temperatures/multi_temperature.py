@@ -1,11 +1,17 @@
 """Several temperatures in one step, around the one that another rule decides."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from e3rl.state import require_keys
-from e3rl.temperatures.base import Difficulty, EntropyReading, TemperatureRule
+from e3rl.temperatures.base import (
+    Difficulty,
+    EntropyReading,
+    TemperaturePlan,
+    TemperatureRule,
+    in_terms_of,
+)
 from e3rl.temperatures.spreads import Spread
 
 
@@ -13,13 +19,20 @@ from e3rl.temperatures.spreads import Spread
 class Spreading:
     """Rollout j of prompt i at cᵢⱼ·τ; calls fit `batch.temperature_of`."""
 
-    temperature: float  # τ
+    plan: TemperaturePlan  # of τ
     spread: Spread
     difficulty: Difficulty | None
+
+    @property
+    def temperature(self) -> float:
+        return self.plan.temperature
 
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
         factors = self.spread.factors(self.difficulty, prompts, samples)
         return [self.temperature * factor for factor in factors]
+
+    def token_factors(self, count: int) -> Sequence[float]:
+        return self.plan.token_factors(count)
 
 
 class MultiTemperature:
@@ -27,9 +40,7 @@ class MultiTemperature:
 
     A rule that controls the entropy goes on as it would alone, with τ_t as what it moves: H_t and
     a target that is measured are both of the mixture, all of which scales with τ_t. Therefore a
-    reading is passed on in terms of τ_t, not of the mean temperature that the rollouts had: the
-    points of the entropy curve, at multiples of each rollout's own temperature, stand for the same
-    multiples of τ_t.
+    reading is passed on in terms of τ_t, not of the mean temperature that the rollouts had.
 
     Args:
         rule: decides τ_t (`temperatures/`).
@@ -44,14 +55,12 @@ class MultiTemperature:
         self.rule.bind(total_steps, lookahead)
 
     def decide(self, step: int, difficulty: Difficulty | None = None) -> Spreading:
-        return Spreading(self.rule.decide(step).temperature, self.spread, difficulty)
+        return Spreading(self.rule.decide(step), self.spread, difficulty)
 
     def observe(self, reading: EntropyReading) -> None:
         """Let the rule learn; raises what it raises."""
         base = self.rule.decide(reading.step).temperature
-        scale = base / reading.temperature
-        curve = tuple((tau * scale, entropy) for tau, entropy in reading.curve)
-        self.rule.observe(replace(reading, temperature=base, curve=curve))
+        self.rule.observe(in_terms_of(reading, base))
 
     def state_dict(self) -> dict[str, Any]:
         return {"rule": self.rule.state_dict()}
