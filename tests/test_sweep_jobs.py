@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
@@ -63,6 +64,21 @@ def test_a_finished_job_of_another_configuration_is_refused_with_the_difference(
     assert "seed-1 was started with other settings" in str(refused.value)
     assert "choose another sweep.name than mine" in str(refused.value)
     assert "  - epochs: 3 at the start, 4 now" in str(refused.value)
+
+
+def test_a_finished_job_need_not_mention_settings_that_are_newer(tmp_path: Path) -> None:
+    run_dir = begun(job(tmp_path), 64, finished=True)
+    written = yaml.safe_load((run_dir / "config.yaml").read_text())
+    del written["loss"]["kl_coef"]
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(written))
+    assert finished_job(job(tmp_path)) is not None
+    # One that goes on is trained by what it says now.
+    with pytest.raises(ConfigurationError, match=r"loss.kl_coef: None at the start, 0.0 now"):
+        check_begun(job(tmp_path), run_dir / "checkpoints" / "step-000064.ckpt")
+    written["loss"]["entropy_coef"] = 0.5
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(written))
+    with pytest.raises(ConfigurationError, match=r"loss.entropy_coef: 0.5 at the start, 0.0 now"):
+        finished_job(job(tmp_path))
 
 
 def test_a_run_outside_of_its_sweep_is_never_skipped(tmp_path: Path) -> None:

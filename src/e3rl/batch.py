@@ -101,8 +101,7 @@ class RolloutBatch:
     token_factors_of: TokenFactorsOf | None = None
     truncation_of: TruncationOf | None = None  # None in training: the whole distribution
 
-    # -- written by `reward`
-    scorer: Scorer | None = None
+    scorer: Scorer | None = None  # written by `reward`
 
     # -- written by `rollout`
     group: Tensor | None = None  # (N,) int64 in [0, P), the rollout's prompt
@@ -128,8 +127,7 @@ class RolloutBatch:
     entropy: EntropyProbe | None = None
     grad_norms: Tensor | None = None  # (N,) float32, ‖∂ ln p(completion) / ∂ logits‖
 
-    # -- numbers that slots and the module report about this step, by metric name
-    report: dict[str, float] = field(default_factory=dict)
+    report: dict[str, float] = field(default_factory=dict)  # figures of the step, by metric name
     born: float = field(default_factory=time.monotonic)  # seconds, for the length of the step
     born_cpu: float = field(default_factory=time.process_time)  # of this process, all threads
 

@@ -27,11 +27,18 @@ NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_trai
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "math-verify", "wandb", "numpy")
 
 
+ABSENT = object()  # a setting that a configuration does not mention
 ANEW = "repeat those overrides, or start a new run without ckpt_path"
 
 
-def check_same_run(cfg: DictConfig, run_dir: Path, remedy: str = ANEW) -> None:
-    """Raise ConfigurationError where a resumed run is not configured as it was started."""
+def check_same_run(
+    cfg: DictConfig, run_dir: Path, remedy: str = ANEW, finished: bool = False
+) -> None:
+    """Raise ConfigurationError where a resumed run is not configured as it was started.
+
+    A finished run may have been made before some setting existed: what its configuration does not
+    mention is not compared.
+    """
     saved = run_dir / CONFIG
     if not saved.is_file():
         raise ConfigurationError(f"{saved} is missing: keep checkpoints in their run folder")
@@ -39,9 +46,10 @@ def check_same_run(cfg: DictConfig, run_dir: Path, remedy: str = ANEW) -> None:
     found = _differences(yaml.safe_load(saved.read_text()), resolved(cfg))
     sources = [(before, after) for path, before, after in found if not _is_copy(written, path)]
     changed = [
-        f"  - {path}: {before!r} at the start, {after!r} now"
+        f"  - {path}: {None if before is ABSENT else before!r} at the start, {after!r} now"
         for path, before, after in found
-        if not (_is_copy(written, path) and (before, after) in sources)
+        if not (finished and before is ABSENT)
+        and not (_is_copy(written, path) and (before, after) in sources)
         and (path in NOT_CHANGEABLE or not _is_changeable(path))
     ]
     if changed:
@@ -66,9 +74,12 @@ def _differences(before: Any, after: Any, path: str = "") -> list[tuple[str, Any
         return [
             found
             for key in sorted(before.keys() | after.keys())
-            for found in _differences(before.get(key), after.get(key), f"{path}.{key}".strip("."))
+            for found in _differences(
+                before.get(key, ABSENT), after.get(key), f"{path}.{key}".strip(".")
+            )
         ]
-    return [] if before == after else [(path, before, after)]
+    same = before == after or (before is ABSENT and after is None)
+    return [] if same else [(path, before, after)]
 
 
 def record(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:

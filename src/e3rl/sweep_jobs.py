@@ -35,7 +35,7 @@ def finished_job(cfg: DictConfig) -> dict[str, Any] | None:
     asked = cfg.copy()
     # Only a policy knows it, and none is built to find out that there is nothing to do.
     asked.vocabulary_size = yaml.safe_load((run_dir / CONFIG).read_text())["vocabulary_size"]
-    _check_same_job(asked, run_dir)
+    _check_same_job(asked, run_dir, finished=True)
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY).read_text())
     return summary
 
@@ -66,6 +66,6 @@ def check_begun(cfg: DictConfig, resume: Path | None) -> None:
         _check_same_job(cfg, run_dir)
 
 
-def _check_same_job(cfg: DictConfig, run_dir: Path) -> None:
+def _check_same_job(cfg: DictConfig, run_dir: Path, finished: bool = False) -> None:
     remedy = f"repeat those overrides, or choose another sweep.name than {cfg.sweep.name}"
-    check_same_run(cfg, run_dir, remedy)
+    check_same_run(cfg, run_dir, remedy, finished)
