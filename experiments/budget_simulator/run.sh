@@ -11,6 +11,8 @@ simulate out=$OUT/generated table.prompts=16384 prompts_per_step=256 epochs=6
 simulate out=$OUT/learning table.prompts=16384 prompts_per_step=256 epochs=6 learning=0.5
 simulate out=$OUT/recorded \
   "runs=[experiments/entropy_control/runs/budget,experiments/entropy_control/runs/e3]"
-rm $OUT/*/histogram.csv
+simulate out=$OUT/cells by_arm=true "rules=[uniform,e3_rank,knapsack,hora]" \
+  "runs=[experiments/entropy_control/runs/budget,experiments/entropy_control/runs/e3]"
+rm $OUT/*/histogram.csv $OUT/cells/{figures,by_pass_rate}.csv
 simulate out=runs/simulate/million table.prompts=1000000 prompts_per_step=1000000 epochs=2 \
   budgets.balanced.max_rounds=3 budgets.positive.max_rounds=3 budgets.dynamic_sampling.max_rounds=3
