@@ -209,6 +209,8 @@ def test_no_text_makes_the_rules_raise(answer: str, prompt: str) -> None:
         ("1,2", "12", False),
         (r"\sqrt{2}", r"\sqrt{2}", False),  # no single number
         ("46=x", "46", False),
+        ("2x-y=0", "0", False),  # a line, not a number
+        ("12+34=46", "46", False),
     ],
 )
 def test_a_number_is_the_same_with_a_unit_and_digit_groups(

@@ -47,6 +47,7 @@ _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)", re.ASCII)
 _DECORATION = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|[.,;]$")
 _RELATION = re.compile(r"=|\\approx|\\equiv")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?|\\angle[A-Z]+")
+_NAMES = re.compile(rf"(?:{_NAME.pattern})(?:[+-](?:{_NAME.pattern}))*")  # m+n
 _WRAPPED = re.compile(r"(?:\\\{|[({\[])([^(){}\[\]]*?)(?:\\\}|[)}\]])")
 _NUMBER = re.compile(
     rf"""[-+]?(?:
@@ -133,7 +134,7 @@ def same_text(answer: str, gold: str) -> bool:
 
 
 def same_number(answer: str, gold: str) -> bool:
-    r"""Whether the gold is one number and the answer, or its last side, is that number as written.
+    r"""Whether the gold is one number and the answer, after `name =`, is that number as written.
 
     Digit groups, units (squared ones too), currency, percent and degree signs do not count:
     `x = 12{,}345\text{ cm}^2` is 12345. An algebra system reads 12,345 as a pair where a unit
@@ -141,8 +142,11 @@ def same_number(answer: str, gold: str) -> bool:
     """
     if _BRACKET.search(bare_latex(answer) + bare_latex(gold)):
         return False
-    *names, value = map(_without_unit, _sides(gold))
-    return not names and _is_literal(value) and _without_unit(_sides(answer)[-1]) == value
+    *named, value = map(_without_unit, _sides(gold))
+    *names, stated = map(_without_unit, _sides(answer))
+    if named or not all(_NAMES.fullmatch(name) for name in names):
+        return False
+    return _is_literal(value) and stated == value
 
 
 def is_number(text: str) -> bool:
