@@ -1,0 +1,148 @@
+"""Does every gold answer score in usual spellings, and only on its own problem? At what cost?
+
+    .venv/bin/python experiments/answer_verification/measure.py FOLDER [--others 3]
+
+FOLDER holds files of the E3 release: parquet as published for training, jsonl or json for testing.
+Writes results.json beside this file.
+"""
+
+import argparse
+import json
+import random
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from e3rl.data.problem import Problem
+from e3rl.data.problems import E3_COLUMNS, PLAIN_COLUMNS, load_problems
+from e3rl.data.questions import question_text
+from e3rl.rewards.answer import compact, read_answer
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.spellings import usual_spellings
+from e3rl.rewards.verifier import Verdict, compare_answers, judge_by_text
+
+DEADLINE_S = 40.0  # by the clock: a busy machine should not turn into time-outs
+TOKENS, LETTERS_PER_TOKEN = 6000, 4
+MAX_CHARS = 300
+
+
+class Case(NamedTuple):
+    """One completion to be judged."""
+
+    problem: Problem
+    kind: str  # of spelling, or the id of the problem whose answer is given
+    completion: str
+
+
+def read(folder: Path) -> list[Problem]:
+    """All problems of a folder; repeats are kept, since each is verified by itself."""
+    problems: list[Problem] = []
+    for path in sorted([*folder.glob("*.parquet"), *folder.glob("*.json*")]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            columns = E3_COLUMNS if path.suffix == ".parquet" else PLAIN_COLUMNS
+            problems += load_problems(path, columns)
+    return problems
+
+
+def judged(pool: RewardPool, cases: Sequence[Case]) -> list[Verdict]:
+    for case in cases:
+        pool.submit(case.completion, case.problem.answer, question_text(case.problem))
+    return pool.collect()
+
+
+def own_spellings(problems: Iterable[Problem]) -> list[Case]:
+    return [
+        Case(problem, kind, completion)
+        for problem in problems
+        for kind, completion in usual_spellings(problem.answer).items()
+    ]
+
+
+def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[Case]:
+    """For each problem the answers of random others, spelled differently from its own."""
+    draw = random.Random(0)
+    cases = []
+    for problem in problems:
+        own = compact(problem.answer)
+        others = [p for p in draw.sample(problems, 4 * per_problem) if compact(p.answer) != own]
+        cases += [Case(problem, o.id, rf"\boxed{{{o.answer}}}") for o in others[:per_problem]]
+    return cases
+
+
+def exceptions(
+    cases: Sequence[Case], verdicts: Sequence[Verdict], wanted: float
+) -> dict[str, list[str]]:
+    """Ids of problems by what happened: another reward than wanted, a time-out or a crash."""
+    found: dict[str, list[str]] = {}
+    for case, verdict in zip(cases, verdicts, strict=True):
+        if verdict.reward != wanted or verdict.status in ("timeout", "error"):
+            found.setdefault(f"{case.kind}, {verdict.status}", []).append(case.problem.id)
+            print(
+                f"{verdict.status}: {case.problem.id}, gold {case.problem.answer!r}, "
+                f"{case.kind}: {case.completion!r}"
+            )
+    return found
+
+
+def throughput(cases: Sequence[Case]) -> dict[str, float]:
+    """CPU seconds of one process, without a cache: reading answers and judging them."""
+    reading, judging, compared = 0.0, 0.0, 0
+    for case in cases:
+        prompt, gold = question_text(case.problem), case.problem.answer
+        start = time.process_time()
+        answer = read_answer(case.completion, "math_box", MAX_CHARS)
+        read_at = time.process_time()
+        verdict = None if answer is None else judge_by_text(answer, gold, prompt)
+        if answer is not None and verdict is None:
+            compare_answers(gold, answer)
+            compared += 1
+        judging += time.process_time() - read_at
+        reading += read_at - start
+    return {
+        "answers": len(cases),
+        "compared": compared / len(cases),
+        "ms_per_answer": 1e3 * (reading + judging) / len(cases),
+        "answers_per_s": len(cases) / (reading + judging),
+        "reading_share": reading / (reading + judging),
+    }
+
+
+def long(case: Case, letters: int) -> Case:
+    """The same completion behind a train of thought of so many letters."""
+    step = r"Then $\frac{x}{2}+3 = 7$, which is \(x = 8\), so we go on with the next case. "
+    return case._replace(completion=(step * (letters // len(step) + 1))[:letters] + case.completion)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--others", type=int, default=3)
+    parser.add_argument("--sample", type=int, default=400, help="answers that are timed")
+    args = parser.parse_args()
+    problems = read(args.folder)
+    own, foreign = own_spellings(problems), answers_of_others(problems, args.others)
+    with RewardPool("math_box", workers=1, deadline_s=DEADLINE_S) as pool:
+        right, wrong = judged(pool, own), judged(pool, foreign)
+    sample = random.Random(0).sample(own + foreign, args.sample)
+    results = {
+        "problems": len(problems),
+        "own": {"cases": len(own), "kinds": dict(Counter(case.kind for case in own))},
+        "own_exceptions": exceptions(own, right, wanted=1),
+        "others": {"cases": len(foreign)},
+        "others_exceptions": exceptions(foreign, wrong, wanted=0),
+        "short": throughput(sample),
+        "long": throughput([long(case, TOKENS * LETTERS_PER_TOKEN) for case in sample]),
+    }
+    (Path(__file__).parent / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    for name in ("own", "others"):
+        found = sum(map(len, results[f"{name}_exceptions"].values()))
+        print(f"{name}: {found} exceptions among {results[name]['cases']}")
+    print(json.dumps({name: results[name] for name in ("short", "long")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
