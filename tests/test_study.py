@@ -72,6 +72,15 @@ def test_a_study_writes_tables_figures_and_what_is_missing(
     assert "1 of 2 seeds: e3" in printed
 
 
+def test_a_study_may_be_about_some_seeds(folder: Path) -> None:
+    item = study.read(asked(folder, seeds=[2]))
+    assert {arm: [run.seed for run in runs] for arm, runs in item.arms.items()} == {
+        "grpo": [2],
+        "ts_an": [2],
+    }
+    assert item.missing == ["not run: e3", "not run: ts"]
+
+
 def test_made_again_it_is_the_same(folder: Path) -> None:
     study.main([str(asked(folder))])
     first = (folder / "README.md").read_text()

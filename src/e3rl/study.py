@@ -5,6 +5,7 @@ it is about and which tables and figures it wants:
 
     runs: ../runs            # relative to the study
     arms: [grpo, ts]         # all that there are, if left out
+    seeds: [1, 2]            # all, if left out
     control: grpo            # that the others are compared with
     figures:
       entropy: {}            # by name, with arguments of the function
@@ -42,7 +43,7 @@ from e3rl.run_record import write_whole
 Arms = Mapping[str, Sequence[Run]]
 Made = tuple[pd.DataFrame, Cells]
 
-KEYS = {"runs", "arms", "control", "figures", "tables"}
+KEYS = {"runs", "arms", "seeds", "control", "figures", "tables"}
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 LEFT = (*WORDS, "pass@1")  # columns of words
 
@@ -85,7 +86,9 @@ def read(folder: Path) -> Study:
             raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
     if unknown := drawn.keys() - FIGURES.keys():
         raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(FIGURES)}")
-    found = by_arm(load_runs(folder / asked["runs"]))
+    seeds = asked.get("seeds")
+    runs = [run for run in load_runs(folder / asked["runs"]) if not seeds or run.seed in seeds]
+    found = by_arm(runs)
     wanted = asked.get("arms") or list(found)
     arms = {arm: found[arm] for arm in wanted if arm in found}
     control = asked.get("control")
