@@ -112,3 +112,23 @@ def test_validations_with_fewer_rollouts_than_k_are_left_out() -> None:
     assert four is not None
     # pass@4 of 4 of 16: 1 - C(12,4)/C(16,4) = 1 - 495/1820.
     assert four.table.loc[1].tolist() == pytest.approx([1, (1 + 1 - 495 / 1820) / 2])
+
+
+def test_no_line_is_drawn_across_validations_with_fewer_rollouts_than_k() -> None:
+    run = made_up()
+    # 16 rollouts before and after training, 4 between.
+    for step, right in ((0, 0), (2, 16)):
+        at = run.problems["rollout_step"] == step
+        run.problems.loc[at, ["n", "correct"]] = [16, right]
+    found = scores_at([run], "t1", 16, "tokens", 15)  # a line would say one half
+    assert found is not None
+    assert found.table.loc[1].tolist() == [1, 1]
+
+
+def test_the_untrained_policy_is_no_score_of_a_run() -> None:
+    run = made_up()
+    run.problems.loc[run.problems["rollout_step"] == 0, "n"] = 16
+    assert scores_at([run], "t1", 16, "tokens", 30) is None
+    # Nor where it is all that was sampled so, and later validations were greedy.
+    run.problems.loc[run.problems["rollout_step"] > 0, "name"] = "greedy"
+    assert scores_at([run], "t1", 1, "tokens", 30) is None

@@ -40,8 +40,9 @@ def scores_at(
 ) -> Scores | None:
     """pass@k of every seed and problem when each run had spent `budget`.
 
-    Between two validations a problem's pass@k is interpolated linearly in cost. An evaluation
-    that took place once with k rollouts or more, at the end, is taken as it is.
+    Between two validations a problem's pass@k is interpolated linearly in cost. Where not every
+    validation had k rollouts, the last one is taken as it is, whatever it had cost: a line from
+    the first to the last would run below a curve that flattens.
 
     Args:
         runs: seeds of one arm.
@@ -53,8 +54,8 @@ def scores_at(
             curve) in place of the value at `budget`.
 
     Returns:
-        None where no seed was evaluated so, with at least k rollouts, or where `whole` is asked
-        for and there is a single validation.
+        None where no seed was at last evaluated so, with at least k rollouts, or where `whole` is
+        asked for and there is a single such validation.
 
     Raises:
         ValueError: seeds without a common problem.
@@ -87,12 +88,14 @@ def _families(run: Run) -> dict[str, str]:
 
 
 def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64], pd.DataFrame]:
-    """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them."""
+    """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them; of the last
+    one alone where others had fewer than k rollouts, and of none where it had itself."""
     rows = run.problems[run.problems["name"] == name]
-    fewest = rows.groupby("rollout_step")["n"].min()
-    steps = sorted(int(step) for step in fewest.index[fewest >= k])
-    if not steps:
+    fewest = rows.groupby("rollout_step")["n"].min().sort_index()
+    only_before = len(fewest) == 1 and fewest.index[0] < run.problems["rollout_step"].max()
+    if fewest.empty or fewest.iloc[-1] < k or only_before:
         return np.empty(0), pd.DataFrame()
+    steps = [int(step) for step in fewest.index[-1 if fewest.min() < k else 0 :]]
     tables = [pass_table(rows[rows["rollout_step"] == step], [k])[k] for step in steps]
     costs = spent_before(run.train, steps, axis)
     table = pd.concat(tables, axis="columns", join="inner").T
