@@ -2,12 +2,12 @@
 # The run matrix that all studies draw on, two jobs at a time, then its tables and figures. Every
 # sweep says first how many hours it plans. What is recorded in experiments/runs counts as finished
 # and broken jobs go on, so call it again after an interruption.
-#   bash experiments/run_matrix.sh [SWEEP...]     default: core gain_modes length grid
+#   bash experiments/run_matrix.sh [SWEEP...]     default: core gain_modes length grid_best
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 python=${PYTHON:-.venv/bin/python}
-if [ $# -eq 0 ]; then set -- core gain_modes length grid; fi
+if [ $# -eq 0 ]; then set -- core gain_modes length grid_best; fi
 
 mkdir -p sweeps/studies
 cp -rn experiments/runs/. sweeps/studies/

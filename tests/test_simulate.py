@@ -14,6 +14,7 @@ from e3rl.simulate import simulate
 
 SMALL = ("table.prompts=96", "prompts_per_step=24", "epochs=3")
 STUDY = conf_dir().parent / "experiments/runs"
+BUDGET, E3 = STUDY / "seed-1_experiment-budget", STUDY / "seed-1_experiment-e3"
 
 
 def run(tmp_path: Path, *overrides: str) -> list[dict[str, Any]]:
@@ -55,7 +56,9 @@ def test_tables_of_all_passes_are_written_and_the_last_is_printed(
 def test_pass_rates_come_from_recorded_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = run(tmp_path, f"runs=[{STUDY}/seed-1_experiment-budget]", "epochs=1", "prompts_per_step=32")
+    rows = run(
+        tmp_path, f"runs=[{STUDY}/seed-1_experiment-budget]", "epochs=1", "prompts_per_step=32"
+    )
     assert "2048 prompts, pass 1 of 1" in capsys.readouterr().out
     uniform = next(row for row in rows if row["budget"] == "uniform")
     assert uniform["spent"] == 8 * 2048
@@ -67,7 +70,7 @@ def test_cells_of_arms_rules_and_losses_are_written_in_order(
 ) -> None:
     rows = run(
         tmp_path,
-        f"runs=[{STUDY}/budget,{STUDY}/e3]",
+        f"runs=[{BUDGET},{E3}]",
         "by_arm=true",
         "rules=[uniform,knapsack]",
         "epochs=2",

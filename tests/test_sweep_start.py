@@ -122,7 +122,7 @@ def test_a_plugin_that_is_there_is_found(tmp_path: Path) -> None:
     ("sweep", "count"),
     [
         *(("arms", 8), ("entropy_control", 20), ("budgets", 20), ("core", 40), ("grid", 96)),
-        *(("length", 6), ("gain_modes", 9)),
+        *(("length", 6), ("gain_modes", 9), ("grid_best", 12)),
     ],
 )
 def test_the_composed_sweeps_have_their_jobs(sweep: str, count: int) -> None:
@@ -179,7 +179,7 @@ def test_a_foreign_start_method_is_put_back(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(chosen) == 1
 
 
-@pytest.mark.parametrize("sweep", ["core", "grid", "length", "gain_modes"])
+@pytest.mark.parametrize("sweep", ["core", "grid", "grid_best", "length", "gain_modes"])
 def test_the_cells_of_a_composed_sweep_are_whole_and_arms_of_their_own(sweep: str) -> None:
     names = set()
     cells = [job for job in jobs(f"sweep={sweep}") if "++seed=1" in job][
