@@ -1,5 +1,6 @@
 """Cost to reach an accuracy: interpolation by hand, intervals that pair arms, what is never."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from e3rl.analysis.reaching import Course, costs_to_reach, first_reached, replicates
 from e3rl.analysis.runs import Run
+from e3rl.analysis.study_cells import reaching_cells
 
 
 def run_of(arm: str, seed: int, curve: list[float], every: int = 10, cost: int = 100) -> Run:
@@ -87,6 +89,25 @@ def test_the_first_crossing_counts() -> None:
     points = np.array([0.0, 1.0, 2.0, 3.0])
     curves = np.array([[0.1, 0.5, 0.3, 0.6], [0.1, 0.2, 0.2, 0.2]])
     np.testing.assert_allclose(first_reached(curves, points, 0.4), [0.75, np.inf])
+
+
+def test_arms_on_different_problems_are_an_error_and_not_a_curve_that_never_gets_there() -> None:
+    short = run_of("grpo", 2, [0.4, 0.6])
+    some = dataclasses.replace(short, problems=short.problems[short.problems["problem_id"] != "p3"])
+    full = run_of("grpo", 1, [0.4, 0.6])
+    with pytest.raises(ValueError, match="validated on changing problems"):
+        costs_to_reach({"grpo": [full, some]}, None, [0.5], n_boot=5)
+    with pytest.raises(ValueError, match="validated on different problems with t1"):
+        costs_to_reach({"grpo": [full], "ts": [some]}, "grpo", [0.5], n_boot=5)
+
+
+def test_cells_are_thousands_of_rollouts_but_single_steps_and_name_their_level() -> None:
+    arms = {"grpo": [run_of("grpo", seed, [0.4, 0.6]) for seed in (1, 2)]}
+    for axis, title, text in (("rollouts", "cost, thousands", "0.5"), ("steps", "cost", "5.0")):
+        cells = reaching_cells(costs_to_reach(arms, None, [0.5], axis=axis, level=0.9, n_boot=20))
+        assert cells.header == ["pass@1", "arm", title, "seeds"]
+        assert cells.body[0][2].startswith(f"{text} [")
+        assert "90 % intervals" in cells.note
 
 
 def test_no_targets_and_a_control_without_validation_are_errors() -> None:

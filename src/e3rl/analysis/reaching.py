@@ -21,6 +21,7 @@ Row = dict[str, Any]
 Reals = NDArray[np.float64]
 
 POINTS = 193  # of the common cost axis
+DIFFERENT = "compare runs of the same data.validation"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def costs_to_reach(
     """Cost at which every arm first reaches each target, and how many times that of the control.
 
     Args:
-        arms: runs by arm, all validated on the same problems; arms without `name` have no row.
+        arms: runs by arm, all validated on the same problems; arms that were not validated so at
+            two costs or more have no row.
         control: arm whose cost the others' is divided by, None for none.
         targets: pass@1, as shares.
         name: evaluation.
@@ -53,12 +55,14 @@ def costs_to_reach(
         n_boot: replicates.
 
     Returns:
-        dicts with arm, target, seeds, axis, and cost and ratio with _low and _high. A cost is
-        infinite where the curve stays below the target up to the cost that all runs reached, and
-        so is a bound where that happens in a replicate; what does not exist is None.
+        dicts with arm, target, seeds, axis, level, and cost and ratio with _low and _high. A cost
+        is infinite where the curve stays below the target up to the cost that all runs reached, and
+        so is a bound where that happens in a replicate; what does not exist is None. Replicates in
+        which neither arm gets there have no ratio, and its bounds are of the others.
 
     Raises:
-        ValueError: no targets, a control without this evaluation, or a cost not recorded.
+        ValueError: no targets, a control without this evaluation, runs validated on different
+            problems, or a cost not recorded.
     """
     if not targets:
         raise ValueError("targets is empty: give accuracies to reach, as shares")
@@ -68,13 +72,15 @@ def costs_to_reach(
     found = {arm: item for arm, item in courses.items() if item is not None}
     if control is not None and control not in found:
         raise ValueError(f"control={control!r} has no evaluation {name}; there are {list(found)}")
+    if len({tuple(item.problems) for item in found.values()}) > 1:
+        raise ValueError(f"arms were validated on different problems with {name}: {DIFFERENT}")
     curves = {arm: replicates(item, n_boot) for arm, item in found.items()}
     rows = []
     for target in targets:
         costs = {arm: first_reached(curve, points, target) for arm, curve in curves.items()}
         for arm, cost in costs.items():
-            row = {"arm": arm, "target": target, "axis": axis, "seeds": len(found[arm].seeds)}
-            row |= _bounds("cost", cost, level)
+            row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
+            row |= {"seeds": len(found[arm].seeds)} | _bounds("cost", cost, level)
             own = control is None or arm == control
             ratio = None if own else _ratio(cost, costs[str(control)])
             rows.append(row | _bounds("ratio", ratio, level))
@@ -82,21 +88,25 @@ def costs_to_reach(
 
 
 def course(runs: Sequence[Run], name: str, axis: str, points: Reals) -> Course | None:
-    """The seeds of an arm that were validated at two costs or more; None where none was."""
+    """The seeds of an arm that were validated at two costs or more; None where none was.
+
+    Raises ValueError where a validation was on other problems than the first.
+    """
     seeds, tables, problems = [], [], None
     for run in runs:
         rows = run.problems[run.problems["name"] == name]
-        steps = sorted(rows["rollout_step"].astype(int).unique())
-        if len(steps) < 2:
-            continue
-        by_step = [pass_table(rows[rows["rollout_step"] == step], [1])[1] for step in steps]
-        problems = problems or sorted(by_step[0].index)
+        steps = np.sort(rows["rollout_step"].astype(int).unique())
         costs = spent_before(run.train, steps, axis)
-        values = np.array(
-            [column.reindex(problems).to_numpy(dtype="float64") for column in by_step]
-        )
         known = ~np.isnan(costs)
-        tables.append(_interpolate(points, costs[known], values[known]))
+        if known.sum() < 2:
+            continue
+        by_step = [pass_table(rows[rows["rollout_step"] == step], [1])[1] for step in steps[known]]
+        problems = problems or sorted(by_step[0].index)
+        # Not filled up: a problem that is missing would make the whole curve undefined.
+        if any(sorted(column.index) != problems for column in by_step):
+            raise ValueError(f"{run.path} was validated on changing problems: {DIFFERENT}")
+        values = np.array([column[problems].to_numpy(dtype="float64") for column in by_step])
+        tables.append(_interpolate(points, costs[known], values))
         seeds.append(run.seed)
     if problems is None:
         return None

@@ -17,14 +17,17 @@ NO_ROWS = "no arm has what this table is about"
 
 
 def reaching_cells(rows: Sequence[Row]) -> Cells:
-    """Costs in thousands, ratios to the control; `never` where the runs did not get there."""
+    """Costs (of rollouts and tokens in thousands), ratios to the control; `never` where the runs
+    did not get there."""
     if not rows:
         raise ValueError(NO_ROWS)
+    many = rows[0]["axis"] in ("rollouts", "tokens")
+    title, scale = ("cost, thousands", 1e-3) if many else ("cost", 1.0)
     texts = [
         {
             "pass@1": f"{100 * row['target']:g} %",
             "arm": arm_label(row["arm"]),
-            "cost, thousands": _interval(row, "cost", 1e-3),
+            title: _interval(row, "cost", scale),
             "of the control's": _interval(row, "ratio", 1.0, digits=2),
             "seeds": str(row["seeds"]),
         }
@@ -32,8 +35,8 @@ def reaching_cells(rows: Sequence[Row]) -> Cells:
     ]
     note = (
         f"Cost in {AXIS_UNITS[rows[0]['axis']]} until the mean curve first reaches the accuracy; "
-        "95 % intervals over seeds and problems. `never`: not at the cost that all runs reached; a "
-        "ratio of 0: the control never."
+        f"{100 * rows[0]['level']:g} % intervals over seeds and problems. `never`: not "
+        "at the cost that all runs reached; a ratio of 0: the control never."
     )
     return without_empty_columns(texts, note)
 
@@ -83,8 +86,9 @@ def response_cells(rows: Sequence[Row]) -> Cells:
     ]
     note = (
         f"Means over {rows[0]['seeds']} seeds. Settled: the {WINDOW}-step mean of the entropy "
-        f"stays within {100 * BAND:g} % of its target. Steady error and noise: mean and standard "
-        f"deviation over the last {LATE} steps."
+        f"stays within {100 * BAND:g} % of its target, counted to the first of these steps; a run "
+        "that never does counts with all steps that were left. Steady error and noise: mean and "
+        f"standard deviation over the last {LATE} steps."
     )
     return without_empty_columns(texts, note)
 
