@@ -1,5 +1,6 @@
 """Recorded runs: light copies, arms and their control sampled again as studies need them."""
 
+import dataclasses
 import json
 import runpy
 from pathlib import Path
@@ -11,6 +12,7 @@ from e3rl.analysis.runs import Run, by_arm, load_runs
 from e3rl.analysis.summary import arm_evaluations
 from e3rl.callbacks.pass_at_k import Counts
 from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.checkpoint_files import checksum_file, sha256
 from e3rl.ledger import read_rows
 
 ROOT = Path(__file__).parents[1]
@@ -123,6 +125,42 @@ def test_a_run_whose_weights_are_gone_is_not_sampled(
     assert [call for call in sampled if call[3]] == []
     printed = capsys.readouterr().out
     assert "seed-1_experiment-e3: not sampled, its weights are gone: live" in printed
+
+
+def test_a_run_that_starts_from_another_policy_does_not_get_the_start_of_the_control(
+    arms: Arms,
+    tmp_path: Path,
+    sampled: list[tuple[str, int, str, bool]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = dataclasses.replace(
+        arms["e3"][0], config=arms["e3"][0].config | {"policy": {"path": "x"}}
+    )
+    mixed = {**arms, "e3": [other, *arms["e3"][1:]]}
+    record.record(runs_of(mixed), tmp_path)
+    record.add_evaluations(mixed, "grpo", tmp_path, n=32)
+    assert record.validated(tmp_path / other.path.name, 0, "t1", 32) is None
+    assert record.validated(tmp_path / arms["e3"][1].path.name, 0, "t1", 32) is not None
+    assert f"{other.path.name}: starts or is validated otherwise" in capsys.readouterr().out
+
+
+def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
+    arms: Arms, tmp_path: Path
+) -> None:
+    run = dataclasses.replace(arms["e3"][0], path=tmp_path)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for step in (16, 24):
+        file = folder / f"step-{step:06d}.ckpt"
+        file.write_bytes(b"weights")
+        checksum_file(file).write_text(sha256(file))
+    assert record.last_weights(run) == folder / "step-000024.ckpt"
+    (folder / "step-000024.ckpt").write_bytes(b"altered")
+    with (
+        pytest.warns(UserWarning, match="passing over"),
+        pytest.raises(record.DamagedCheckpointError, match="last at step 24"),
+    ):
+        record.last_weights(run)
 
 
 def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(

@@ -7,7 +7,8 @@ what a study needs and a run does not do for itself, with N rollouts per problem
 - every arm with a schedule at its own last temperature (`live`);
 - the control at the entropy that each such arm of its seed then has (`matched ARM`), since a hotter
   sampler alone explains much of what a schedule seems to give;
-- the untrained policy at temperature 1, the same for all.
+- the untrained policy at temperature 1, the same for all that start from it and are validated
+  alike.
 
 OUT/control is the control's first run with its final weights, which later runs compare themselves
 with. What is recorded already stays, so the command may be called again when more runs are done.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from e3rl.analysis.evaluations import Evaluation
 from e3rl.analysis.runs import SUMMARY, Run, by_arm, load_run, load_runs
 from e3rl.analysis.summary import arm_evaluations
-from e3rl.checkpoint_files import checkpoints
+from e3rl.checkpoint_files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.ledger import Ledger, read_rows
 from e3rl.running import quiet
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 DIGITS = 6
 COPIED = ("config.yaml", "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
+START = ("policy", "max_new_tokens")  # what the untrained policy's counts depend on, and the data
 MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control
 
 
@@ -101,13 +103,12 @@ def shortened(value: Any) -> Any:
 
 def record_control(run: Run, out: Path) -> None:
     """The control's run and its final policy (safetensors), for tables of later runs."""
-    from e3rl.checkpoint_files import newest_sound
     from e3rl.evaluating import load_weights
     from e3rl.policy import Policy
 
     copy_run(run, out, LEDGERS[:2])
     policy = Policy(**settings(run.config["policy"]))
-    load_weights(policy, newest_sound(run.path / "checkpoints"))
+    load_weights(policy, last_weights(run))
     policy.save(out / "policy")
 
 
@@ -125,7 +126,9 @@ def add_evaluations(
     for runs in arms.values():
         for run in runs:
             folder = recorded / run.path.name
-            if validated(folder, 0, "t1", n) is None:
+            if start_of(run) != start_of(first):
+                print(f"{folder.name}: starts or is validated otherwise than {first.path.name}")
+            elif validated(folder, 0, "t1", n) is None:
                 append(folder, [start])
             add_last(run, folder, own_temperature(run, n), n)
     for run in arms[control]:
@@ -136,11 +139,16 @@ def add_evaluations(
         add_last(run, recorded / run.path.name, matched, n)
 
 
+def start_of(run: Run) -> list[Any]:
+    """Settings that decide what the untrained policy scores."""
+    return [*map(run.config.get, START), run.config.get("data", {}).get("validation")]
+
+
 def add_last(run: Run, folder: Path, wanted: Sequence["Wanted"], n: int) -> None:
     """Sample the final policy in the ways that are not recorded yet, and append them."""
     step = int(run.evaluations["rollout_step"].max())
     lacking = [each for each in wanted if validated(folder, step, each.name, n) is None]
-    if lacking and not checkpoints(run.path / "checkpoints"):
+    if lacking and step not in map(step_of, checkpoints(run.path / "checkpoints")):
         names = ", ".join(each.name for each in lacking)
         print(f"{folder.name}: not sampled, its weights are gone: {names}")
     elif lacking:
@@ -201,13 +209,12 @@ def sample(run: Run, wanted: Sequence["Wanted"], trained: bool = True) -> "list[
     """A run's final policy, or the one it started from, on its validation problems."""
     from hydra.utils import instantiate
 
-    from e3rl.checkpoint_files import newest_sound
     from e3rl.evaluating import evaluate_policy, load_weights
     from e3rl.policy import Policy
 
     policy = Policy(**settings(run.config["policy"]))
     if trained:
-        load_weights(policy, newest_sound(run.path / "checkpoints"))
+        load_weights(policy, last_weights(run))
     return evaluate_policy(
         policy,
         instantiate(run.config["data"]["validation"], _convert_="all"),
@@ -216,6 +223,22 @@ def sample(run: Run, wanted: Sequence["Wanted"], trained: bool = True) -> "list[
         instantiate(run.config["reward"]),
         run.config["max_new_tokens"],
     )
+
+
+def last_weights(run: Run) -> Path:
+    """The checkpoint of a run's last validation.
+
+    Raises DamagedCheckpointError where only earlier ones are sound: what they sample is not what
+    the run ended with.
+    """
+    step = int(run.evaluations["rollout_step"].max())
+    found = newest_sound(run.path / "checkpoints")
+    if step_of(found) != step:
+        raise DamagedCheckpointError(
+            f"{run.path}: validated last at step {step}, and its newest sound checkpoint is "
+            f"{found.name}; remove the run to make it again"
+        )
+    return found
 
 
 def settings(node: Mapping[str, Any]) -> dict[str, Any]:
