@@ -10,7 +10,9 @@ python=${PYTHON:-.venv/bin/python}
 if [ $# -eq 0 ]; then set -- core gain_modes length grid_best; fi
 
 mkdir -p sweeps/studies
-cp -rn experiments/runs/. sweeps/studies/
+for run in experiments/runs/*/; do
+  [ ! -d "$run" ] || [ -e "sweeps/studies/$(basename "$run")" ] || cp -r "$run" sweeps/studies/
+done
 for sweep in "$@"; do
   $python -m e3rl.train -m sweep="$sweep" sweep.name=studies sweep.seconds_per_job=540 \
     hydra/launcher=local
