@@ -1,8 +1,9 @@
 """A metric of training over stretches of steps: means by arm, and differences to a control.
 
-Runs of one seed see the same prompts in the same order, whatever their arm, so a step is a unit
-that arms can be paired by: intervals resample seeds and steps as those of validation resample
-seeds and problems.
+Runs of one seed see the same prompts in the same order, unless their budget leaves prompts out or
+hands them back, so a step is a unit that arms can be paired by: intervals resample seeds and steps
+as those of validation resample seeds and problems. Neighbouring steps are alike, which the seeds
+account for; with one seed the intervals are too narrow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ def metric_rows(
         arms: runs by arm; arms that did not record the column have no row.
         control: arm that the others are compared with, None for none.
         column: such as rollout/all_wrong.
-        windows: first step and the one after the last, by name; negative ones count from the end.
+        windows: first step and the one after the last, by name; negative ones count from the end,
+            and 0 as the latter is the end.
         level: coverage of all intervals.
 
     Returns:

@@ -24,7 +24,8 @@ def response_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
     Returns:
         dicts with arm, seeds; before: root mean square of e over the 16 steps before the
         disturbance; dip: the e of largest size in the five steps after it; settling: steps until
-        the 5-step mean of e stays within 5 % (the steps that were left where it never does);
+        the first of those 5 from which on their mean e stays within 5 % (the steps that were left
+        where it never does);
         steady: mean e of the last 16 steps; noise: standard deviation of e there; rise: the
         temperature of the last 16 steps over that before the disturbance, and wanted: the factor
         by which the logits were multiplied; settling_by_seed.
