@@ -352,7 +352,7 @@ def test_the_mask_trains_on_the_most_uncertain_tokens_whatever_the_split(exact, 
     top = mask & (entropies >= entropies[mask].sort(descending=True).values[quota - 1])
     right = teaching & (batch.correct > 0)[:, None]
     for budget in (1, 50, 10**6):
-        loss = make_loss(exploration=HighEntropyMask(share=0.3))
+        loss = make_loss(exploration=HighEntropyMask(share=0.3, overlap=True))
         module = make_module(exact, loss, tokens_per_microbatch=budget, skip_zero_advantage=skip)
         fitted = fit(module, [batch])
         assert gap(fitted.gradients[0], by_hand) < 1e-6

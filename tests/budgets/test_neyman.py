@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3rl.budgets.base import NORMS, SingleRound
+from e3rl.budgets.grad_norms import GradNorms
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.statistics.greedy import greedy_marginal_gain
@@ -183,3 +184,13 @@ def test_values_that_cannot_work_are_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Neyman(**arguments)
+
+
+def test_before_any_right_rollout_right_and_wrong_ones_are_taken_for_alike() -> None:
+    norms = GradNorms(decay=1.0)
+    nan = np.full(2, np.nan)
+    wrong, squared = np.array([2.0, 4.0]), np.array([5.0, 17.0])
+    norms.describe(["a", "b"], dict(zip(NORMS, (nan, nan, wrong, squared), strict=True)))
+    found = norms.of(["a", "b", "c"])
+    assert found.right.tolist() == found.wrong.tolist() == [2.0, 4.0, 3.0]
+    assert found.right_squared.tolist() == found.wrong_squared.tolist() == [5.0, 17.0, 11.0]

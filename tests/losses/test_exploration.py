@@ -68,7 +68,7 @@ def test_a_small_share_is_at_least_one_token():
 
 
 def test_the_mask_keeps_the_tokens_of_highest_entropy_and_gives_them_the_others_weight():
-    effects, figures = HighEntropyMask(share=0.5)(tokens([0.1, 0.9, 0.4, 0.2]))
+    effects, figures = HighEntropyMask(share=0.5, overlap=True)(tokens([0.1, 0.9, 0.4, 0.2]))
     assert effects.factor.tolist() == [0, 2, 2, 0]
     assert effects.penalty.tolist() == [0] * 4
     expected = {"share": 0.5, "entropy_threshold": 0.4, "overlap": 0}
@@ -76,7 +76,7 @@ def test_the_mask_keeps_the_tokens_of_highest_entropy_and_gives_them_the_others_
 
 
 def test_the_quota_is_rounded_up_and_holds_no_token_without_advantage():
-    effects, figures = HighEntropyMask(share=0.2)(
+    effects, figures = HighEntropyMask(share=0.2, overlap=True)(
         tokens([0.1, 0.9, 0.4, 0.2], advantages=[1.0, 0.0, -1.0, 1.0])
     )
     assert effects.factor.tolist() == [0, 0, 3, 0]  # one of three
@@ -84,7 +84,9 @@ def test_the_quota_is_rounded_up_and_holds_no_token_without_advantage():
 
 
 def test_where_nothing_teaches_nothing_is_kept_and_the_figures_are_finite():
-    effects, figures = HighEntropyMask()(tokens([0.1, 0.9, 0.4, 0.2], advantages=[0.0] * 4))
+    effects, figures = HighEntropyMask(overlap=True)(
+        tokens([0.1, 0.9, 0.4, 0.2], advantages=[0.0] * 4)
+    )
     assert effects.factor.tolist() == [0] * 4
     shares = dict.fromkeys(("share", "share_right", "share_wrong"), 0.0)
     assert figures == shares | {"entropy_threshold": 0.0, "overlap": 1.0}
@@ -102,10 +104,10 @@ def test_shares_of_right_and_wrong_tokens_leave_those_without_advantage_out():
 def test_the_overlap_is_what_tokens_without_advantage_would_take_of_the_quota(share, overlap):
     # A mask over all four would keep tokens 1 | 1, 2 | all; 1 has no advantage.
     given = tokens([0.1, 0.9, 0.4, 0.2], advantages=[1.0, 0.0, -1.0, 1.0])
-    assert HighEntropyMask(share)(given)[1]["overlap"] == overlap
-    rule = HighEntropyMask(share, overlap=False)
+    assert HighEntropyMask(share, overlap=True)(given)[1]["overlap"] == overlap
+    rule = HighEntropyMask(share)
     assert "overlap" not in rule(given)[1]
-    assert (rule.needs_entropy, HighEntropyMask().needs_entropy) == ("trained", "all")
+    assert (rule.needs_entropy, HighEntropyMask(overlap=True).needs_entropy) == ("trained", "all")
 
 
 def test_a_share_of_1_changes_nothing():

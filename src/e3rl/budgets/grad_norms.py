@@ -30,8 +30,9 @@ class Norms:
 class GradNorms:
     """Means of the measured moments over the visits of a prompt, earlier ones discounted.
 
-    A prompt without a right (wrong) rollout so far is taken for the mean prompt in that respect;
-    how rare such rollouts are is for the pass rate to say.
+    A prompt without a right (wrong) rollout so far is taken for the mean prompt in that respect,
+    and where no prompt has one, right and wrong rollouts for alike; how rare such rollouts are is
+    for the pass rate to say.
 
     Args:
         decay: weight of earlier visits at each new one.
@@ -51,7 +52,11 @@ class GradNorms:
 
     def of(self, prompt_ids: Sequence[str]) -> Norms:
         """What to expect of some prompts, 1 where nothing is known of any."""
-        return Norms(*(history.expected(prompt_ids) for history in self._moments.values()))
+        right, right_squared, wrong, wrong_squared = self._moments.values()
+        pairs = ((right, wrong), (right_squared, wrong_squared))
+        both = (*pairs, *(pair[::-1] for pair in pairs))
+        known = (own if len(own) or not len(other) else other for own, other in both)
+        return Norms(*(history.expected(prompt_ids) for history in known))
 
     def state_dict(self) -> dict[str, Any]:
         return {name: history.state_dict() for name, history in self._moments.items()}

@@ -16,7 +16,7 @@ class Disturbance(Callback):
 
     What samples at temperature τ then does what sampled at τ/factor before, so a rule that held
     the entropy has to find factor·τ. Done by the gain of the last normalisation, in which logits
-    are linear.
+    are linear. For runs without look-ahead, which would sample that step one update earlier.
 
     Args:
         step: rollout step, the first that is sampled from the sharper policy.

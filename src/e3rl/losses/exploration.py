@@ -170,7 +170,7 @@ class HighEntropyMask:
 
     needs_every_rollout = False
 
-    def __init__(self, share: float = 0.2, overlap: bool = True) -> None:
+    def __init__(self, share: float = 0.2, overlap: bool = False) -> None:
         if not 0 < share <= 1:
             raise ValueError(f"exploration.share={share} must lie in (0, 1]; 0.2 is published")
         self.share = share
