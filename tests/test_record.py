@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,21 @@ def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
         pytest.raises(record.DamagedCheckpointError, match="last at step 24"),
     ):
         record.last_weights(run)
+
+
+def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> None:
+    run = arms["grpo"][0]
+    paths = {"root": "/opt/e3rl", "sweeps": "/scratch/sweeps"}
+    text = "control: /opt/e3rl/experiments/control\nrun_dir: /scratch/sweeps/mine/seed-1\n"
+    config = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(config + text)
+    record.copy_run(
+        replace(run, config={**run.config, "paths": paths}), tmp_path / "x", ["metrics"]
+    )
+    (run.path / "config.yaml").write_text(config)
+    assert (tmp_path / "x" / "config.yaml").read_text() == config + (
+        "control: ./experiments/control\nrun_dir: ./sweeps/mine/seed-1\n"
+    )
 
 
 def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(

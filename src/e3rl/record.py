@@ -79,7 +79,9 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
-    root = str(run.config.get("paths", {}).get("root", ""))
+    paths = run.config.get("paths", {})
+    roots = [str(Path(paths["sweeps"]).parent)] if "sweeps" in paths else []
+    roots += [str(paths["root"])] if "root" in paths else []
     for name in ledgers:
         rows = [shortened(row) for row in read_rows(run.path / f"{name}.jsonl")]
         lines = (json.dumps(row, separators=(",", ":")) for row in rows)
@@ -87,7 +89,9 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     for name in COPIED:
         if (run.path / name).is_file():
             text = (run.path / name).read_text()
-            (out / name).write_text(text.replace(root, ".") if root else text)
+            for root in roots:  # what a machine calls its folders is nobody else's concern
+                text = text.replace(root, ".") if len(root) > 1 else text
+            (out / name).write_text(text)
 
 
 def shortened(value: Any) -> Any:
