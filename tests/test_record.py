@@ -166,8 +166,8 @@ def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
 
 def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> None:
     run = arms["grpo"][0]
-    paths = {"root": "/opt/e3rl", "sweeps": "/scratch/sweeps"}
-    text = "control: /opt/e3rl/experiments/control\nrun_dir: /scratch/sweeps/mine/seed-1\n"
+    paths = {"root": "/mine/e3rl", "sweeps": "/scratch/sweeps"}
+    text = "control: /mine/e3rl/experiments/control\nrun_dir: /scratch/sweeps/mine/seed-1\n"
     config = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(config + text)
     record.copy_run(
