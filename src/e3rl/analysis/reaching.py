@@ -121,10 +121,11 @@ def replicates(item: Course, n_boot: int) -> Reals:
     seeds, problems = np.random.default_rng(derive_seed("costs to reach")).spawn(2)
     by_seed = _counts(seeds, n_boot, n_seeds)
     by_problem = _counts(problems, n_boot, n_problems)
-    curves = np.zeros((1 + n_boot, item.values.shape[1]))
+    curves: Reals = np.zeros((1 + n_boot, item.values.shape[1]))
     for seed, values in enumerate(item.values):
         curves += (by_problem @ values.T) * by_seed[:, seed : seed + 1]
-    return curves / (n_seeds * n_problems)
+    curves /= n_seeds * n_problems
+    return curves
 
 
 def first_reached(curves: Reals, points: Reals, target: float) -> Reals:
