@@ -28,8 +28,8 @@ class NormPolicy(BarePolicy):
 class Seeing(ScriptedEngine):
     """Writes down the gain that every sync brings."""
 
-    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
-        super().sync(policy, version, temperature)
+    def sync(self, policy: Policy, *arguments: Any) -> None:
+        super().sync(policy, *arguments)
         if not hasattr(self, "gains"):
             self.gains: list[float] = []
         self.gains.append(float(policy.model.model.norm.weight[0]))
