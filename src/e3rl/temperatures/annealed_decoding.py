@@ -1,18 +1,15 @@
 """A temperature that falls within each completion, around the one that another rule decides."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from e3rl.state import require_keys
 from e3rl.temperatures.base import (
     Difficulty,
-    EntropyReading,
     TemperaturePlan,
     TemperatureRule,
-    in_terms_of,
 )
+from e3rl.temperatures.wrapping import WrappingRule
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Annealing:
         return max(1 + self.highest - rise, self.lowest)
 
 
-class AnnealedDecoding:
+class AnnealedDecoding(WrappingRule):
     """Token t of a rollout at τ·max(1 + c₊ - exp(t/d_s), c₋), t from 0 (EAD, arXiv 2510.05251).
 
     Early tokens decide what a completion becomes and are sampled hot, late ones carry it out and
@@ -87,7 +84,7 @@ class AnnealedDecoding:
             raise ValueError(f"scale={scale} must be tokens above 0, and at most longest={longest}")
         if growth < 0 or untouched < 0:
             raise ValueError(f"growth={growth} and untouched={untouched}: use 0 or more tokens")
-        self.rule = rule
+        super().__init__(rule)
         self.highest = highest
         self.lowest = lowest
         self.scale = scale
@@ -95,26 +92,7 @@ class AnnealedDecoding:
         self.longest = longest
         self.untouched = untouched
 
-    def bind(self, total_steps: int, lookahead: int = 0) -> None:
-        self.rule.bind(total_steps, lookahead)
-
     def decide(self, step: int, difficulty: Difficulty | None = None) -> Annealing:
         plan = self.rule.decide(step, difficulty)
         scale = min(self.scale + self.growth * step, self.longest)
         return Annealing(plan, self.highest, self.lowest, scale, self.untouched)
-
-    def observe(self, reading: EntropyReading) -> None:
-        """Let the rule learn; raises what it raises."""
-        base = self.rule.decide(reading.step).temperature
-        self.rule.observe(in_terms_of(reading, base))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rule": self.rule.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require_keys("AnnealedDecoding", state, ("rule",))
-        self.rule.load_state_dict(state["rule"])
-
-    def metrics(self) -> dict[str, float]:
-        """Those of the rule; its `value` is τ, and the tokens' mean is `rollout/temperature`."""
-        return self.rule.metrics()
