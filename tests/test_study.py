@@ -96,6 +96,8 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
         ({"figures": {"pie": {}}}, r"no figures \['pie'\]; there are entropy"),
         ({"control": "ts"}, "control='ts' has no recorded run"),
         ({"tables": {"x": {"kind": "resources"}}}, "no lines <!-- table: x --> and <!-- end -->"),
+        ({"tables": {"x": {"kind": "resources", "k": 3}}}, "table x with {'k': 3}: "),
+        ({"figures": {"entropy": {"colour": 1}}}, "figure entropy with {'colour': 1}: "),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_written(

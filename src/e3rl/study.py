@@ -110,28 +110,43 @@ def missing_runs(arms: Arms, wanted: Sequence[str]) -> list[str]:
 
 
 def make(study: Study) -> None:
-    """Write results/, figures/ and the tables of the README."""
-    for sub in ("results", "figures"):
-        (study.folder / sub).mkdir(exist_ok=True)
+    """Write results/, figures/ and the tables of the README, once all of them are made."""
     readme = study.folder / "README.md"
     text = readme.read_text(encoding="utf-8")
+    tables: dict[str, pd.DataFrame] = {}
     for name, options in study.tables.items():
         given = {key: value for key, value in options.items() if key != "kind"}
-        table, cells = TABLES[kind(options)](study.arms, study.control, **given)
-        table.to_csv(study.folder / "results" / f"{name}.csv", index=False, float_format="%.6g")
+        tables[name], cells = called(TABLES[kind(options)], f"table {name}", study, given)
         text = with_table(text, name, as_markdown(cells, LEFT))
+    drawn: dict[str, Figure] = {
+        name: called(FIGURES[name], f"figure {name}", study, options or {})
+        for name, options in study.figures.items()
+    }
+    for sub in ("results", "figures"):
+        (study.folder / sub).mkdir(exist_ok=True)
+    for name, table in tables.items():
+        table.to_csv(study.folder / "results" / f"{name}.csv", index=False, float_format="%.6g")
+    for name, figure in drawn.items():
+        figure.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
     write_whole(readme, text)
-    for name, options in study.figures.items():
-        drawn = FIGURES[name](study.arms, study.control, **options)
-        drawn.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
+
+
+def called(make: Callable[..., Any], what: str, study: Study, options: Mapping[str, Any]) -> Any:
+    """`make` with the options of `study.yaml`. Raises ValueError for options it does not take."""
+    try:
+        return make(study.arms, study.control, **options)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise ValueError(f"{study.folder}: {what} with {dict(options)}: {error}") from error
 
 
 def with_table(text: str, name: str, table: str) -> str:
     """The README with a table in its place. Raises ValueError where it has no place for it."""
     begin = BEGIN.format(name)
     head, found, rest = text.partition(begin)
-    _, ended, tail = rest.partition(END)
-    if not found or not ended:
+    between, ended, tail = rest.partition(END)
+    if not found or not ended or BEGIN.partition("{")[0] in between:
         raise ValueError(f"README.md has no lines {begin} and {END} for the table to go between")
     return f"{head}{begin}\n\n{table}\n\n{END}{tail}"
 
