@@ -111,6 +111,16 @@ def throughput(cases: Sequence[Case]) -> dict[str, float]:
     }
 
 
+def through_pool(cases: Sequence[Case], workers: int) -> dict[str, float]:
+    """Seconds by the clock from the first submission to the last verdict, workers warmed up."""
+    with RewardPool("math_box", workers=workers, deadline_s=DEADLINE_S) as pool:
+        pool.self_test()
+        start = time.perf_counter()
+        judged(pool, cases)
+        seconds = time.perf_counter() - start
+    return {"workers": workers, "seconds": seconds, "answers_per_s": len(cases) / seconds}
+
+
 def long(case: Case, letters: int) -> Case:
     """The same completion behind a train of thought of so many letters."""
     step = r"Then $\frac{x}{2}+3 = 7$, which is \(x = 8\), so we go on with the next case. "
@@ -128,6 +138,7 @@ def main() -> None:
     with RewardPool("math_box", workers=1, deadline_s=DEADLINE_S) as pool:
         right, wrong = judged(pool, own), judged(pool, foreign)
     sample = random.Random(0).sample(own + foreign, args.sample)
+    behind_thoughts = [long(case, TOKENS * LETTERS_PER_TOKEN) for case in sample]
     results = {
         "problems": len(problems),
         "own": {"cases": len(own), "kinds": dict(Counter(case.kind for case in own))},
@@ -135,13 +146,16 @@ def main() -> None:
         "others": {"cases": len(foreign)},
         "others_exceptions": exceptions(foreign, wrong, wanted=0),
         "short": throughput(sample),
-        "long": throughput([long(case, TOKENS * LETTERS_PER_TOKEN) for case in sample]),
+        "long": throughput(behind_thoughts),
+        "pool_short": [through_pool(sample, workers) for workers in (1, 2)],
+        "pool_long": [through_pool(behind_thoughts, workers) for workers in (1, 2)],
     }
     (Path(__file__).parent / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     for name in ("own", "others"):
         found = sum(map(len, results[f"{name}_exceptions"].values()))
         print(f"{name}: {found} exceptions among {results[name]['cases']}")
-    print(json.dumps({name: results[name] for name in ("short", "long")}, indent=1))
+    costs = ("short", "long", "pool_short", "pool_long")
+    print(json.dumps({name: results[name] for name in costs}, indent=1))
 
 
 if __name__ == "__main__":
