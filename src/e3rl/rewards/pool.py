@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -10,6 +11,7 @@ from tqdm import tqdm
 from e3rl.rewards.answer import AnswerFormat, normal_form, read_answer
 from e3rl.rewards.known_answers import KNOWN_COMPARISONS, KNOWN_COMPLETIONS
 from e3rl.rewards.verifier import (
+    CORRECT,
     TIMEOUT,
     UNPARSED,
     Status,
@@ -84,7 +86,7 @@ class RewardPool:
 
     def submit(self, completion: str, gold: str, prompt: str) -> int:
         """Begin to judge a completion; returns its position in the next `collect`."""
-        answer = read_answer(completion, self.answer_format, self.max_answer_chars)
+        answer = self.read(completion)
         verdict = self._judge(answer, gold, prompt)
         with self._lock:
             judged = verdict or self._known_or_scheduled(gold, answer or "")
@@ -99,24 +101,33 @@ class RewardPool:
         """
         with self._lock:
             pending, self._pending = self._pending, []
-        jobs = list({id(item): item for item, _ in pending if isinstance(item, Job)}.values())
-        done: dict[int, Comparison] = {}
-        with tqdm(total=len(jobs), desc="rewards", delay=2, disable=not progress) as bar:
-            for position, comparison in self._workers.results(jobs):
-                done[id(jobs[position])] = comparison
-                self._remember(jobs[position], comparison.verdict)
-                bar.update()
-        self.scoring_s = makespan([done[id(job)].seconds for job in jobs], self._count)
+        verdicts, seconds = self._settle([item for item, _ in pending], "rewards", progress)
+        self.scoring_s = makespan(seconds, self._count)
         collected = [
-            replace(
-                done[id(item)].verdict if isinstance(item, Job) else item,
-                answer=None if answer is None else normal_form(answer),
-            )
-            for item, answer in pending
+            replace(verdict, answer=None if answer is None else normal_form(answer))
+            for verdict, (_, answer) in zip(verdicts, pending, strict=True)
         ]
         for status, count in Counter(verdict.status for verdict in collected).items():
             self.counters[status] += count
         return collected
+
+    def read(self, completion: str) -> str | None:
+        """The answer of a completion as it is written there; None where it breaks the format."""
+        return read_answer(completion, self.answer_format, self.max_answer_chars)
+
+    def equal(self, pairs: Sequence[tuple[str, str]], progress: bool = False) -> list[bool]:
+        """Whether the second answer of each pair is right where the first is the gold answer.
+
+        Answers are those that `read` returns. Counters and pending completions stay as they are;
+        what cannot be compared in time is not equal. Raises as `collect` does.
+        """
+        judged = [judge_by_text(answer, gold, "") for gold, answer in pairs]
+        with self._lock:
+            items = [
+                verdict or self._known_or_scheduled(gold, answer)
+                for verdict, (gold, answer) in zip(judged, pairs, strict=True)
+            ]
+        return [each == CORRECT for each in self._settle(items, "equal answers", progress)[0]]
 
     def self_test(self) -> None:
         """Judge completions of known standing, in this process and in a worker.
@@ -125,7 +136,7 @@ class RewardPool:
         that came out differently.
         """
         for case in KNOWN_COMPLETIONS[self.answer_format]:
-            answer = read_answer(case.completion, self.answer_format, self.max_answer_chars)
+            answer = self.read(case.completion)
             verdict = self._judge(answer, case.gold, case.prompt)
             case.check(verdict or self._compare_patiently(case.gold, answer or ""))
         for case in KNOWN_COMPARISONS:
@@ -166,6 +177,20 @@ class RewardPool:
         if known is None:
             known = self._running[key] = self._workers.schedule(gold, answer)
         return known
+
+    def _settle(
+        self, items: Sequence[Verdict | Job], name: str, progress: bool
+    ) -> tuple[list[Verdict], list[float]]:
+        """The verdict of every item, and the seconds of every comparison that this waited for."""
+        jobs = list({id(item): item for item in items if isinstance(item, Job)}.values())
+        done: dict[int, Comparison] = {}
+        with tqdm(total=len(jobs), desc=name, delay=2, disable=not progress) as bar:
+            for position, comparison in self._workers.results(jobs):
+                done[id(jobs[position])] = comparison
+                self._remember(jobs[position], comparison.verdict)
+                bar.update()
+        verdicts = [done[id(item)].verdict if isinstance(item, Job) else item for item in items]
+        return verdicts, [done[id(job)].seconds for job in jobs]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
         """Keep judgements; a timeout or a crash may be the fault of the moment and is not kept."""
