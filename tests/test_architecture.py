@@ -27,6 +27,7 @@ FLOORS = (
         "state",
         "ledger",
         "checkpoint_files",
+        "evaluation_log",
         "statistics",
     },
     {"functional", "advantages", "reduce"},
@@ -42,6 +43,7 @@ FLOORS = (
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}
 LIGHT = {"statistics", "budgets", "rewards", "analysis", "simulator", "ledger"} | {
+    "evaluation_log",
     # Worker processes import the main module again, and what it imports.
     *("checkpoint_files", "configuration"),
 }

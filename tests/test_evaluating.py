@@ -15,7 +15,17 @@ from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.data.arithmetic import arithmetic_problems
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.evaluating import evaluate_policy, load_weights, measured
+from e3rl.evaluating import (
+    counts_of,
+    evaluate_policy,
+    load_weights,
+    measured,
+    sample_unfinished,
+    sampling_settings,
+    weights_digest,
+)
+from e3rl.evaluation_log import COMPLETIONS, EvaluationLog, differences
+from e3rl.ledger import read_rows
 from e3rl.policy import Policy
 from e3rl.rewards.pool import RewardPool
 from e3rl.seeds import derive_seed
@@ -153,3 +163,112 @@ def test_counts_become_what_tables_and_figures_take() -> None:
     assert (evaluation.arm, evaluation.name, evaluation.temperature) == ("arm", "t1", 0.8)
     assert evaluation.entropy == 0.25
     assert evaluation.pass_at_k([1])[0].mean == pytest.approx(0.5)
+
+
+class Killed(BaseException):
+    """The end of a process, as far as one process can play it."""
+
+
+class DyingEngine(ListeningEngine):
+    """Dies after so many rollouts."""
+
+    def __init__(self, rollouts: int) -> None:
+        super().__init__()
+        self.left = rollouts
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Any]:
+        for rollout in super().generate(requests):
+            if self.left == 0:
+                raise Killed
+            self.left -= 1
+            yield rollout
+
+
+def logged(
+    folder: Path, policy: Policy, evaluations: Sequence[Evaluation], engine: ListeningEngine
+) -> list[dict[str, Any]]:
+    """The rows of a log after an evaluation in batches of two, which may die."""
+    settings = sampling_settings(policy, PROBLEMS, evaluations, 24)
+    with EvaluationLog(folder, settings) as log, RewardPool("integer_box") as pool:
+        sample_unfinished(log, policy, PROBLEMS, evaluations, engine, pool, 24, 2, progress=False)
+        return log.rows
+
+
+def rounded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Log-probs depend on the batch in their last digits."""
+    return [
+        {**row, "evaluations": [e | {"entropy_sum": round(e["entropy_sum"], 3)} for e in each]}
+        for row in rows
+        for each in [row["evaluations"]]
+    ]
+
+
+def test_a_log_has_what_validation_counts(policy: Policy, tmp_path: Path) -> None:
+    rows = logged(tmp_path, policy, [T1, GREEDY], ListeningEngine())
+    counted = evaluate(policy, [T1, GREEDY], per_batch=2)
+    assert counts_of(rows) == counted
+    assert [row["problem_id"] for row in rows] == [problem.id for problem in PROBLEMS]
+    for row in rows:
+        t1, greedy = row["evaluations"]
+        assert (sum(t1["right"]), sum(t1["lengths"])) == (t1["correct"], t1["tokens"])
+        assert (len(t1["classes"]), len(greedy["classes"])) == (3, 1)
+    completions = read_rows(tmp_path / COMPLETIONS)
+    assert len(completions) == 6 * (3 + 1) == rows[-1]["completions"]
+    first = completions[:4]
+    assert [(each["evaluation"], each["sample"]) for each in first] == [
+        *(("t1", 0), ("t1", 1), ("t1", 2), ("greedy", 0))
+    ]
+    assert [each["correct"] for each in first[:3]] == rows[0]["evaluations"][0]["right"]
+    assert [each["tokens"] for each in first[:3]] == rows[0]["evaluations"][0]["lengths"]
+    for each in completions:
+        boxed = rf"\boxed{{{each['given_answer']}}}" in each["completion"]
+        assert boxed == (each["given_answer"] is not None) == (each["class"] is not None)
+    assert any(each["correct"] for each in completions)
+
+
+@pytest.mark.parametrize("rollouts", [3, 9, 21])
+def test_a_killed_evaluation_ends_like_a_whole_one_and_repeats_no_problem(
+    policy: Policy, tmp_path: Path, rollouts: int
+) -> None:
+    whole = logged(tmp_path / "whole", policy, [T1, GREEDY], ListeningEngine())
+    with pytest.raises(Killed):
+        logged(tmp_path / "torn", policy, [T1, GREEDY], DyingEngine(rollouts))
+    engine = ListeningEngine()
+    rest = logged(tmp_path / "torn", policy, [T1, GREEDY], engine)
+    assert rounded(rest) == rounded(whole)
+    finished = rollouts // 8 * 2  # batches of two problems with four rollouts each
+    assert len(engine.requests) == (6 - finished) * 4
+    texts = [(tmp_path / name / COMPLETIONS).read_text() for name in ("torn", "whole")]
+    assert texts[0] == texts[1]
+    again = ListeningEngine()
+    assert logged(tmp_path / "torn", policy, [T1, GREEDY], again) == rest
+    assert again.requests == []
+
+
+def test_a_matched_temperature_is_kept_over_a_kill(policy: Policy, tmp_path: Path) -> None:
+    wanted = [T1, Evaluation("matched", n=3, entropy=0.7)]
+    searching, engine = ListeningEngine(), ListeningEngine()
+    whole = logged(tmp_path / "whole", policy, wanted, searching)
+    assert len(searching.requests) > 6 * 6  # pilots
+    assert len(read_rows(tmp_path / "whole" / COMPLETIONS)) == 6 * 6
+    with pytest.raises(Killed):
+        logged(tmp_path / "torn", policy, wanted, DyingEngine(len(searching.requests) - 1))
+    rest = logged(tmp_path / "torn", policy, wanted, engine)
+    assert len(engine.requests) == 2 * 6
+    assert rounded(rest) == rounded(whole)
+    assert len({row["evaluations"][1]["temperature"] for row in rest}) == 1
+
+
+def test_other_weights_or_prompts_are_other_settings(policy: Policy) -> None:
+    def settings(each: Policy) -> dict[str, Any]:
+        return sampling_settings(each, PROBLEMS, [T1], 24)
+
+    own = settings(policy)
+    assert settings(copy.deepcopy(policy)) == own
+    altered, told = copy.deepcopy(policy), copy.deepcopy(policy)
+    with torch.no_grad():
+        next(altered.parameters()).view(-1)[0] += 1e-3
+    told.instruction = " 1"
+    assert next(iter(differences(own, settings(altered)))).startswith("model.weights: ")
+    assert next(iter(differences(own, settings(told)))).startswith("prompts: ")
+    assert weights_digest(copy.deepcopy(policy).bfloat16()) != own["model"]["weights"]
