@@ -23,7 +23,10 @@ ARM_COLOURS = {
     "budget": "#009E73",
     "e3": "#D55E00",
 }
-OTHER_COLOURS = ("#CC79A7", "#8C6D31", "#3B3B98", "#7A9A01")
+OTHER_COLOURS = (
+    *("#CC79A7", "#8C6D31", "#3B3B98", "#7A9A01"),
+    *("#C44E52", "#1B9AAA", "#B8860B", "#6A3D9A"),
+)
 ARM_LABELS = {
     "grpo": "GRPO",
     "grpo_er": "GRPO + ER",

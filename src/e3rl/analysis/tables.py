@@ -1,4 +1,4 @@
-"""A table of texts as plain text and as Markdown."""
+"""A table of texts as plain text, as Markdown and as LaTeX."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -7,6 +7,12 @@ from typing import Literal, NamedTuple
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+SPECIAL = str.maketrans(
+    {char: f"\\{char}" for char in "#$%&_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"Δ": r"$\Delta$", "τ": r"$\tau$", "×": r"$\times$", "·": r"$\cdot$"}
+)  # of LaTeX, and letters of tables that its usual fonts lack
 
 
 class Cells(NamedTuple):
@@ -33,9 +39,8 @@ def as_text(cells: Cells, words: Sequence[str], width: int | None = None) -> str
     for title in header:
         side: Literal["left", "right"] = "left" if title in words else "right"
         table.add_column(title, justify=side, overflow="fold")
-    for before, row in zip([None, *body], body, strict=False):
-        repeated = before is not None and before[0] == row[0]
-        table.add_row("" if repeated else row[0], *row[1:])
+    for row in _without_repeats(body):
+        table.add_row(*row)
     wide = width or sum(max(map(len, column)) + 3 for column in zip(header, *body, strict=True))
     console = Console(file=StringIO(), width=max(wide, len(note)), color_system=None)
     with console.capture() as captured:
@@ -49,3 +54,30 @@ def as_markdown(cells: Cells, words: Sequence[str]) -> str:
     rule = [":---" if title in words else "---:" for title in header]
     lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *body)]
     return "\n".join([*lines, "", note])
+
+
+def as_latex(cells: Cells, words: Sequence[str]) -> str:
+    """A `tabular` with the rules of booktabs, and the note as a comment; columns as above.
+
+    A first cell that repeats the one above stays empty.
+    """
+    header, body, note = cells
+    columns = "".join("l" if title in words else "r" for title in header)
+    shown = _without_repeats(body)
+    lines = [" & ".join(cell.translate(SPECIAL) for cell in row) + r" \\" for row in shown]
+    head = " & ".join(title.translate(SPECIAL) for title in header) + r" \\"
+    return "\n".join(
+        [
+            *(f"% {line}" for line in note.splitlines()),
+            rf"\begin{{tabular}}{{{columns}}}",
+            *(r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"),
+        ]
+    )
+
+
+def _without_repeats(body: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows, a first cell empty where it is that of the row above."""
+    return [
+        ["" if before is not None and before[0] == row[0] else row[0], *row[1:]]
+        for before, row in zip([None, *body], body, strict=False)
+    ]

@@ -38,9 +38,9 @@ def pass_at_k_of_run(ax: Axes, run: Run) -> None:
         colour = evaluation_colour(name)
         first, last = evaluation([run], name, "first"), evaluation([run], name, "last")
         if first is not None:
-            _draw_pass_at_k(ax, first, colour, None, dashed=True)
+            draw_pass_at_k(ax, first, colour, None, dashed=True)
         if last is not None:
-            _draw_pass_at_k(ax, last, colour, evaluation_label(last))
+            draw_pass_at_k(ax, last, colour, evaluation_label(last))
     if not names:
         return empty(ax, NO_VALIDATION)
     ax.legend(loc="lower right")
@@ -53,11 +53,11 @@ def pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
     # All arms start from one policy and are validated with one seed.
     start = next((item for item in starts if item is not None), None)
     if start is not None:
-        _draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
+        draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
     lasts = {arm: evaluation(runs, name, "last") for arm, runs in arms.items()}
     for arm, last in lasts.items():
         if last is not None:
-            _draw_pass_at_k(ax, last, arm_colour(arm, list(arms)), arm_label(arm))
+            draw_pass_at_k(ax, last, arm_colour(arm, list(arms)), arm_label(arm))
     if not any(lasts.values()):
         empty(ax, NO_VALIDATION)
 
@@ -91,30 +91,10 @@ def pass_at_1_of_arms(ax: Axes, arms: Arms, name: str, axis: str = "steps") -> N
     percent_axis(ax, "pass@1, 95 % interval over problems")
 
 
-def evaluation_colour(name: str) -> str:
-    return EVALUATION_COLOURS.get(name, OTHER_COLOURS[0])
-
-
-def evaluation_label(item: Evaluation) -> str:
-    """Name and temperature, the temperature once."""
-    if item.name == "t1":
-        return "T = 1"
-    return f"{item.name}, T = {item.temperature:.2f}"
-
-
-def evaluation_title(name: str) -> str:
-    titles = {
-        "t1": "at T = 1",
-        "greedy": "greedy",
-        "live": "at each arm's training temperature",
-        "matched": "at the entropy-matched temperature",
-    }
-    return titles.get(name, name)
-
-
-def _draw_pass_at_k(
+def draw_pass_at_k(
     ax: Axes, item: Evaluation, colour: str, label: str | None, dashed: bool = False
 ) -> None:
+    """pass@k of one evaluation at powers of two, with a band of 95 % intervals unless dashed."""
     ks = item.ks()
     intervals = item.pass_at_k(ks)
     low, high = [i.low for i in intervals], [i.high for i in intervals]
@@ -135,6 +115,27 @@ def _draw_pass_at_k(
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("k, rollouts that one may try")
     percent_axis(ax, "pass@k, 95 % interval over problems")
+
+
+def evaluation_colour(name: str) -> str:
+    return EVALUATION_COLOURS.get(name, OTHER_COLOURS[0])
+
+
+def evaluation_label(item: Evaluation) -> str:
+    """Name and temperature, the temperature once."""
+    if item.name == "t1":
+        return "T = 1"
+    return f"{item.name}, T = {item.temperature:.2f}"
+
+
+def evaluation_title(name: str) -> str:
+    titles = {
+        "t1": "at T = 1",
+        "greedy": "greedy",
+        "live": "at each arm's training temperature",
+        "matched": "at the entropy-matched temperature",
+    }
+    return titles.get(name, name)
 
 
 def _draw_pass_at_1(

@@ -78,6 +78,34 @@ def cluster_bootstrap_columns(
     return percentile_intervals(table.mean(axis=0), np.concatenate(blocks), level, len(sizes))
 
 
+def mean_of_sets(
+    tables: Sequence[ArrayLike], level: float = 0.95, n_boot: int = 2000, seed: int = 0
+) -> list[Interval]:
+    """Intervals of K statistics' mean over sets, each set's mean over its problems counting once.
+
+    Sets are what was chosen to be reported, so only problems are drawn, within each set as many as
+    it has (the stratified bootstrap). Tables of differences give paired differences.
+
+    Args:
+        tables: of each set (P, K) one row per problem.
+
+    Raises:
+        ValueError: as `cluster_bootstrap`; no sets, or sets with other numbers of statistics.
+    """
+    checked = [_table(table, level, n_boot) for table in tables]
+    if len({table.shape[1] for table in checked}) != 1:
+        raise ValueError(f"sets need equally many statistics, got {[t.shape for t in checked]}")
+    generators = np.random.default_rng(_seed(seed)).spawn(len(checked))
+    replicates = [
+        np.concatenate([counts @ table for counts in _resamples(rng, n_boot, len(table))])
+        / len(table)
+        for rng, table in zip(generators, checked, strict=True)
+    ]
+    means = np.mean([table.mean(axis=0) for table in checked], axis=0)
+    units = min(len(table) for table in checked)
+    return percentile_intervals(means, np.mean(replicates, axis=0), level, units)
+
+
 def paired_difference(
     a: ArrayLike,
     b: ArrayLike,
