@@ -32,8 +32,8 @@ FLOORS = (
     },
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
-    | {"update", "probe", "model_shape"},
-    {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator"},
+    | {"update", "probe", "model_shape", "sharding"},
+    {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator", "fsdp2"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
     | {"sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
@@ -57,7 +57,7 @@ HOMES: Mapping[str, set[str]] = {
     "hydra": ENTRY_POINTS,
     "omegaconf": ENTRY_POINTS,
     "lightning": {*ENTRY_POINTS, "module", "callbacks", "data.datamodule", "checkpoint_io"}
-    | {"ledger_logger", "wandb_mirror"},
+    | {"ledger_logger", "wandb_mirror", "fsdp2"},
     "rich": {*ENTRY_POINTS, "analysis.tables"},  # the latter returns its tables as text
 }
 LAZY = {"vllm", "wandb"}  # so slow to import, and so rarely needed, that only a function may

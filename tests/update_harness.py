@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from e3rl.batch import RolloutBatch
+from e3rl.engines.weights import whole
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.module import GRPOModule
@@ -60,7 +61,8 @@ class Recorder(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
     ) -> None:
         named = pl_module.policy.named_parameters()
-        self.gradients.append({name: p.grad.clone() for name, p in named if p.grad is not None})
+        found = {name: p.grad for name, p in named if p.grad is not None}
+        self.gradients.append({name: whole(grad).clone() for name, grad in found.items()})
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -95,7 +97,7 @@ class Fitted:
 
 
 def weights_of(policy: Policy) -> Named:
-    return {name: p.detach().clone() for name, p in policy.named_parameters()}
+    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}
 
 
 def make_loss(**settings: Any) -> PolicyLoss:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
+from e3rl.engines.weights import whole
 from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.packing import microbatches
@@ -27,6 +28,7 @@ from e3rl.policy import Policy
 from e3rl.probe import Probe
 from e3rl.reduce import all_sum, world_size
 from e3rl.seeds import derive_seed
+from e3rl.sharding import idle_packs, shard
 from e3rl.update import UpdateSettings, UpdateStatistics
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
@@ -67,6 +69,16 @@ class GRPOModule(LightningModule):
         # In a list: the reference is neither trained nor saved, it is the policy's own start.
         self._reference = [policy.frozen_copy()] if loss.kl_coef else []
         self._statistics = UpdateStatistics(self.loss.corrects)
+
+    def configure_model(self) -> None:
+        """Share policy and reference among ranks, where the strategy has a mesh of them (FSDP2).
+
+        Lightning calls it before every validation and fit.
+        """
+        if self.device_mesh is not None:
+            ranks = self.device_mesh["data_parallel"]
+            for policy in (self.policy, *self._reference):
+                shard(policy, ranks, str(self.trainer.precision))
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
@@ -211,8 +223,10 @@ class GRPOModule(LightningModule):
         old: Tensor | None,
         effects: TokenEffects | None,
     ) -> None:
-        """Accumulate a minibatch's gradient; ranks meet in the last backward only."""
+        """Accumulate a minibatch's gradient; ranks meet in the last backward only, or in every
+        one where the policy is sharded."""
         packs = self._packs(batch, rows)
+        idle = idle_packs(self.policy, batch, len(packs), least=1)
         first = self._statistics.steps == 0
         for number, pack in enumerate(packs):
             with nullcontext() if number == len(packs) - 1 else self._no_sync():
@@ -228,15 +242,22 @@ class GRPOModule(LightningModule):
                 # DDP averages over ranks, and the weights already divide by global counts.
                 self.manual_backward(parts.loss * world_size())
             self._statistics.add(parts, micro.sampler_logprobs, first)
-        if not packs:  # no gradient here, but other ranks wait for this one's reduction
+        for pack in idle:
+            micro = forward(self.policy, batch, pack)
+            self._reference_logprobs(batch, pack)
+            self.manual_backward(micro.logprobs().sum() * 0.0)
+        if not packs and not idle:  # no gradient here, but other ranks wait for its reduction
             zero = torch.stack([p.sum() for p in self.policy.parameters() if p.requires_grad])
             self.manual_backward(zero.sum() * 0.0)
 
     def _reference_logprobs(self, batch: RolloutBatch, pack: Tensor) -> Tensor | None:
         if not self._reference:
             return None
+        reference = self._reference[0]
         with torch.no_grad():
-            return forward(self._reference[0].to(self.device), batch, pack).logprobs()
+            if self.device_mesh is None:
+                reference.to(self.device)
+            return forward(reference, batch, pack).logprobs()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["loss"] = self.loss.state_dict()
@@ -256,7 +277,7 @@ class GRPOModule(LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip here: gradients are reduced over ranks and unscaled at every precision."""
         parameters = [p for p in self.policy.parameters() if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm)
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
         self._statistics.grad_norm += float(norm)
         if not torch.isfinite(norm):
             raise FloatingPointError(

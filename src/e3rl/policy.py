@@ -52,6 +52,8 @@ class Policy(nn.Module):
         OSError: where `path` is neither a folder with a model nor reachable as a hub name.
     """
 
+    computed_in: str | None = None  # precision of forward passes, where not the weights' own
+
     def __init__(
         self,
         path: str = EMBEDDED,

@@ -19,6 +19,7 @@ from e3rl.losses.micro_batch import MicroBatch, forward
 from e3rl.policy import Policy
 from e3rl.reduce import all_sum
 from e3rl.seeds import derive_seed
+from e3rl.sharding import idle_packs
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ class Probe:
         lengths = batch.tensor("lengths")
         rows = self.choose(batch).to(lengths.device)
         sums = torch.zeros(5 + len(self.factors), dtype=torch.float64)
-        for pack in microbatches(lengths, rows, tokens_per_microbatch):
+        packs = microbatches(lengths, rows, tokens_per_microbatch)
+        idle = idle_packs(policy, batch, len(packs))
+        for pack in packs:
             sums += self._sums(forward(policy, batch, pack)).double().cpu()
+        for pack in idle:
+            forward(policy, batch, pack)
         totals = all_sum(sums.tolist())
         return EntropyProbe(
             tokens=int(totals[0]),

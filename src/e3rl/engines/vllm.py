@@ -260,6 +260,7 @@ class VLLMEngine:
         self._metrics["engine/canary_max"] = float(gaps.max())
         self._metrics["engine/canary_s"] = time.monotonic() - started
         own = dtype_name(policy.model)
-        rounding = max(TOLERANCES[name] for name in (own, self.settings.precision(own)))
+        names = (own, policy.computed_in or own, self.settings.precision(own))
+        rounding = max(TOLERANCES[name] for name in names)
         allowed = self.canary_tolerance or rounding
         check_canary(gaps, allowed, self._version)

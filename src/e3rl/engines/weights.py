@@ -82,14 +82,15 @@ def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
             an engine keeps a packed copy of the head (vLLM on CPU does), it would go stale.
     """
     for name, parameter in model.named_parameters():
-        yield name, _whole(parameter.detach())
+        yield name, whole(parameter.detach())
     if tied_head and model.config.get_text_config().tie_word_embeddings:
-        yield HEAD, _whole(model.get_output_embeddings().weight.detach())
+        yield HEAD, whole(model.get_output_embeddings().weight.detach())
 
 
 def _own_part(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def _whole(value: Tensor) -> Tensor:
+def whole(value: Tensor) -> Tensor:
+    """A tensor gathered from all ranks where it is sharded, itself otherwise."""
     return value.full_tensor() if isinstance(value, DTensor) else value

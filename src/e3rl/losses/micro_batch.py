@@ -12,6 +12,7 @@ from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.token_temperatures import token_temperatures
 from e3rl.policy import Policy
+from e3rl.sharding import idle_packs
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,11 @@ def per_token(
 ) -> Tensor:
     """(N, T) float32 of what `measure` finds at the sampled tokens of `packs`, 0 elsewhere."""
     values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
+    idle = idle_packs(policy, batch, len(packs))
     for rows in packs:
         micro = forward(policy, batch, rows)
         places = rows[micro.rollout], micro.positions.nonzero()[:, 1]
         values[places] = measure(micro).float()
+    for rows in idle:
+        forward(policy, batch, rows)
     return values
