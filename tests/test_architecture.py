@@ -28,11 +28,12 @@ FLOORS = (
         "ledger",
         "checkpoint_files",
         "evaluation_log",
+        "durable",
         "statistics",
     },
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
-    | {"update", "probe", "model_shape", "sharding"},
+    | {"update", "probe", "model_shape", "sharding", "sharded_checkpoints"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator", "fsdp2"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
     | {"sync"}

@@ -1,16 +1,21 @@
 """The checkpoints of a run folder: their names and checksums, and which one can be trusted.
 
-A checkpoint `step-000064.ckpt` has its SHA-256 beside it in `step-000064.ckpt.sha256`. Without a
-matching sum its writing was interrupted, or it was altered: it is named and the one before it is
-used. No torch here, since the main module reads this and reward workers import that again.
+A checkpoint `step-000064.ckpt` is a file, with its SHA-256 beside it in `step-000064.ckpt.sha256`,
+or a folder of what several processes wrote, with the sum of each file within it in
+`manifest.sha256`. Without a matching sum its writing was interrupted, or it was altered: it is
+named and the one before it is used. Sums are in the form that `sha256sum -c` reads. No torch here,
+since the main module reads this and reward workers import that again.
 """
 
 import hashlib
 import re
+import shutil
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PATTERN = re.compile(r"step-(\d+)\.ckpt$")
+MANIFEST = "manifest.sha256"
 CHUNK = 1 << 20
 
 
@@ -30,8 +35,30 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def draft_of(path: Path) -> Path:
+    """Where a checkpoint is while it is written: no name that is ever read."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what processes left behind that were killed while they wrote or removed."""
+    for leftover in folder.glob(".*.tmp"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
+def manifest(sums: Mapping[str, str]) -> str:
+    """Text of a manifest, from checksums by file name."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+
+
 def damage(path: Path) -> str:
     """Why a checkpoint cannot be trusted; empty where it can."""
+    if path.is_dir():
+        reason = incomplete(path)
+        return reason or altered(path, sorted(_manifest_of(path)))
     if not path.is_file():
         return "there is no such file"
     sums = checksum_file(path)
@@ -41,6 +68,47 @@ def damage(path: Path) -> str:
     if not written or written[0] != sha256(path):
         return "its checksum does not match: it was altered or cut short"
     return ""
+
+
+def incomplete(folder: Path) -> str:
+    """Why a checkpoint of several files is not the whole of them; empty where it is."""
+    if not (folder / MANIFEST).is_file():
+        return f"{MANIFEST} is not in it: its writing was interrupted, or it was copied in part"
+    listed = _manifest_of(folder)
+    present = {file.name for file in folder.iterdir()} - {MANIFEST}
+    if missing := sorted(listed.keys() - present):
+        return f"{missing[0]} is missing from it"
+    if unknown := sorted(present - listed.keys()):
+        return f"{unknown[0]} is not in its {MANIFEST}, which was altered or cut short"
+    return "" if listed else f"its {MANIFEST} is empty"
+
+
+def altered(folder: Path, names: Sequence[str]) -> str:
+    """Which of some files of a complete checkpoint is not as it was written; empty for none."""
+    listed = _manifest_of(folder)
+    for name in names:
+        if listed[name] != sha256(folder / name):
+            return f"the checksum of {name} does not match: it was altered or cut short"
+    return ""
+
+
+def _manifest_of(folder: Path) -> dict[str, str]:
+    """Checksums by file name, of the lines that are whole."""
+    lines = (folder / MANIFEST).read_text(errors="replace").splitlines()
+    pairs = [line.split("  ", 1) for line in lines]
+    return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint with its checksums; one that is not there is no error.
+
+    A folder is renamed first, so that a kill leaves no part of it under a checkpoint's name.
+    """
+    checksum_file(path).unlink(missing_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path.replace(path.with_name(f".{path.name}.removed.tmp")))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -64,7 +132,7 @@ def newest_sound(path: Path) -> Path:
     Raises FileNotFoundError where there is none, and DamagedCheckpointError, naming each and its
     damage, where all are damaged.
     """
-    if path.is_dir():
+    if path.is_dir() and not PATTERN.search(path.name):
         candidates = checkpoints(path)
     elif path.exists() and PATTERN.search(path.name):
         candidates = [p for p in checkpoints(path.parent) if step_of(p) <= step_of(path)]

@@ -5,17 +5,23 @@ Only tensors and primitives go in, so loading never unpickles code.
 """
 
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from lightning.fabric.plugins import CheckpointIO
 
-from e3rl.checkpoint_files import DamagedCheckpointError, checksum_file, damage, sha256
+from e3rl.checkpoint_files import (
+    DamagedCheckpointError,
+    checksum_file,
+    clear_drafts,
+    damage,
+    draft_of,
+    remove,
+    sha256,
+)
+from e3rl.durable import sync_folder, to_disk, uninterrupted
+from e3rl.sharded_checkpoints import put_together, read_rest, read_tensors
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -30,65 +36,40 @@ class AtomicCheckpointIO(CheckpointIO):
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in path.parent.glob(".*.tmp"):  # of a process that was killed in here
-            leftover.unlink()
+        clear_drafts(path.parent)
         sums = checksum_file(path)
-        draft, sums_draft = (path.with_name(f".{p.name}.tmp") for p in (path, sums))
+        draft, sums_draft = draft_of(path), draft_of(sums)
         try:
             with draft.open("wb") as file:
                 with uninterrupted():
                     torch.save(checkpoint, file)
-                _to_disk(file)
+                to_disk(file)
             with sums_draft.open("w") as text:
                 text.write(f"{sha256(draft)}  {path.name}\n")
-                _to_disk(text)
+                to_disk(text)
+            if path.is_dir():
+                remove(path)
             os.replace(draft, path)
             os.replace(sums_draft, sums)
         finally:
             draft.unlink(missing_ok=True)
             sums_draft.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Raises DamagedCheckpointError, naming file and reason, before torch reads the bytes."""
+        """Also one of shards, put together as if a single process had written it.
+
+        Raises DamagedCheckpointError, naming file and reason, before torch reads the bytes.
+        """
         if reason := damage(Path(path)):
             raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
+        if Path(path).is_dir():
+            return put_together(read_tensors(Path(path)), read_rest(Path(path)))
         loaded = torch.load(path, map_location=map_location or "cpu", weights_only=True)
         assert isinstance(loaded, dict)
         return loaded
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        checksum_file(Path(path)).unlink(missing_ok=True)
-        Path(path).unlink(missing_ok=True)
-
-
-def _to_disk(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait: inside torch.save it would surface as an error about file positions."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if caught:
-            signal.raise_signal(signal.SIGINT)
+        remove(Path(path))

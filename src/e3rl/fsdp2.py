@@ -1,13 +1,29 @@
 """`FSDP2Strategy`: every rank holds a part of weights, gradients and optimiser states."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from e3rl.sharded_checkpoints import by_name, load_shards, save_shards, take_apart
+
+WHOLE = StateDictOptions(full_state_dict=True)
 
 
 class FSDP2Strategy(ModelParallelStrategy):
     """Lightning's strategy for PyTorch's FSDP2, with all ranks of all machines in one group.
 
     What is shared among ranks is up to the module's `configure_model`. Ranks talk by gloo on CPU
-    and by nccl on GPUs.
+    and by nccl on GPUs. Checkpoints are folders of shards; those of other numbers of ranks are
+    resumed, and single files of other strategies too.
     """
 
     def __init__(self) -> None:
@@ -16,3 +32,44 @@ class FSDP2Strategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes  # now they are known
         super().setup_environment()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
+    ) -> None:
+        """Raises OSError on all ranks where one cannot write; the former checkpoint stays."""
+        save_shards(*take_apart(checkpoint), Path(self.broadcast(filepath)))
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Take up weights and optimiser states; returns the rest.
+
+        Raises DamagedCheckpointError, naming file and reason.
+        """
+        path = Path(self.broadcast(checkpoint_path))
+        return self._load_shards(path) if path.is_dir() else self._load_whole(path)
+
+    def _load_shards(self, path: Path) -> dict[str, Any]:
+        assert self.model is not None
+        model = get_model_state_dict(self.model)
+        optimizers = [get_optimizer_state_dict(self.model, each) for each in self.optimizers]
+        tensors, _ = take_apart({"state_dict": model, "optimizer_states": optimizers})
+        rest = load_shards(tensors, path)
+        set_model_state_dict(self.model, model)
+        for optimizer, state, saved in zip(
+            self.optimizers, optimizers, rest["optimizers"], strict=False
+        ):
+            state["param_groups"] = saved["param_groups"]
+            set_optimizer_state_dict(self.model, optimizer, state)
+        return rest
+
+    def _load_whole(self, path: Path) -> dict[str, Any]:
+        assert self.model is not None
+        checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(path)
+        weights: Mapping[str, Any] = checkpoint["state_dict"]
+        set_model_state_dict(self.model, dict(weights), options=WHOLE)
+        name_of = {id(weight): name for name, weight in self.model.named_parameters()}
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):
+            names = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
+            set_optimizer_state_dict(self.model, optimizer, by_name(saved, names), options=WHOLE)
+        return checkpoint

@@ -85,6 +85,26 @@ def at_once(weights: Iterator[tuple[str, Tensor]]) -> int:
     return most
 
 
+def with_transformers(policy: Policy, whole: Policy, rank: int) -> tuple[float, float, float]:
+    """Gaps to the policy's own log-probs before and after an update, and without a sync."""
+    engine = TransformersEngine(progress=False)
+
+    def gap(version: int, reference: Policy) -> float:
+        engine.sync(policy, version)
+        # Unequal numbers of rollouts: no rank waits for another one while it samples.
+        return largest_gap(reference, list(engine.generate(many(reference, n=1 + rank))))
+
+    before = gap(0, whole)
+    moved = copy.deepcopy(whole)
+    with torch.no_grad():
+        for both in (policy, moved):
+            both.model.get_decoder().layers[0].mlp.up_proj.weight.mul_(1.5)
+    stale, after = gap(0, moved), gap(1, moved)
+    with torch.no_grad():
+        policy.model.get_decoder().layers[0].mlp.up_proj.weight.div_(1.5)
+    return before, after, stale
+
+
 def look(rank: int) -> dict[str, Any]:
     """Everything that needs no vLLM."""
     whole = Policy()
@@ -99,8 +119,8 @@ def look(rank: int) -> dict[str, Any]:
         "kept": {name: p.detach() for name, p in whole.model.named_parameters()},
         "sent": {name: w.clone() for name, w in named_weights(policy.model, tied_head=True)},
         "at_once": at_once(named_weights(policy.model, tied_head=True)),
-        "transformers": message_of(lambda: TransformersEngine().sync(policy, 0)),
     }
+    found["transformers"] = with_transformers(policy, whole, rank)
     twin = tied(whole)
     found["tied"] = {n: w.clone() for n, w in named_weights(sharded(twin).model, tied_head=True)}
     found["embedding"] = twin.model.get_input_embeddings().weight.detach()

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from e3rl import running
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoint_files import checkpoints, damage
+from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.configuration import conf_dir, register_resolvers
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.ledger import read_rows
@@ -97,7 +98,7 @@ def final_state(run_dir: Path, steps: int = STEPS) -> dict[str, Any]:
     """What the last checkpoint holds, without Lightning's own counters and the clock."""
     last = checkpoints(run_dir / "checkpoints")[-1]
     assert last.name == f"step-{steps:06d}.ckpt"
-    state: dict[str, Any] = torch.load(last, weights_only=True)
+    state = AtomicCheckpointIO().load_checkpoint(last)
     del state["callbacks"]["e3rl/metrics"]["costs"]["seconds"]
     del state["loops"]
     return state

@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import rollout_step, total_steps
-from e3rl.checkpoint_files import checkpoints, checksum_file, step_of
+from e3rl.checkpoint_files import checkpoints, checksum_file, remove, step_of
 from e3rl.ledger_logger import ledgers
 
 KEY = "e3rl"
@@ -27,7 +27,7 @@ class RunCheckpoint(Checkpoint):
     counts and the states of all random generators.
 
     Args:
-        folder: where `step-000064.ckpt` files go.
+        folder: where `step-000064.ckpt` files go, or folders, by the trainer's strategy.
         every: rollout steps between checkpoints; the last step is always saved.
         keep: newest checkpoints that stay.
     """
@@ -117,7 +117,9 @@ def set_aside(folder: Path, finished: int) -> None:
     """
     for path in checkpoints(folder):
         if step_of(path) > finished:
-            path.replace(path.with_name(f"{path.name}.superseded"))
+            aside = path.with_name(f"{path.name}.superseded")
+            remove(aside)  # that of an earlier course
+            path.replace(aside)
             checksum_file(path).unlink(missing_ok=True)
 
 

@@ -1,6 +1,7 @@
 """Rollouts by transformers' own `generate`: the reference engine, on every machine.
 
-It samples from the policy's live weights, so `sync` copies nothing. Sampling itself is ours: each
+It samples from the policy's live weights, so `sync` copies nothing, unless ranks share them: each
+then samples with a whole copy. Sampling itself is ours: each
 rollout owns a stream of uniform numbers derived from its seed and picks tokens by inverse
 cumulative probability. Its tokens therefore do not depend on what else is in the call (up to the
 rounding of padded matrix products), and the log-prob kept is that of the distribution sampled from
@@ -20,6 +21,7 @@ from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
 from e3rl.engines.weights import check_finite, is_sharded
+from e3rl.engines.whole_copy import WholeCopy
 from e3rl.policy import Policy
 
 
@@ -39,6 +41,8 @@ class TransformersEngine:
         self.rows_per_call = rows_per_call
         self.progress = progress
         self._policy: Policy | None = None
+        self._sampler: Policy | None = None  # the policy itself, or a whole copy of it
+        self._copy: WholeCopy | None = None
         self._version = -1
 
     def sync(
@@ -48,27 +52,28 @@ class TransformersEngine:
         temperature: float = 1.0,
         token_factors: Sequence[float] = (),
     ) -> None:
-        """Take over the policy's weights as they are.
+        """Take over the policy's weights as they are, or gather those that are sharded.
 
-        Raises FloatingPointError naming the first parameter that is not finite, ValueError for a
-        sharded policy.
+        Raises FloatingPointError naming the first parameter that is not finite.
         """
         if policy is self._policy and version == self._version:
             return
-        if is_sharded(policy.model):  # ranks would sample different numbers of tokens, and hang
-            raise ValueError(
-                "engine=transformers samples with the policy itself, which is sharded over ranks: "
-                "use engine=vllm, which holds weights of its own"
-            )
         check_finite(policy.model, version)
+        self._sampler = self._whole(policy) if is_sharded(policy.model) else policy
         self._policy, self._version = policy, version
+
+    def _whole(self, policy: Policy) -> Policy:
+        if self._copy is None or policy is not self._policy:
+            self._copy = WholeCopy(policy)
+        self._copy.follow(policy)
+        return self._copy.policy
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         """Sample every request; calls are formed from prompts of similar length.
 
         Raises RuntimeError before the first `sync`, ValueError for an empty prompt.
         """
-        policy = self._policy
+        policy = self._sampler
         if policy is None:
             raise RuntimeError("engine.generate was called before engine.sync")
         for request in requests:
@@ -107,7 +112,7 @@ class TransformersEngine:
         return _rollouts(requests, sampled, sampler.logprobs(), policy, self._version)
 
     def close(self) -> None:
-        self._policy = None
+        self._policy = self._sampler = self._copy = None
 
 
 @contextmanager

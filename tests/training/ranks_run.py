@@ -1,4 +1,4 @@
-"""Run by test_run_on_two_ranks.py: `python ddp_run.py FOLDER OVERRIDE ...` is a whole tiny run.
+"""Run by test_run_on_two_ranks.py: `python ranks_run.py FOLDER OVERRIDE ...` is a whole tiny run.
 
 Lightning starts the second rank by the same command.
 """
@@ -18,12 +18,12 @@ from e3rl.environment import prepare
 from e3rl.module import GRPOModule
 
 OVERRIDES = (*E3, "checkpoint_every=3")
-Steps = list[dict[str, list[list[int]]]]
+Rollouts = dict[str, list[list[int]]]  # tokens by prompt id
+Steps = list[tuple[float, Rollouts]]  # with the temperature of the step
 
 
-def rollouts_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:
-    """Tokens of every rollout, by prompt id."""
-    found: dict[str, list[list[int]]] = {prompt_id: [] for prompt_id in batch.prompt_ids}
+def rollouts_of(batch: RolloutBatch) -> Rollouts:
+    found: Rollouts = {prompt_id: [] for prompt_id in batch.prompt_ids}
     lengths, tokens = batch.tensor("lengths"), batch.tensor("tokens")
     for row, group in enumerate(batch.tensor("group").tolist()):
         found[batch.prompt_ids[group]].append(tokens[row, : lengths[row]].tolist())
@@ -31,12 +31,13 @@ def rollouts_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:
 
 
 def train(folder: Path, *overrides: str) -> Steps:
-    """This rank's rollouts of every step."""
+    """This rank's temperatures and rollouts of every step."""
     steps: Steps = []
     step = GRPOModule.training_step
 
     def recorded(module: GRPOModule, batch: RolloutBatch, batch_idx: int) -> None:
-        steps.append(rollouts_of(batch))
+        assert batch.base_temperature is not None
+        steps.append((batch.base_temperature, rollouts_of(batch)))
         step(module, batch, batch_idx)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,42 @@
+"""A whole copy of a policy whose weights are shared among ranks.
+
+Ranks sample different numbers of tokens, so they cannot sample with a policy whose every forward
+pass takes all of them.
+"""
+
+import copy
+
+import torch
+from torch import nn
+
+from e3rl.engines.weights import check_shapes, named_weights
+from e3rl.policy import Policy
+
+TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system")
+
+
+class WholeCopy:
+    """A policy of its own on each rank, which follows a sharded one."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Make room; `follow` fills it.
+
+        Raises ValueError for weights that are not those of the policy's configuration.
+        """
+        model = policy.model
+        weight = next(model.parameters())
+        with torch.device(weight.device):
+            fresh = type(model)(copy.deepcopy(model.config)).to(weight.dtype)
+        check_shapes(model, {name: tuple(p.shape) for name, p in fresh.named_parameters()})
+        fresh.generation_config = copy.deepcopy(model.generation_config)
+        self.policy = Policy.__new__(Policy)
+        nn.Module.__init__(self.policy)
+        for name in TEXT_SIDE:
+            setattr(self.policy, name, getattr(policy, name))
+        self.policy.model = fresh.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def follow(self, policy: Policy) -> None:
+        """Gather the sharded policy's weights, one at a time; all ranks must call it."""
+        for name, weight in named_weights(policy.model, tied_head=False):
+            self.policy.model.get_parameter(name).copy_(weight)
