@@ -33,7 +33,7 @@ FLOORS = (
     },
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
-    | {"update", "probe", "model_shape", "sharding", "sharded_checkpoints"},
+    | {"update", "probe", "model_shape", "head_settings", "sharding", "sharded_checkpoints"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator", "fsdp2"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
     | {"sync"}

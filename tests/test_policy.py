@@ -74,7 +74,7 @@ def test_log_probs_of_a_padded_micro_batch_are_those_of_each_rollout_alone(polic
     rows = torch.tensor([4, 0, 6, 2])
     micro = forward(policy, batch, rows)
     wanted = reference_logprobs(policy, batch)[rows][batch.completion_mask[rows]].float()
-    assert torch.allclose(micro.logprobs(), wanted, atol=1e-5)
+    assert torch.allclose(micro.logprobs, wanted, atol=1e-5)
     assert micro.tokens.tolist() == batch.tokens[rows][batch.completion_mask[rows]].tolist()
     assert micro.rollout.unique().tolist() == [0, 1, 2, 3]
     for name in ("temperatures", "advantages"):
@@ -114,7 +114,7 @@ class Scaled(torch.nn.Module):
 def test_a_model_that_scales_its_logits_is_run_whole(policy, make_batch):
     batch = make_batch(group_sizes=(2, 1))
     scaled = copy.deepcopy(policy)
-    scaled.model, scaled._split_head = Scaled(scaled.model), None
+    scaled.model, scaled._adjustment = Scaled(scaled.model), None
     with torch.no_grad():
         plain = policy(batch.tokens, batch.completion_mask)
         logits = scaled(batch.tokens, batch.completion_mask)
@@ -128,11 +128,11 @@ def test_a_model_with_tied_embeddings_trains_and_comes_back_from_disk(tmp_path, 
     batch = make_batch()
     micro = forward(policy, batch, torch.arange(batch.n_rollouts))
     wanted = reference_logprobs(policy, batch)[batch.completion_mask].float()
-    assert torch.allclose(micro.logprobs(), wanted, atol=1e-5)
+    assert torch.allclose(micro.logprobs, wanted, atol=1e-5)
     wanted.sum().backward()
     by_hand = model.get_input_embeddings().weight.grad.clone()
     policy.zero_grad()
-    micro.logprobs().sum().backward()
+    micro.logprobs.sum().backward()
     assert torch.allclose(model.get_input_embeddings().weight.grad, by_hand, rtol=1e-3, atol=1e-4)
     policy.save(tmp_path / "again")
     again = Policy(str(tmp_path / "again"))
@@ -341,7 +341,7 @@ def test_gradient_checkpointing_recomputes_and_leaves_the_gradient_as_it_is(poli
         attention.register_forward_hook(lambda *_: calls.append(checkpointing))  # noqa: B023
         forward(own, batch, rows)  # settles how the head is called
         calls.clear()
-        forward(own, batch, rows).logprobs().sum().backward()
+        forward(own, batch, rows).logprobs.sum().backward()
         gradients.append({name: p.grad for name, p in own.named_parameters()})
         assert calls == [checkpointing] * (2 if checkpointing else 1)
     for name, gradient in gradients[0].items():

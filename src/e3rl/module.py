@@ -20,9 +20,12 @@ from e3rl.batch import RolloutBatch
 from e3rl.engines.weights import whole
 from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import sampled_entropy
+from e3rl.functional.grad_norms import logit_grad_norm_squared
+from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import microbatches
+from e3rl.functional.predictions import Measure
 from e3rl.losses.exploration import TokenEffects, explore
-from e3rl.losses.micro_batch import MicroBatch, forward, per_token
+from e3rl.losses.micro_batch import entropies, forward, per_token
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy import Policy
 from e3rl.probe import Probe
@@ -121,7 +124,7 @@ class GRPOModule(LightningModule):
             return batch.sampler_logprobs
         if self.settings.steps_per_batch == 1:
             return None
-        return self._before_the_first_step(batch, MicroBatch.logprobs)
+        return self._before_the_first_step(batch, token_logprobs)
 
     def _effects(self, batch: RolloutBatch) -> TokenEffects | None:
         """(N, T) what the loss's exploration rule does to each token, if it has one."""
@@ -131,7 +134,7 @@ class GRPOModule(LightningModule):
         measured = None
         if rule.needs_entropy != "none":
             every = rule.needs_entropy == "all"
-            measured = self._before_the_first_step(batch, MicroBatch.entropies, every)
+            measured = self._before_the_first_step(batch, entropies, every)
         effects, figures = explore(rule, batch, measured)
         batch.report |= {f"exploration/{name}": value for name, value in figures.items()}
         return effects
@@ -139,19 +142,18 @@ class GRPOModule(LightningModule):
     def _measure_grad_norms(self, batch: RolloutBatch) -> None:
         """Write the norm of every rollout's gradient with respect to the logits."""
         started = time.monotonic()
-        measure = MicroBatch.grad_norms_squared
-        squares = self._before_the_first_step(batch, measure, every=True)
+        squares = self._before_the_first_step(batch, logit_grad_norm_squared, every=True)
         batch.grad_norms = squares.sum(dim=1).sqrt()
         batch.report["time/grad_norms_s"] = time.monotonic() - started
 
     def _before_the_first_step(
-        self, batch: RolloutBatch, measure: Callable[[MicroBatch], Tensor], every: bool = False
+        self, batch: RolloutBatch, wanted: Measure, every: bool = False
     ) -> Tensor:
         """(N, T) by a forward pass over the rollouts that are trained on, or over `every` one; 0
         elsewhere."""
         rows = torch.arange(batch.n_rollouts, device=self.device)
         packs = self._packs(batch, rows if every else self._active(batch, rows))
-        return per_token(self.policy, batch, packs, measure)
+        return per_token(self.policy, batch, packs, wanted)
 
     def _observe_entropy(self, batch: RolloutBatch) -> None:
         if self.loss.adapts:
@@ -230,7 +232,7 @@ class GRPOModule(LightningModule):
         first = self._statistics.steps == 0
         for number, pack in enumerate(packs):
             with nullcontext() if number == len(packs) - 1 else self._no_sync():
-                micro = forward(self.policy, batch, pack)
+                micro = forward(self.policy, batch, pack, entropies=self.loss.entropy_coef > 0)
                 parts = self.loss(
                     micro,
                     weights[pack][micro.rollout],
@@ -245,7 +247,7 @@ class GRPOModule(LightningModule):
         for pack in idle:
             micro = forward(self.policy, batch, pack)
             self._reference_logprobs(batch, pack)
-            self.manual_backward(micro.logprobs().sum() * 0.0)
+            self.manual_backward(micro.logprobs.sum() * 0.0)
         if not packs and not idle:  # no gradient here, but other ranks wait for its reduction
             zero = torch.stack([p.sum() for p in self.policy.parameters() if p.requires_grad])
             self.manual_backward(zero.sum() * 0.0)
@@ -257,7 +259,7 @@ class GRPOModule(LightningModule):
         with torch.no_grad():
             if self.device_mesh is None:
                 reference.to(self.device)
-            return forward(reference, batch, pack).logprobs()
+            return forward(reference, batch, pack).logprobs
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["loss"] = self.loss.state_dict()

@@ -1,20 +1,25 @@
 """The policy: a tokenizer and a causal language model, from the package, a folder or a hub."""
 
 import copy
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from e3rl.data.problem import Message, Problem
+from e3rl.functional.head import Adjustment, Head
+from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
+from e3rl.head_settings import HeadSettings, adjustments
 
 EMBEDDED = "embedded"
 RANDOM = "random"  # as embedded, but for the weights
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 Render = Literal["auto", "chat", "plain"]
+T = TypeVar("T")
 
 
 def embedded_folder() -> Path:
@@ -46,9 +51,11 @@ class Policy(nn.Module):
         chat_template: Jinja template for a tokenizer that has none; its own always wins.
         trust_remote_code: run code that a hub repository brings along.
         random_weights: build from the configuration only, with fresh weights.
+        head: how log-probs and entropies are made from the output layer; None = whole logits.
 
     Raises:
-        ValueError: for an unknown dtype or render mode, or a tokenizer without an end token.
+        ValueError: for an unknown dtype or render mode, a tokenizer without an end token, or a
+            model whose logits cannot be made in blocks where that is asked for.
         OSError: where `path` is neither a folder with a model nor reachable as a hub name.
     """
 
@@ -66,6 +73,7 @@ class Policy(nn.Module):
         random_weights: bool = False,
         system: str = "",
         chat_template: str | None = None,
+        head: HeadSettings | None = None,
     ) -> None:
         super().__init__()
         if dtype not in DTYPES:
@@ -81,20 +89,17 @@ class Policy(nn.Module):
             trust_remote_code,
             random_weights or path == RANDOM,
         )
-        # transformers recomputes activations in train mode only, and is silent about it in eval.
-        self.model.train(gradient_checkpointing)
-        if gradient_checkpointing:
-            # Saving and restoring generators would race with an engine that samples meanwhile.
-            noisy = _has_dropout(self.model)
-            self.model.gradient_checkpointing_enable(
-                {"use_reentrant": False, "preserve_rng_state": noisy}
-            )
+        _set_checkpointing(self.model, gradient_checkpointing)
         if render != "plain" and not self.tokenizer.chat_template:
             self.tokenizer.chat_template = chat_template
         self.render = self._render_mode(render)
         self.instruction = instruction
         self.system = system
-        self._split_head: bool | None = None
+        self.head = head or HeadSettings()
+        self._adjustment: Adjustment | None = None  # of the logits, once it is known
+        self._runs_whole = False  # the model's logits are not those of its output layer
+        if not self.head.is_plain and self.device.type != "meta":
+            self._settle_head()  # may refuse, better now than in the first step
 
     def _render_mode(self, render: Render) -> Render:
         has_template = bool(self.tokenizer.chat_template)
@@ -155,40 +160,73 @@ class Policy(nn.Module):
         """Text of a completion, special tokens left out."""
         return cast(str, self.tokenizer.decode(tokens, skip_special_tokens=True))
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Logits that predict chosen tokens.
+    @overload
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor: ...
+
+    @overload
+    def forward(self, tokens: Tensor, positions: Tensor, read: Callable[[Predictions], T]) -> T: ...
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, read: Callable[[Predictions], T] | None = None
+    ) -> Tensor | T:
+        """What the policy predicts of chosen tokens.
 
         Causal attention cannot see the padding on the right, so no mask is given: attention then
         takes its fast causal path, with the same numbers.
 
         Args:
             tokens: (n, t) int64, right-padded.
-            positions: (n, t) bool, the tokens to predict (never column 0).
+            positions: (n, t) bool, the M tokens to predict (never column 0).
+            read: takes what is wanted from the predictions, in row-major order of `positions`. It
+                is called in here, where a policy that is sharded over ranks has its weights.
 
         Returns:
-            (M, V) logits in row-major order of `positions`; the head runs on these M places
-            only, so the (n, t, V) tensor never exists.
+            What `read` does, or all logits (M, V). The head runs on the M places only, so the
+            (n, t, V) tensor never exists.
         """
-        decoder, head = self._decoder_and_head()
         before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
-        if self._head_is_separable(decoder, head):
-            hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
-            return cast(Tensor, head(hidden[before]))
-        logits = self.model(input_ids=tokens, use_cache=False).logits
-        return cast(Tensor, logits[before])
+        predictions = self._predictions(tokens, before)
+        if read is not None:
+            return read(predictions)
+        if isinstance(predictions, WholeLogits):
+            return predictions.logits
+        return predictions.head.logits(predictions.hidden)
 
-    def _decoder_and_head(self) -> tuple[nn.Module, nn.Module]:
-        return self.model.get_decoder(), self.model.get_output_embeddings()
+    def _predictions(self, tokens: Tensor, before: Tensor) -> WholeLogits | LogitBlocks:
+        if self._adjustment is None and not self._runs_whole:
+            self._settle_head()
+        if self._adjustment is None:
+            return WholeLogits(self.model(input_ids=tokens, use_cache=False).logits[before])
+        hidden = self.model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+        layer = self.model.get_output_embeddings()
+        if self.head.mode == "full" and self.head.dtype == "compute":
+            return WholeLogits(self._adjustment(layer(hidden[before])))
+        dtype = self.head.product_dtype(layer.weight)
+        head = Head(layer.weight, layer.bias, self._adjustment, dtype)
+        if self.head.mode == "full":
+            return WholeLogits(head.logits(hidden[before]))
+        return LogitBlocks(hidden[before], head, self.head.block)
 
-    def _head_is_separable(self, decoder: nn.Module, head: nn.Module) -> bool:
-        """Whether head(decoder(x)) are the model's logits (some models scale or cap them)."""
-        if self._split_head is None:
-            probe = torch.full((1, 4), self.eos_id, device=self.device)
-            with torch.no_grad():
-                whole = self.model(input_ids=probe, use_cache=False).logits
-                parts = head(decoder(input_ids=probe, use_cache=False).last_hidden_state)
-            self._split_head = bool(torch.equal(whole, parts))
-        return self._split_head
+    @torch.no_grad()
+    def _settle_head(self) -> None:
+        """Find out how the model's logits follow from its output layer.
+
+        Raises ValueError where they do not in a known way, and the head is not to be run whole.
+        """
+        probe = torch.full((1, 4), self.eos_id, device=self.device)
+        whole = self.model(input_ids=probe, use_cache=False).logits
+        hidden = self.model.get_decoder()(input_ids=probe, use_cache=False).last_hidden_state
+        products = self.model.get_output_embeddings()(hidden)
+        config = self.model.config.get_text_config()
+        known = adjustments(config)
+        self._adjustment = next((a for a in known if torch.equal(a(products), whole)), None)
+        self._runs_whole = self._adjustment is None
+        if self._runs_whole and not self.head.is_plain:
+            raise ValueError(
+                f"policy.head: model type {config.model_type!r} alters the logits of its output "
+                "layer in a way unknown here: use policy.head.mode=full and "
+                "policy.head.dtype=compute, which run the model as it is"
+            )
 
     def frozen_copy(self) -> "Policy":
         """A copy that shares nothing and is never trained: the reference of a KL term."""
@@ -235,6 +273,15 @@ def _load_model(
     if random_weights:
         return AutoModelForCausalLM.from_config(config, **options)
     return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+
+
+def _set_checkpointing(model: Any, on: bool) -> None:
+    """Whether activations are recomputed; train mode for it, eval mode otherwise."""
+    model.train(on)  # transformers recomputes in train mode only, and is silent about it in eval
+    if on:
+        # Saving and restoring generators would race with an engine that samples meanwhile.
+        noisy = _has_dropout(model)
+        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": noisy})
 
 
 def _has_dropout(model: Any) -> bool:

@@ -8,14 +8,13 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.entropy_probe import EntropyProbe
 from e3rl.functional.entropy import (
-    entropy_curve,
     sampled_entropy_t1,
     token_entropy,
     token_varentropy,
 )
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import microbatches
-from e3rl.losses.micro_batch import MicroBatch, forward
+from e3rl.losses.micro_batch import measure
 from e3rl.policy import Policy
 from e3rl.reduce import all_sum
 from e3rl.seeds import derive_seed
@@ -66,9 +65,10 @@ class Probe:
         packs = microbatches(lengths, rows, tokens_per_microbatch)
         idle = idle_packs(policy, batch, len(packs))
         for pack in packs:
-            sums += self._sums(forward(policy, batch, pack)).double().cpu()
+            _, found = measure(policy, batch, pack, self._columns)
+            sums += found.sum(dim=0, dtype=torch.float64).cpu()
         for pack in idle:
-            forward(policy, batch, pack)
+            measure(policy, batch, pack, self._columns)
         totals = all_sum(sums.tolist())
         return EntropyProbe(
             tokens=int(totals[0]),
@@ -80,14 +80,16 @@ class Probe:
             curve_sums=tuple(totals[5:]),
         )
 
-    def _sums(self, micro: MicroBatch) -> Tensor:
-        taus, ones = micro.temperatures, torch.ones_like(micro.temperatures)
-        at_one = token_logprobs(micro.logits, micro.tokens, ones)
-        parts = [
-            ones.sum(),
-            token_entropy(micro.logits, taus).sum(),
-            token_entropy(micro.logits, ones).sum(),
-            token_varentropy(micro.logits, taus).sum(),
-            sampled_entropy_t1(micro.logprobs(), at_one).sum(),
+    def _columns(self, logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
+        """(m, 5 + K) figures of each token, the last K along the curve."""
+        ones = torch.ones_like(temperatures)
+        at_one = token_logprobs(logits, tokens, ones)
+        figures = [
+            ones,
+            token_entropy(logits, temperatures),
+            token_entropy(logits, ones),
+            token_varentropy(logits, temperatures),
+            sampled_entropy_t1(token_logprobs(logits, tokens, temperatures), at_one),
+            *(token_entropy(logits, temperatures * factor) for factor in self.factors),
         ]
-        return torch.cat([torch.stack(parts), entropy_curve(micro.logits, taus, self.factors)])
+        return torch.stack(figures, dim=1)

@@ -274,7 +274,7 @@ def test_a_temperature_that_changes_by_token_is_the_one_that_the_update_scores_a
     with torch.no_grad():
         micro = forward(policy, batch, torch.arange(len(rollouts)))
     assert micro.temperatures.unique().numel() == 10  # 9 falling ones, then the floor
-    assert float((micro.logprobs() - micro.sampler_logprobs).abs().max()) < 1e-4
+    assert float((micro.logprobs - micro.sampler_logprobs).abs().max()) < 1e-4
     assert largest_gap(policy, rollouts) > 0.1  # at one temperature they would not agree
 
 

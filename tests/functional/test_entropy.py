@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3rl.functional.entropy import (
-    entropy_curve,
     sampled_entropy,
     sampled_entropy_t1,
     token_entropy,
@@ -54,21 +53,6 @@ def test_the_gradient_is_that_of_finite_differences():
     logits = random_logits(0, rows=3, width=5).requires_grad_()
     taus = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda z: token_entropy(z, taus), logits)
-
-
-def test_the_curve_holds_sums_at_scaled_temperatures_that_add_up_over_micro_batches():
-    logits = random_logits(1)
-    taus = torch.tensor([0.5, 1.0, 2.0, 0.7, 1.3, 1.0], dtype=torch.float64)
-    curve = entropy_curve(logits, taus, [0.5, 1.0, 2.0])
-    torch.testing.assert_close(curve[0], token_entropy(logits, taus / 2).sum())
-    torch.testing.assert_close(curve[1], token_entropy(logits, taus).sum())
-    assert curve.tolist() == sorted(curve.tolist())
-    parts = [entropy_curve(logits[i], taus[i], [0.5, 1.0, 2.0]) for i in ([0, 4], [1, 2, 3, 5])]
-    torch.testing.assert_close(parts[0] + parts[1], curve)
-
-
-def test_no_factors_give_an_empty_curve():
-    assert entropy_curve(torch.zeros(2, 3), torch.ones(2), []).shape == (0,)
 
 
 @pytest.mark.parametrize("tau", [0.6, 1.0, 1.5])

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from e3rl.functional.aggregation import Totals
+from e3rl.functional.entropy import token_entropy
+from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
@@ -20,11 +22,22 @@ TOKENS = (0, 1, 2, 1)
 ADVANTAGES = (1.0, 1.0, -2.0, -2.0)
 
 
-def micro_batch() -> MicroBatch:
-    return MicroBatch(
-        logits=torch.tensor(LOGITS, requires_grad=True),
-        tokens=torch.tensor(TOKENS),
-        temperatures=torch.tensor(TAUS),
+@dataclasses.dataclass(frozen=True)
+class Scored(MicroBatch):
+    """A micro-batch with the logits that its log-probs and entropies come from."""
+
+    logits: torch.Tensor | None = None
+
+
+def micro_batch() -> Scored:
+    logits = torch.tensor(LOGITS, requires_grad=True)
+    tokens, taus = torch.tensor(TOKENS), torch.tensor(TAUS)
+    return Scored(
+        logits=logits,
+        logprobs=token_logprobs(logits, tokens, taus),
+        entropies=token_entropy(logits, taus),
+        tokens=tokens,
+        temperatures=taus,
         advantages=torch.tensor(ADVANTAGES),
         rollout=torch.tensor([0, 0, 1, 1]),
         sampler_logprobs=torch.zeros(4),
@@ -122,7 +135,7 @@ REWARDS = (1.0, -2.0, 0.5)
 def every_token(trainer_logits: torch.Tensor) -> MicroBatch:
     """Rollouts of one token, each token once: weights of SAMPLER make sums over it expectations."""
     return MicroBatch(
-        logits=trainer_logits.repeat(3, 1),
+        logprobs=token_logprobs(trainer_logits.repeat(3, 1), torch.arange(3), torch.ones(3)),
         tokens=torch.arange(3),
         temperatures=torch.ones(3),
         advantages=torch.tensor(REWARDS),

@@ -1,7 +1,5 @@
 """Entropy of the policy at sampled tokens: exact from logits, estimated from log-probs. Nats."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -36,24 +34,6 @@ def token_varentropy(logits: Tensor, temperatures: Tensor) -> Tensor:
     probs = logprobs.exp()
     entropy = -(probs * logprobs).sum(dim=1, keepdim=True)
     return (probs * (logprobs + entropy).square()).sum(dim=1)
-
-
-@torch.no_grad()
-def entropy_curve(logits: Tensor, temperatures: Tensor, factors: Sequence[float]) -> Tensor:
-    """Sums over tokens of the exact entropy at temperature factor·τ, without gradient.
-
-    Sums, so that micro-batches and ranks add up to the batch's curve.
-
-    Args:
-        logits: (M, V) finite.
-        temperatures: (M,) > 0, as sampled.
-        factors: K multipliers > 0.
-
-    Returns:
-        (K,) float64, nats.
-    """
-    sums = [token_entropy(logits, temperatures * f).sum(dtype=torch.float64) for f in factors]
-    return torch.stack(sums) if sums else logits.new_zeros(0, dtype=torch.float64)
 
 
 def sampled_entropy_t1(logprobs_tau: Tensor, logprobs_t1: Tensor) -> Tensor:

@@ -1,25 +1,26 @@
-"""`MicroBatch`: the sampled tokens of a few rollouts, flattened, and the logits scoring them."""
+"""`MicroBatch`: the sampled tokens of a few rollouts, flattened, as the policy scores them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.entropy import token_entropy
-from e3rl.functional.grad_norms import logit_grad_norm_squared
-from e3rl.functional.logprobs import token_logprobs
+from e3rl.functional.predictions import Measure, Predictions
 from e3rl.functional.token_temperatures import token_temperatures
 from e3rl.policy import Policy
 from e3rl.sharding import idle_packs
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class MicroBatch:
+class SampledTokens:
     """M sampled tokens of n rollouts, row by row; no padding among them."""
 
-    logits: Tensor  # (M, V) at temperature 1
     tokens: Tensor  # (M,) int64
     temperatures: Tensor  # (M,) as sampled
     advantages: Tensor  # (M,)
@@ -27,29 +28,71 @@ class MicroBatch:
     sampler_logprobs: Tensor  # (M,)
     positions: Tensor  # (n, t) bool, where the tokens stand in their rows
 
-    def logprobs(self) -> Tensor:
-        """(M,) log-probs of the tokens at their own temperatures, with gradient."""
-        return token_logprobs(self.logits, self.tokens, self.temperatures)
 
-    def entropies(self) -> Tensor:
-        """(M,) entropies at the tokens' own temperatures, nats, with gradient."""
-        return token_entropy(self.logits, self.temperatures)
+@dataclass(frozen=True)
+class MicroBatch(SampledTokens):
+    """Sampled tokens and what the policy gives them, with gradient."""
 
-    def grad_norms_squared(self) -> Tensor:
-        """(M,) squared norms of the gradients of `logprobs` with respect to the logits."""
-        return logit_grad_norm_squared(self.logits, self.tokens, self.temperatures)
+    logprobs: Tensor  # (M,) at the tokens' own temperatures
+    entropies: Tensor | None = None  # (M,) at the same, nats; where they were asked for
 
 
-def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
+def forward(
+    policy: Policy, batch: RolloutBatch, rows: Tensor, entropies: bool = False
+) -> MicroBatch:
     """Run the policy on some rollouts (n,) of a batch, cut to the longest of them."""
+
+    def read(predictions: Predictions, of: SampledTokens) -> tuple[Tensor, Tensor | None]:
+        return predictions.scores(of.tokens, of.temperatures, entropies)
+
+    sampled, (logprobs, found) = _run(policy, batch, rows, read)
+    return MicroBatch(**vars(sampled), logprobs=logprobs, entropies=found)
+
+
+@torch.no_grad()
+def measure(
+    policy: Policy, batch: RolloutBatch, rows: Tensor, wanted: Measure
+) -> tuple[SampledTokens, Tensor]:
+    """The sampled tokens of some rollouts (n,), and (M, ...) of what is measured at each."""
+
+    def read(predictions: Predictions, of: SampledTokens) -> Tensor:
+        return predictions.measure(wanted, of.tokens, of.temperatures)
+
+    return _run(policy, batch, rows, read)
+
+
+def per_token(policy: Policy, batch: RolloutBatch, packs: list[Tensor], wanted: Measure) -> Tensor:
+    """(N, T) float32 of what is measured at the sampled tokens of `packs`, 0 elsewhere."""
+    values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
+    idle = idle_packs(policy, batch, len(packs))
+    for rows in packs:
+        sampled, found = measure(policy, batch, rows, wanted)
+        places = rows[sampled.rollout], sampled.positions.nonzero()[:, 1]
+        values[places] = found.float()
+    for rows in idle:
+        measure(policy, batch, rows, wanted)
+    return values
+
+
+def entropies(logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
+    """`token_entropy` as a measure."""
+    return token_entropy(logits, temperatures)
+
+
+def _run(
+    policy: Policy,
+    batch: RolloutBatch,
+    rows: Tensor,
+    read: Callable[[Predictions, SampledTokens], T],
+) -> tuple[SampledTokens, T]:
+    """What `read` takes from the predictions of the rollouts' sampled tokens."""
     lengths = batch.tensor("lengths")[rows]
     width = int(lengths.max())
     tokens = batch.tensor("tokens")[rows, :width]
     positions = batch.tensor("completion_mask")[rows, :width]
     rollout = positions.nonzero()[:, 0]
     taus = token_temperatures(batch.tensor("temperatures")[rows], batch.token_factors, positions)
-    return MicroBatch(
-        logits=policy(tokens, positions),
+    sampled = SampledTokens(
         tokens=tokens[positions],
         temperatures=taus[positions],
         advantages=batch.tensor("advantages")[rows][rollout],
@@ -57,22 +100,4 @@ def forward(policy: Policy, batch: RolloutBatch, rows: Tensor) -> MicroBatch:
         sampler_logprobs=batch.tensor("sampler_logprobs")[rows, :width][positions],
         positions=positions,
     )
-
-
-@torch.no_grad()
-def per_token(
-    policy: Policy,
-    batch: RolloutBatch,
-    packs: list[Tensor],
-    measure: Callable[[MicroBatch], Tensor],
-) -> Tensor:
-    """(N, T) float32 of what `measure` finds at the sampled tokens of `packs`, 0 elsewhere."""
-    values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
-    idle = idle_packs(policy, batch, len(packs))
-    for rows in packs:
-        micro = forward(policy, batch, rows)
-        places = rows[micro.rollout], micro.positions.nonzero()[:, 1]
-        values[places] = measure(micro).float()
-    for rows in idle:
-        forward(policy, batch, rows)
-    return values
+    return sampled, policy(tokens, positions, lambda predictions: read(predictions, sampled))

@@ -160,7 +160,7 @@ class PolicyLoss:
         """This micro-batch's summand of the loss over `totals`.
 
         Args:
-            micro: M tokens with logits.
+            micro: M tokens with log-probs, and entropies where `entropy_coef` > 0.
             weights: (M,) weight of each token's surrogate.
             totals: counts of the whole minibatch on all ranks.
             old_logprobs: (M,) of the policy before the first step; None = this very policy,
@@ -168,7 +168,7 @@ class PolicyLoss:
             reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
             effects: (M,) what the exploration rule does to each token.
         """
-        logprobs = micro.logprobs()
+        logprobs = micro.logprobs
         old = logprobs.detach() if old_logprobs is None else old_logprobs
         log_ratios = logprobs - old
         surrogate = self.surrogate(
@@ -183,7 +183,9 @@ class PolicyLoss:
             losses = effects.factor * losses + effects.penalty * log_ratios.abs()
         loss = (weights * losses).sum()
         if self.entropy_coef:
-            loss = loss - self.entropy_coef * micro.entropies().sum() / totals.tokens
+            if micro.entropies is None:
+                raise RuntimeError("loss.entropy_coef > 0 needs the entropies of the tokens")
+            loss = loss - self.entropy_coef * micro.entropies.sum() / totals.tokens
         if self.kl_coef:
             if reference_logprobs is None:
                 raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")

@@ -1,0 +1,217 @@
+"""The output layer in blocks of tokens: log-probs and entropies, the (M, V) logits never whole.
+
+With s = z/τ, p = softmax(s) and the sampled token a, per token
+
+    ln p(a) = s_a - logsumexp(s)        ∂ ln p(a) / ∂s_v = 1[v = a] - p_v
+    H       = -Σ_v p_v ln p_v           ∂H / ∂s_v        = -p_v (ln p_v + H)
+
+The backward pass makes each block's logits again instead of keeping them: one product with the
+weights more, for memory of block x V instead of M x V.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from e3rl.functional.checks import check_vectors
+from e3rl.functional.logprobs import scaled_logits
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """What a model makes of its output layer's products x: cap · tanh(x · factor / divisor / cap).
+
+    Attributes:
+        factor, divisor: multiplied by (Cohere), divided by (Granite).
+        softcap: largest |logit| (Gemma 2), or None.
+    """
+
+    factor: float = 1.0
+    divisor: float = 1.0
+    softcap: float | None = None
+
+    def __call__(self, products: Tensor) -> Tensor:
+        """Products (..., V) -> logits (..., V), rounded as models do it."""
+        logits = products if self.factor == 1 else products * self.factor
+        logits = logits if self.divisor == 1 else logits / self.divisor
+        if self.softcap is None:
+            return logits
+        return torch.tanh(logits / self.softcap) * self.softcap
+
+    def slope(self, logits: Tensor) -> Tensor | float:
+        """∂ logits / ∂ products where the logits are these: (..., V), or one number for all."""
+        linear = self.factor / self.divisor
+        if self.softcap is None:
+            return linear
+        return (1 - (logits / self.softcap).square()) * linear
+
+
+@dataclass(frozen=True)
+class Head:
+    """An output layer: logits = adjustment(hidden Wᵀ + b), the products formed in `dtype`."""
+
+    weight: Tensor  # (V, H)
+    bias: Tensor | None  # (V,)
+    adjustment: Adjustment
+    dtype: torch.dtype
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(m, H) -> (m, V), in `dtype`; autocast has no say in it."""
+        weight, bias = (None if x is None else x.to(self.dtype) for x in (self.weight, self.bias))
+        assert weight is not None
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.adjustment(torch.nn.functional.linear(hidden.to(self.dtype), weight, bias))
+
+    def cast(self) -> "Head":
+        """The same with weights in `dtype` already, for use on several blocks."""
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        return Head(self.weight.to(self.dtype), bias, self.adjustment, self.dtype)
+
+
+def block_scores(
+    hidden: Tensor,
+    head: Head,
+    tokens: Tensor,
+    temperatures: Tensor,
+    block: int,
+    entropies: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs of sampled tokens, and entropies, differentiable in hidden, weight and bias.
+
+    Softmax, sums over the vocabulary and the weight's gradient over blocks are at least float32.
+
+    Args:
+        hidden: (M, H), the state that predicts each token.
+        head: the output layer.
+        tokens: (M,) int64, the sampled ids.
+        temperatures: (M,) > 0, as sampled.
+        block: tokens whose logits exist at a time.
+        entropies: whether entropies are wanted.
+
+    Returns:
+        (M,) ln p(token) and (M,) nats or None; float32 (float64 where the head is).
+
+    Raises:
+        ValueError: shapes that do not fit, a temperature that is not above 0, a block below 1.
+    """
+    check_vectors(tokens=tokens, temperatures=temperatures)
+    if len(hidden) != len(tokens):
+        raise ValueError(f"expected hidden (M, H) of {len(tokens)} tokens, got {len(hidden)}")
+    if block < 1:
+        raise ValueError(f"head.block={block}: use at least 1 token")
+    found: tuple[Tensor, Tensor] = _BlockScores.apply(
+        hidden, head.weight, head.bias, head, tokens, temperatures, block, entropies
+    )  # type: ignore[no-untyped-call]
+    return found[0], found[1] if entropies else None
+
+
+class _BlockScores(torch.autograd.Function):
+    """See `block_scores`; weight and bias are arguments so that autograd knows them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        head: Head,
+        tokens: Tensor,
+        temperatures: Tensor,
+        block: int,
+        entropies: bool,
+    ) -> tuple[Tensor, Tensor]:
+        precise = torch.promote_types(head.dtype, torch.float32)
+        normalisers, chosen, found = hidden.new_zeros(3, len(tokens), dtype=precise).unbind()
+        own = head.cast()
+        for rows in _blocks(len(tokens), block):
+            scaled = scaled_logits(own.logits(hidden[rows]), temperatures[rows])  # (m, V)
+            normalisers[rows] = torch.logsumexp(scaled, dim=1)
+            chosen[rows] = scaled.gather(1, tokens[rows, None])[:, 0]
+            if entropies:
+                logprobs = scaled.sub_(normalisers[rows, None])
+                found[rows] = -(logprobs.exp() * logprobs).sum(dim=1)
+        ctx.save_for_backward(hidden, weight, bias, tokens, temperatures, normalisers, found)
+        ctx.adjustment, ctx.dtype, ctx.block = head.adjustment, head.dtype, block
+        ctx.set_materialize_grads(False)
+        if not entropies:
+            ctx.mark_non_differentiable(found)
+        return chosen - normalisers, found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        weight, bias = ctx.saved_tensors[1:3]
+        own = Head(weight, bias, ctx.adjustment, ctx.dtype).cast()
+        # It may be called under autocast, which would form the products in less than was asked for.
+        with torch.autocast(weight.device.type, enabled=False):
+            return *_head_gradients(ctx, own, gradients), None, None, None, None, None
+
+
+def _head_gradients(
+    ctx: Any, head: Head, gradients: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """With respect to hidden states, weight and bias, where they are wanted."""
+    hidden, weight, bias, tokens, temperatures, normalisers, entropies = ctx.saved_tensors
+    wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    precise = normalisers.dtype
+    by_hidden = torch.empty_like(hidden) if wants_hidden else None
+    by_weight = torch.zeros_like(weight, dtype=precise) if wants_weight else None
+    by_bias = torch.zeros_like(bias, dtype=precise) if wants_bias else None
+    for rows in _blocks(len(tokens), ctx.block):
+        logits = head.logits(hidden[rows])  # (m, V)
+        slope, scaled = head.adjustment.slope(logits), scaled_logits(logits, temperatures[rows])
+        del logits  # memory for what follows
+        given = [None if gradient is None else gradient[rows] for gradient in gradients]
+        slopes = _logit_gradient(scaled, tokens[rows], normalisers[rows], entropies[rows], given)
+        slopes *= slope / temperatures[rows, None].to(precise)
+        if by_bias is not None:
+            by_bias += slopes.sum(dim=0)
+        slopes = slopes.to(ctx.dtype)
+        if by_hidden is not None:
+            by_hidden[rows] = (slopes @ head.weight).to(hidden.dtype)
+        if by_weight is not None:
+            _add_product(by_weight, slopes, hidden[rows].to(ctx.dtype))
+    return by_hidden, by_weight, by_bias
+
+
+def _blocks(length: int, block: int) -> Iterator[slice]:
+    return (slice(start, start + block) for start in range(0, length, block))
+
+
+def _logit_gradient(
+    scaled: Tensor,
+    tokens: Tensor,
+    normalisers: Tensor,
+    entropies: Tensor,
+    gradients: list[Tensor | None],
+) -> Tensor:
+    """(m, V) gradient with respect to `scaled`, which is overwritten.
+
+    `gradients` are those of log-probs and entropies, (m,) each or None.
+    """
+    by_logprob, by_entropy = gradients
+    logprobs = scaled.sub_(normalisers[:, None])
+    if by_entropy is None:
+        slopes = logprobs.exp_()
+        slopes *= 0 if by_logprob is None else -by_logprob[:, None]
+    else:
+        probs = logprobs.exp()
+        slopes = logprobs.add_(entropies[:, None]).mul_(-by_entropy[:, None])
+        if by_logprob is not None:
+            slopes -= by_logprob[:, None]
+        slopes *= probs
+    if by_logprob is not None:
+        slopes.scatter_add_(1, tokens[:, None], by_logprob[:, None].to(slopes.dtype))
+    return slopes
+
+
+def _add_product(total: Tensor, slopes: Tensor, hidden: Tensor) -> None:
+    """total (V, H) += slopesᵀ (V, m) · hidden (m, H), in place."""
+    if total.dtype == slopes.dtype:
+        total.addmm_(slopes.T, hidden)
+    else:
+        total += slopes.T @ hidden

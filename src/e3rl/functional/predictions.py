@@ -1,0 +1,64 @@
+"""What a policy predicts at M places of its rollouts, from whole logits or in blocks of them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from e3rl.functional.entropy import token_entropy
+from e3rl.functional.head import Head, block_scores
+from e3rl.functional.logprobs import token_logprobs
+
+# (m, V) logits at temperature 1, (m,) tokens and temperatures -> (m, ...), token by token.
+Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Predictions(Protocol):
+    """M predictions, waiting to be asked about the tokens that were sampled from them."""
+
+    def scores(
+        self, tokens: Tensor, temperatures: Tensor, entropies: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(M,) log-probs, and entropies in nats where wanted, with gradient."""
+
+    def measure(self, measure: Measure, tokens: Tensor, temperatures: Tensor) -> Tensor:
+        """(M, ...) of what `measure` finds, without gradient."""
+
+
+class WholeLogits:
+    """From logits (M, V)."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    def scores(
+        self, tokens: Tensor, temperatures: Tensor, entropies: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        found = token_entropy(self.logits, temperatures) if entropies else None
+        return token_logprobs(self.logits, tokens, temperatures), found
+
+    @torch.no_grad()
+    def measure(self, measure: Measure, tokens: Tensor, temperatures: Tensor) -> Tensor:
+        return measure(self.logits, tokens, temperatures)
+
+
+class LogitBlocks:
+    """From hidden states (M, H) and the output layer, `block` tokens at a time."""
+
+    def __init__(self, hidden: Tensor, head: Head, block: int) -> None:
+        self.hidden = hidden
+        self.head = head
+        self.block = block
+
+    def scores(
+        self, tokens: Tensor, temperatures: Tensor, entropies: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        return block_scores(self.hidden, self.head, tokens, temperatures, self.block, entropies)
+
+    @torch.no_grad()
+    def measure(self, measure: Measure, tokens: Tensor, temperatures: Tensor) -> Tensor:
+        head = self.head.cast()
+        parts = (x.split(self.block) for x in (self.hidden, tokens, temperatures))
+        found = [measure(head.logits(h), t, taus) for h, t, taus in zip(*parts, strict=True)]
+        return torch.cat(found)
