@@ -39,7 +39,7 @@ FLOORS = (
     | {"sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
     | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"}
-    | {"memory", "forecast"},
+    | {"memory", "forecast", "evaluation_results", "evaluation_targets"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

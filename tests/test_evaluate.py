@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +33,7 @@ def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(*overrides: str) -> float:
         with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
             out = f"out={tmp_path / 'out'}"
             own = [] if "problems=file" in overrides else ["problems.size=4"]
             return evaluate(compose("evaluate", [*SMALL, out, *own, *overrides]))
@@ -115,7 +117,8 @@ def test_the_newest_checkpoint_of_a_run_is_evaluated_with_its_own_weights(
     assert row["rollout_step"] == 4
     assert row["entropy_sum"] / row["tokens"] < 1.0
     evaluated()
-    assert rows(tmp_path) == [{**row, "rollout_step": 0}]  # the warm start itself
+    # The warm start itself.
+    assert rows(tmp_path) == [{**row, "rollout_step": 0, "model": "warm_start"}]
 
 
 def test_the_model_is_the_one_of_the_run_whatever_is_configured(
@@ -183,7 +186,7 @@ def test_what_cannot_be_evaluated_ends_with_a_plain_message(
     given = tmp_path / "elsewhere" if message == "no checkpoint at" else run_folder
     arguments = [f"ckpt_path={given}", f"hydra.run.dir={tmp_path}/hydra"]
     monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
-    monkeypatch.setattr(evaluating, "evaluate_policy", lambda *_, **__: pytest.fail("sampled"))
+    monkeypatch.setattr(evaluating, "sample_unfinished", lambda *_, **__: pytest.fail("sampled"))
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2

@@ -1,9 +1,13 @@
-"""pass@k of a checkpoint or a model: `python -m e3rl.evaluate ckpt_path=... [n=64] ...`.
+"""pass@k, avg@n and maj@k of models on problem sets: `python -m e3rl.evaluate ckpt_path=...`.
 
-Writes `validation.jsonl` (per-problem counts) and `summary.json`, and prints the table.
+Writes the completions and counts of every problem as soon as it is finished, to
+`<model>/<set>/{completions,problems}.jsonl`, and in the end `table.md`, `results.csv`,
+`comparison.csv` and `pass_at_k.png` over all models and sets, `validation.jsonl` (per-problem
+counts) and `summary.json`. Started again with the same `out`, finished problems are not sampled
+again.
 """
 
-import json
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,19 +15,26 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.checkpoint_files import PATTERN, DamagedCheckpointError, newest_sound
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers, run_of
+from e3rl.checkpoint_files import DamagedCheckpointError
+from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from e3rl.callbacks.validation_plan import Evaluation
-    from e3rl.policy import Policy
+    from e3rl.data.problems import ProblemSet
+    from e3rl.evaluation_results import Finished
+    from e3rl.evaluation_targets import Model
+    from e3rl.rewards.pool import RewardPool
+
+IRRELEVANT = {"workers", "memory_limit_mb"}  # settings of a reward that change no verdict
 
 register_resolvers()
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="evaluate")
 def main(cfg: DictConfig) -> float:
-    """Evaluate; returns pass@1 of the first temperature."""
+    """Evaluate; returns pass@1 of the first model, set and temperature."""
     from e3rl.running import quiet
 
     quiet()
@@ -35,80 +46,113 @@ def main(cfg: DictConfig) -> float:
 
 
 def evaluate(cfg: DictConfig) -> float:
-    """Sample, count, write and print."""
-    from e3rl.analysis.summary import arm_rows, render
-    from e3rl.evaluating import evaluate_policy, measured
+    """Sample what is not finished, model by model, then write and print."""
+    from lightning import seed_everything
+
+    from e3rl.evaluation_results import Wanted, write_results
+    from e3rl.evaluation_targets import evaluations_of, wanted_models, wanted_sets
     from e3rl.running import build
 
-    checkpoint = newest_sound(checkpoint_path(cfg.ckpt_path)) if cfg.ckpt_path else None
-    policy = build_policy(cfg, checkpoint)
-    counts = evaluate_policy(
-        policy,
-        build(cfg, "problems"),
-        evaluations_of(cfg),
-        build(cfg, "engine"),
-        build(cfg, "reward"),
-        cfg.max_new_tokens,
-        ks=list(cfg.ks),
-        prompts_per_batch=cfg.prompts_per_batch,
-    )
-    name = checkpoint.stem if checkpoint else Path(policy.path).name
-    rows = arm_rows([measured(name, c) for c in counts], k=min(max(cfg.ks), cfg.n))
+    models, sets, evaluations = wanted_models(cfg), wanted_sets(cfg), evaluations_of(cfg)
+    wanted = Wanted(list(cfg.ks), table_ks(cfg), against(cfg, models), bool(cfg.latex))
     out = Path(cfg.out)
-    out.mkdir(parents=True, exist_ok=True)
-    found = PATTERN.search(checkpoint.name) if checkpoint else None
-    step = int(found[1]) if found else 0
-    lines = [json.dumps({"rollout_step": step, **vars(c)}) for c in counts]
-    (out / "validation.jsonl").write_text("\n".join(lines) + "\n")
-    (out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"\n{render(rows)}\n\nper-problem counts: {out / 'validation.jsonl'}")
-    return float(rows[0]["pass@1"])
+    print(f"results: {out} (stopped, the same command goes on with out={out})")
+    seed_everything(0, verbose=False)  # fresh weights (policy=random) are the same next time
+    pool: RewardPool = build(cfg, "reward")
+    found: list[Finished] = []
+    with pool:
+        for model in models:
+            found += evaluate_model(cfg, model, sets, evaluations, pool)
+            release_memory()
+    text, summary = write_results(found, wanted, out)
+    print(f"\n{text}\n\nper-problem counts: {out / 'validation.jsonl'}\ntables: {out / 'table.md'}")
+    return float(summary[0]["pass@1"])
 
 
-def evaluations_of(cfg: DictConfig) -> "list[Evaluation]":
-    """One evaluation per temperature and entropy, named after it and what truncates it.
-
-    Raises ConfigurationError where a value makes no sense.
-    """
-    from e3rl.callbacks.validation_plan import Evaluation
-
-    cut = {"top_p": cfg.top_p, "top_k": cfg.top_k}
-    suffix = f"_p{cfg.top_p:g}" * (cfg.top_p != 1) + f"_k{cfg.top_k}" * (cfg.top_k != 0)
-    try:
-        return [
-            Evaluation("greedy", 1, temperature=0)
-            if t == 0
-            else Evaluation(f"t{t:g}{suffix}", cfg.n, temperature=t, **cut)
-            for t in cfg.temperatures
-        ] + [Evaluation(f"h{h:g}{suffix}", cfg.n, entropy=h, **cut) for h in cfg.entropies]
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
-
-
-def checkpoint_path(ckpt_path: str) -> Path:
-    """A checkpoint file, or the checkpoints folder of a run folder."""
-    path = Path(ckpt_path)
-    return path if path.suffix == ".ckpt" else run_of(path) / "checkpoints"
-
-
-def build_policy(cfg: DictConfig, checkpoint: Path | None) -> "Policy":
-    """The configured policy, or the one of the checkpoint's run with the checkpoint's weights."""
-    from e3rl.evaluating import load_weights
+def evaluate_model(
+    cfg: DictConfig,
+    model: "Model",
+    sets: "Mapping[str, ProblemSet]",
+    evaluations: "Sequence[Evaluation]",
+    pool: "RewardPool",
+) -> "list[Finished]":
+    """One model on every set, with an engine of its own that is closed before the next model's."""
+    from e3rl.evaluating import sample_unfinished, sampling_settings
+    from e3rl.evaluation_log import EvaluationLog, OtherSettingsError
+    from e3rl.evaluation_results import Finished
+    from e3rl.evaluation_targets import folder_name
     from e3rl.running import build
 
-    source: Any = cfg
-    if checkpoint is not None:
-        saved = run_of(checkpoint) / "config.yaml"
-        if not saved.is_file():
-            raise FileNotFoundError(
-                f"{saved} is missing: it says which model the checkpoint belongs to; keep "
-                "checkpoints in their run folder"
-            )
-        source = OmegaConf.load(saved)
-    policy: Policy = build(source, "policy")
-    if checkpoint is not None:
-        load_weights(policy, checkpoint)
-    return policy
+    policy, engine = model.policy(), build(cfg, "engine")
+    found = []
+    try:
+        for name, problems in sets.items():
+            folder = Path(cfg.out) / folder_name(model.label) / folder_name(name)
+            settings = sampling_settings(policy, problems, evaluations, cfg.max_new_tokens)
+            with EvaluationLog(folder, settings | judging_settings(cfg)) as log:
+                print(progress(model.label, name, len(problems), len(log.rows), evaluations))
+                sample_unfinished(
+                    *(log, policy, problems, evaluations, engine, pool),
+                    max_new_tokens=cfg.max_new_tokens,
+                    prompts_per_batch=cfg.prompts_per_batch,
+                )
+                found.append(Finished(model.label, model.step, name, log.rows))
+    except OtherSettingsError as error:
+        raise ConfigurationError(str(error)) from error
+    finally:
+        engine.close()
+    return found
+
+
+def judging_settings(cfg: DictConfig) -> dict[str, Any]:
+    """What decides verdicts, and which engine samples; the rest is in `sampling_settings`."""
+    reward = OmegaConf.to_container(cfg.reward, resolve=True)
+    assert isinstance(reward, dict)
+    dtype = OmegaConf.select(cfg, "engine.settings.dtype")
+    return {
+        "reward": {str(key): value for key, value in reward.items() if key not in IRRELEVANT},
+        "engine": {"kind": cfg.engine["_target_"], "dtype": dtype},
+    }
+
+
+def progress(
+    label: str, name: str, problems: int, finished: int, evaluations: "Sequence[Evaluation]"
+) -> str:
+    """What is about to be sampled, in a line."""
+    samples = " + ".join(str(each.n) for each in evaluations)
+    before = f", {finished} of them finished before" if finished else ""
+    return f"{label} on {name}: {problems} problems x {samples} samples{before}"
+
+
+def table_ks(cfg: DictConfig) -> list[int]:
+    """The k of a table's columns: the configured ones, or the largest that n allows."""
+    if cfg.table_ks is not None:
+        return list(cfg.table_ks)
+    return [max((k for k in cfg.ks if k <= cfg.n), default=1)]
+
+
+def against(cfg: DictConfig, models: "Sequence[Model]") -> str:
+    """Label of the model that the others are compared with.
+
+    Raises ConfigurationError where it is none of them.
+    """
+    labels = [model.label for model in models]
+    if cfg.against is None:
+        return labels[0]
+    if cfg.against not in labels:
+        raise ConfigurationError(
+            f"against={cfg.against} is no model; there are {', '.join(labels)}"
+        )
+    return str(cfg.against)
+
+
+def release_memory() -> None:
+    """Give a model's memory back before the next one is loaded."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,247 @@
+"""What `e3rl.evaluate` is asked for: models by label, problem sets by name, ways of sampling.
+
+All of it is found and checked before anything is sampled: a misspelt third model should not be
+known after hours spent on the first two.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.checkpoint_files import PATTERN, checkpoints, newest_sound, step_of
+from e3rl.configuration import ConfigurationError, conf_dir, run_of
+from e3rl.data.problems import ProblemSet
+from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
+
+if TYPE_CHECKING:
+    from e3rl.callbacks.validation_plan import Evaluation
+    from e3rl.policy import Policy
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to sample: a configuration with its `policy`, and weights of a run to put into it."""
+
+    label: str
+    source: DictConfig
+    checkpoint: Path | None = None
+
+    @property
+    def step(self) -> int:
+        """Finished rollout steps of the checkpoint; 0 where its name tells none."""
+        named = self.checkpoint is not None and PATTERN.search(self.checkpoint.name)
+        return step_of(self.checkpoint) if self.checkpoint is not None and named else 0
+
+    def policy(self) -> "Policy":
+        """Load it."""
+        from e3rl.evaluating import load_weights
+        from e3rl.running import build
+
+        policy: Policy = build(self.source, "policy")
+        if self.checkpoint is not None:
+            load_weights(policy, self.checkpoint)
+        return policy
+
+
+def wanted_models(cfg: DictConfig) -> list[Model]:
+    """The models of `models`, or the one of `ckpt_path` and `policy`.
+
+    Raises ConfigurationError for a model that is not there and for labels that are not unique;
+    FileNotFoundError or DamagedCheckpointError for a run without a sound checkpoint.
+    """
+    if not cfg.models:
+        return [_single(cfg)]
+    if cfg.ckpt_path:
+        raise ConfigurationError(
+            f"ckpt_path={cfg.ckpt_path} beside models: give the checkpoint as one of the models"
+        )
+    given = OmegaConf.to_container(cfg.models, resolve=True)
+    entries = list(given.values()) if isinstance(given, dict) else list(given or [])
+    found = [_model(cfg, entry) for entry in entries]
+    labels = [str(label) for label in given] if isinstance(given, dict) else _labels(found)
+    models = [
+        Model(label, model.source, model.checkpoint)
+        for label, model in zip(labels, found, strict=True)
+    ]
+    _check_unique([folder_name(model.label) for model in models], "models={LABEL: PATH, ...}")
+    return models
+
+
+def _single(cfg: DictConfig) -> Model:
+    from e3rl.policy import resolved_path
+
+    if not cfg.ckpt_path:
+        return Model(Path(resolved_path(cfg.policy.path)).name, cfg)
+    model = _of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
+    assert model.checkpoint is not None
+    return Model(model.checkpoint.stem, model.source, model.checkpoint)
+
+
+def _model(cfg: DictConfig, entry: Any) -> Model:
+    """One entry of `models`, with the shortest label."""
+    settings = dict(entry) if isinstance(entry, Mapping) else {"path": entry}
+    path = settings.get("path")
+    if not isinstance(path, str):
+        raise ConfigurationError(f"models: {entry!r} names no model: give a path or a hub name")
+    if is_run(Path(path)):
+        if len(settings) > 1:
+            raise ConfigurationError(
+                f"models: {path} is a run's, whose policy settings are its own; leave out "
+                f"{', '.join(key for key in settings if key != 'path')}"
+            )
+        return _of_run(newest_sound(checkpoint_path(path)))
+    source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy)})
+    source.policy = OmegaConf.merge(source.policy, settings)
+    _check_model(path, bool(source.policy.get("trust_remote_code", False)))
+    return Model(Path(path).name, source)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path means a checkpoint, a checkpoints folder or a run folder."""
+    folder = run_of(path)
+    named = path.suffix == ".ckpt" or path.name == "checkpoints"
+    return named or (folder / "checkpoints").is_dir() or bool(checkpoints(path))
+
+
+def _of_run(checkpoint: Path) -> Model:
+    saved = run_of(checkpoint) / "config.yaml"
+    if not saved.is_file():
+        raise FileNotFoundError(
+            f"{saved} is missing: it says which model the checkpoint belongs to; keep "
+            "checkpoints in their run folder"
+        )
+    source = OmegaConf.load(saved)
+    assert isinstance(source, DictConfig)
+    return Model(str(source.get("name", run_of(checkpoint).name)), source, checkpoint)
+
+
+def _check_model(path: str, trust_remote_code: bool) -> None:
+    """Raise ConfigurationError where transformers finds no model configuration."""
+    from transformers import AutoConfig
+
+    from e3rl.policy import resolved_path
+
+    try:
+        AutoConfig.from_pretrained(resolved_path(path), trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"models: {path} is no checkpoint, run folder, model folder or hub name within reach: "
+            f"{error}"
+        ) from error
+
+
+def _labels(models: list[Model]) -> list[str]:
+    """Names of runs and models, with seed and step of runs where names alone are not unique."""
+    named = [model.label for model in models]
+    if len(set(named)) == len(named):
+        return named
+    seeds = [
+        f"{m.label}-seed{m.source.seed}" if m.checkpoint and "seed" in m.source else m.label
+        for m in models
+    ]
+    if len(set(seeds)) == len(seeds):
+        return seeds
+    return [
+        f"{seed}-{model.checkpoint.stem}" if model.checkpoint else seed
+        for seed, model in zip(seeds, models, strict=True)
+    ]
+
+
+def checkpoint_path(ckpt_path: str) -> Path:
+    """A checkpoint file, or the checkpoints folder of a run folder."""
+    path = Path(ckpt_path)
+    return path if path.suffix == ".ckpt" else run_of(path) / "checkpoints"
+
+
+def wanted_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
+    """The problem sets of `sets` by name, or the one of `problems`, their gold answers checked.
+
+    Raises ConfigurationError for one that cannot be loaded or has answers that nothing matches.
+    """
+    given = OmegaConf.to_container(cfg.sets, resolve=True) if cfg.sets else {}
+    if isinstance(given, dict):
+        nodes = [(str(name), _problems_node(entry)[1]) for name, entry in given.items()]
+    else:
+        nodes = [_problems_node(entry) for entry in given or []]
+    nodes = nodes or [(set_name(cfg.problems), cfg.problems)]
+    _check_unique([folder_name(name) for name, _ in nodes], "+problems@sets.NAME=...")
+    return {name: _loaded(name, node, cfg.reward.answer_format) for name, node in nodes}
+
+
+def _loaded(name: str, node: Mapping[str, Any], answer_format: AnswerFormat) -> ProblemSet:
+    from e3rl.running import build
+
+    problems = ProblemSet.of(build(OmegaConf.create({"problems": node}), "problems"), name)
+    try:
+        check_golds([(p.id, p.answer) for p in problems], answer_format)
+    except UnmatchableGoldsError as error:
+        raise ConfigurationError(
+            f"problems {name}, judged by reward.answer_format={answer_format}: {error}"
+        ) from error
+    return problems
+
+
+def _problems_node(entry: Any) -> tuple[str, Mapping[str, Any]]:
+    """Name and settings of an entry of `sets`: of conf/problems, of a file, or as given."""
+    if isinstance(entry, Mapping):
+        return set_name(entry), entry
+    path = conf_dir() / "problems" / f"{entry}.yaml"
+    if not path.is_file():
+        node = {"_target_": "e3rl.data.problems.load_problems", "path": str(entry)}
+        return set_name(node), node
+    known = OmegaConf.load(path)
+    if missing := OmegaConf.missing_keys(known):
+        settings = " ".join(f"sets.{entry}.{key}=..." for key in sorted(missing))
+        raise ConfigurationError(
+            f"sets: {entry} does not say everything; +problems@sets.{entry}={entry} {settings}"
+        )
+    assert isinstance(known, DictConfig)
+    return str(entry), known
+
+
+def set_name(node: Mapping[str, Any]) -> str:
+    """What to call a problem set: its own name, that of its file, or what generates it."""
+    if node.get("name"):
+        return str(node["name"])
+    if node.get("path"):
+        return Path(str(node["path"])).stem
+    return str(node["_target_"]).split(".")[-1].removesuffix("_problems")
+
+
+def folder_name(label: str) -> str:
+    """A label as the name of a folder."""
+    return re.sub(r"[^\w.-]", "_", label)
+
+
+def _check_unique(names: list[str], remedy: str) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ConfigurationError(
+            f"several are called {', '.join(repeated)}: give each a name of its own by {remedy}"
+        )
+
+
+def evaluations_of(cfg: DictConfig) -> "list[Evaluation]":
+    """One evaluation per temperature and entropy, named after it and what truncates it.
+
+    Raises ConfigurationError where a value makes no sense.
+    """
+    from e3rl.callbacks.validation_plan import Evaluation
+
+    cut = {"top_p": cfg.top_p, "top_k": cfg.top_k}
+    suffix = f"_p{cfg.top_p:g}" * (cfg.top_p != 1) + f"_k{cfg.top_k}" * (cfg.top_k != 0)
+    try:
+        return [
+            Evaluation("greedy", 1, temperature=0)
+            if t == 0
+            else Evaluation(f"t{t:g}{suffix}", cfg.n, temperature=t, **cut)
+            for t in cfg.temperatures
+        ] + [Evaluation(f"h{h:g}{suffix}", cfg.n, entropy=h, **cut) for h in cfg.entropies]
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
