@@ -90,8 +90,13 @@ def test_several_devices_need_a_launcher_that_starts_their_processes(
 ) -> None:
     monkeypatch.setattr(sweep_start, "_found", lambda module: True)
     cfg = composed(f"hydra/launcher={launcher}", "trainer.devices=2")
-    with pytest.raises(SystemExit, match=r"trainer\.devices=2 in a sweep needs a launcher"):
+    with pytest.raises(SystemExit, match=r"trainer\.devices=2 and .*num_nodes=1 in a sweep need"):
         SweepStart().on_multirun_start(cfg)
+    several = composed(f"hydra/launcher={launcher}", "+trainer.num_nodes=2")
+    assert "num_nodes=2" in str(lone_processes(several))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert lone_processes(cfg) is None
     assert lone_processes(composed(f"hydra/launcher={launcher}")) is None
     assert lone_processes(composed("hydra/launcher=slurm", "trainer.devices=2")) is None
 

@@ -64,6 +64,9 @@ def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
     """Folder of a single run: the one that `ckpt_path` continues, else a new one.
 
     Where `ckpt_path` leads nowhere it is a new one too; `checkpoint_to_resume` says so then.
+
+    Raises ConfigurationError where processes that were started together would each make a folder
+    of their own.
     """
     if ckpt_path == "last":
         found = [p for p in Path(runs, name).glob("*") if checkpoints(p / "checkpoints")]
@@ -71,7 +74,23 @@ def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
             return str(max(found, key=lambda p: p.name))
     elif ckpt_path is not None and run_of(Path(ckpt_path)).is_dir():
         return str(run_of(Path(ckpt_path)))
+    if (count := started_together()) > 1:
+        raise ConfigurationError(
+            f"{count} processes were started together and need one folder, which the clock does "
+            "not give them: make a sweep of one job (-m ... sweep.name=NAME), which also goes on "
+            "when it is started again, or give hydra.run.dir=FOLDER"
+        )
     return str(Path(runs) / name / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
+
+
+def started_together() -> int:
+    """Processes of this run that srun or torchrun has started; 1 where none of them has."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    # A shell that waits in an allocation has these variables too, and starts one process.
+    if "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_JOB_NAME") != "interactive":
+        return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    return 1
 
 
 def checkpoint_to_resume(ckpt_path: str, run_dir: Path) -> Path:

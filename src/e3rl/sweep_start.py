@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from e3rl.configuration import subdir
+from e3rl.configuration import started_together, subdir
 
 PLUGINS = "hydra_plugins"
 INSTALL = {  # what brings a plugin's module
@@ -56,12 +56,16 @@ def lone_processes(config: DictConfig) -> str | None:
 
     Lightning starts the other processes of a run by the run's command, which here is the sweep's.
     """
-    devices = config.trainer.devices
-    if devices in (1, "1", "auto") or config.hydra.launcher._target_ in STARTS_TASKS:
+    devices, nodes = config.trainer.devices, config.trainer.get("num_nodes", 1)
+    if config.hydra.launcher._target_ in STARTS_TASKS:
+        if str(devices).isdigit():
+            return None
+        return f"trainer.devices={devices} tells Slurm no number of tasks per node: give one"
+    if started_together() > 1 or (devices in (1, "1", "auto") and nodes == 1):
         return None
     return (
-        f"trainer.devices={devices} in a sweep needs a launcher that starts the processes of a "
-        "job: hydra/launcher=slurm with hydra.launcher.tasks_per_node as many, or make single runs"
+        f"trainer.devices={devices} and trainer.num_nodes={nodes} in a sweep need something that "
+        "starts the processes of a job: hydra/launcher=slurm, srun or torchrun; or make single runs"
     )
 
 
