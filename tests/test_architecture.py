@@ -34,16 +34,18 @@ FLOORS = (
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
     | {"update", "probe", "model_shape", "head_settings", "sharding", "sharded_checkpoints"},
-    {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator", "fsdp2"},
+    {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator", "fsdp2"}
+    | {"readiness"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
     | {"sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
     | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"}
-    | {"memory", "forecast", "evaluation_results", "evaluation_targets"},
+    | {"memory", "forecast", "evaluation_results", "evaluation_targets"}
+    | {"trial", "rule_choice", "flight_check"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}
-LIGHT = {"statistics", "budgets", "rewards", "analysis", "simulator", "ledger"} | {
+LIGHT = {"statistics", "budgets", "rewards", "analysis", "simulator", "readiness", "ledger"} | {
     "evaluation_log",
     # Worker processes import the main module again, and what it imports.
     *("checkpoint_files", "configuration"),

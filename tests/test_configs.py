@@ -22,7 +22,7 @@ from e3rl.configuration_check import GROUPS, check
 from e3rl.policy import Policy
 
 FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
-ROOTS = {"train", "evaluate", "simulate", "dataset_card"}
+ROOTS = {"train", "evaluate", "simulate", "dataset_card", "preflight"}
 GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
 PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run

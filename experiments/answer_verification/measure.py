@@ -12,29 +12,20 @@ import random
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from e3rl.data.problem import Problem
 from e3rl.data.problems import E3_COLUMNS, PLAIN_COLUMNS, load_problems
 from e3rl.data.questions import question_text
-from e3rl.rewards.answer import compact, read_answer
+from e3rl.readiness.answers import Case, answers_of_others, judged, own_spellings
+from e3rl.rewards.answer import read_answer
 from e3rl.rewards.pool import RewardPool
-from e3rl.rewards.spellings import usual_spellings
 from e3rl.rewards.verifier import Verdict, compare_answers, judge_by_text
 
 DEADLINE_S = 40.0  # by the clock: a busy machine should not turn into time-outs
 TOKENS, LETTERS_PER_TOKEN = 6000, 4
 MAX_CHARS = 300
-
-
-class Case(NamedTuple):
-    """One completion to be judged."""
-
-    problem: Problem
-    kind: str  # of spelling, or the id of the problem whose answer is given
-    completion: str
 
 
 def read(folder: Path) -> list[Problem]:
@@ -46,31 +37,6 @@ def read(folder: Path) -> list[Problem]:
             columns = E3_COLUMNS if path.suffix == ".parquet" else PLAIN_COLUMNS
             problems += load_problems(path, columns)
     return problems
-
-
-def judged(pool: RewardPool, cases: Sequence[Case]) -> list[Verdict]:
-    for case in cases:
-        pool.submit(case.completion, case.problem.answer, question_text(case.problem))
-    return pool.collect()
-
-
-def own_spellings(problems: Iterable[Problem]) -> list[Case]:
-    return [
-        Case(problem, kind, completion)
-        for problem in problems
-        for kind, completion in usual_spellings(problem.answer).items()
-    ]
-
-
-def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[Case]:
-    """For each problem the answers of random others, spelled differently from its own."""
-    draw = random.Random(0)
-    cases = []
-    for problem in problems:
-        own = compact(problem.answer)
-        others = [p for p in draw.sample(problems, 4 * per_problem) if compact(p.answer) != own]
-        cases += [Case(problem, o.id, rf"\boxed{{{o.answer}}}") for o in others[:per_problem]]
-    return cases
 
 
 def exceptions(

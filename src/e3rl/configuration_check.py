@@ -9,7 +9,7 @@ import difflib
 import inspect
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -104,15 +104,19 @@ class TopLevel:
 SECTIONS = {"paths": Paths, "sweep": Sweep, "rollout": RolloutTiming, "plan": Planning}
 
 
-def check(cfg: DictConfig) -> None:
-    """Raise ConfigurationError listing every unknown key, missing key and wrong type."""
+def check(cfg: DictConfig, also: Mapping[str, type] | None = None) -> None:
+    """Raise ConfigurationError listing every unknown key, missing key and wrong type.
+
+    `also` are sections of values that a command has beside those of a run: a class with annotated
+    fields each.
+    """
     try:
         plain = resolved(cfg)
     except OmegaConfBaseException as error:
         raise ConfigurationError(f"the configuration does not resolve: {error}") from error
     written = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(written, dict)
-    settings = _Settings(plain, written)
+    settings = _Settings(plain, written, also or {})
     if mistakes := settings.mistakes():
         listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
         count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
@@ -122,9 +126,12 @@ def check(cfg: DictConfig) -> None:
 class _Settings:
     """The mistakes in a configuration, node by node."""
 
-    def __init__(self, plain: dict[str, Any], written: dict[Any, Any]) -> None:
+    def __init__(
+        self, plain: dict[str, Any], written: dict[Any, Any], also: Mapping[str, type]
+    ) -> None:
         self.plain = plain
         self.written = written
+        self.also = also
         self.unknown: set[str] = set()  # paths
 
     def mistakes(self) -> list[str]:
@@ -142,13 +149,13 @@ class _Settings:
 
     def _top_level(self) -> Iterator[str]:
         hints = typing.get_type_hints(TopLevel, include_extras=True)
-        yield from self._unknown(self.plain, [*hints, *GROUPS], "")
+        yield from self._unknown(self.plain, [*hints, *GROUPS, *self.also], "")
         for name, hint in hints.items():
             if name not in self.plain:
                 yield f"{name} is missing"
             elif not isinstance(self.plain[name], dict):
                 yield from _wrong_type(self.plain[name], hint, name)
-        for group, fields_of in SECTIONS.items():
+        for group, fields_of in {**SECTIONS, **self.also}.items():
             values = self.plain.get(group, {})
             hints = typing.get_type_hints(fields_of, include_extras=True)
             yield from self._unknown(values, list(hints), f"{group}.")

@@ -1,5 +1,6 @@
 """`debug=plan`: what a run amounts to in tokens, hours and memory, before weights are loaded."""
 
+import copy
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from e3rl.model_shape import KNOWN, ModelShape
 from e3rl.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.running import build
 
+TOO_MUCH = "does not fit"
 RESIDENT = ("weights", "gradients", "optimiser states")  # also while rollouts are sampled
 
 
@@ -82,25 +84,49 @@ def work(cfg: DictConfig, total_steps: int, validation_problems: int) -> dict[st
         raise ConfigurationError(
             f"plan.mean_tokens={mean} is above max_new_tokens={limit}: completions end there"
         )
-    validations = 1 + total_steps // cfg.validate_every
-    validated = validation_problems * sum(
-        _rollouts_per_problem(evaluation, validations)
-        for evaluation in cfg.callbacks.pass_at_k.evaluations
-    )
-    trained = total_steps * cfg.prompts_per_step * cfg.rollouts_per_prompt
+    trained, validated, validations = _rollouts(cfg, total_steps, validation_problems)
     settings = cfg.module.settings
-    hours = "give plan.tokens_per_s to know it"
+    time = "give plan.tokens_per_s to know it"
     if speed:
         most = (trained + validated) * limit / speed / 3600
         expected = f", {most * mean / limit:.1f} expected" if mean else ""
-        hours = f"at most {most:.1f} hours{expected}, at {speed:g} tokens per second"
+        time = f"at most {most:.1f} hours{expected}, at {speed:g} tokens per second"
     return {
         "optimiser steps": str(total_steps * settings.minibatches * settings.inner_epochs),
         "tokens trained on": _tokens(trained, limit, mean),
         "tokens validated": f"{_tokens(validated, limit, mean)}; {validated} rollouts in "
         f"{validations} validations",
-        "time": hours,
+        "time": time,
     }
+
+
+def hours(cfg: DictConfig, total_steps: int, validation_problems: int) -> float:
+    """Expected length of a run from `plan.tokens_per_s` and `plan.mean_tokens`."""
+    trained, validated, _ = _rollouts(cfg, total_steps, validation_problems)
+    return float((trained + validated) * cfg.plan.mean_tokens / cfg.plan.tokens_per_s / 3600)
+
+
+def as_measured(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
+    """The configuration with the speed of one device and the length of completions in its `plan`.
+
+    What the user gave stays. All devices are as fast as the one, and none waits for another.
+    """
+    found: DictConfig = copy.deepcopy(cfg)
+    speed = tokens_per_s * _processes(cfg)
+    for name, value in (("tokens_per_s", speed), ("mean_tokens", mean_tokens)):
+        if found.plan[name] is None:
+            found.plan[name] = float(f"{value:.3g}")
+    return found
+
+
+def _rollouts(cfg: DictConfig, total_steps: int, validation_problems: int) -> tuple[int, int, int]:
+    """Rollouts trained on, rollouts validated, and validations."""
+    validations = 1 + total_steps // cfg.validate_every
+    validated = validation_problems * sum(
+        _rollouts_per_problem(evaluation, validations)
+        for evaluation in cfg.callbacks.pass_at_k.evaluations
+    )
+    return total_steps * cfg.prompts_per_step * cfg.rollouts_per_prompt, validated, validations
 
 
 def _rollouts_per_problem(evaluation: Any, validations: int) -> int:
@@ -139,7 +165,7 @@ def memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     if capacity:
         shown["memory: peak"] += f" of {_size(capacity)}"
         if peak > capacity or not rollouts:
-            shown["memory: peak"] += f": does not fit; {_remedy(cfg, peak > capacity)}"
+            shown["memory: peak"] += f": {TOO_MUCH}; {_remedy(cfg, peak > capacity)}"
     return shown
 
 

@@ -1,0 +1,82 @@
+"""Is a run worth starting? `python -m e3rl.preflight [the run's own arguments]`.
+
+Samples a few rollouts of some training problems without an update, prints what they show and a
+verdict, and writes `preflight.json`. Exits with 0 for go, 1 for no-go, 2 for a mistake.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+
+from e3rl.configuration import ConfigurationError, accept_new_keys, conf_dir, register_resolvers
+
+register_resolvers()
+
+
+class NoGo(SystemExit):
+    """The verdict, told apart from exits of Hydra's own, which are about mistakes."""
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="preflight")
+def main(cfg: DictConfig) -> None:
+    """Look and tell."""
+    from e3rl.running import quiet
+
+    quiet()
+    try:
+        go = preflight(cfg)
+    except (ConfigurationError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    if not go:
+        raise NoGo(1)
+
+
+def preflight(cfg: DictConfig) -> bool:
+    """Sample, check, print and write; returns whether the run may start.
+
+    Raises ConfigurationError where the run would.
+    """
+    from torch import OutOfMemoryError
+
+    from e3rl.engines.canary import EngineMismatchError
+    from e3rl.flight_check import look
+    from e3rl.readiness.finding import Finding, is_go
+    from e3rl.readiness.report import as_values, render, verdict
+
+    try:
+        seen = look(cfg)
+    except (EngineMismatchError, OutOfMemoryError) as error:
+        check = "mismatch" if isinstance(error, EngineMismatchError) else "memory"
+        findings = [Finding(check, "fail", str(error), "the message has it")]
+        values: dict[str, Any] = {"go": False, "findings": [asdict(each) for each in findings]}
+        shown = f"{error}\n\n{verdict(findings)}"
+    else:
+        findings = seen.findings
+        values = as_values(seen.sample, seen.dead, findings, seen.worths, seen.forecast)
+        shown = render(seen.sample, findings, seen.worths)
+    out = Path(cfg.paths.run_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "preflight.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{shown}\n\nall figures: {out / 'preflight.json'}")
+    return is_go(findings)
+
+
+def command() -> None:
+    """The command line; Hydra ends with 1 where it does not get as far as a verdict."""
+    sys.argv[1:] = accept_new_keys(sys.argv[1:])
+    try:
+        main()
+    except NoGo:
+        raise
+    except SystemExit as error:
+        raise SystemExit(2 if error.code == 1 else error.code) from error
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,1 @@
+"""Whether a run may start: checks of what a few rollouts showed (no torch)."""

@@ -1,0 +1,80 @@
+"""Does every gold answer score in usual spellings, and only on its own problem?"""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from e3rl.data.problem import Problem
+from e3rl.data.questions import question_text
+from e3rl.rewards.answer import AnswerFormat, compact
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.spellings import usual_spellings
+from e3rl.rewards.verifier import Verdict
+
+# Spellings of an integer that leave nothing but the literal in the box.
+INTEGER_BOX = ("box", "blanks", "earlier box", "display", "box in a box")
+
+
+class Case(NamedTuple):
+    """One completion to be judged."""
+
+    problem: Problem
+    kind: str  # of spelling, or the id of the problem whose answer is given
+    completion: str
+
+
+def own_spellings(
+    problems: Iterable[Problem], answer_format: AnswerFormat = "math_box"
+) -> list[Case]:
+    """Every problem's own answer in all spellings that its format admits."""
+    return [
+        Case(problem, kind, completion)
+        for problem in problems
+        for kind, completion in usual_spellings(problem.answer).items()
+        if answer_format == "math_box" or kind in INTEGER_BOX
+    ]
+
+
+def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[Case]:
+    """For each problem the answers of random others, spelled differently from its own."""
+    draw = random.Random(0)
+    cases = []
+    for problem in problems:
+        own = compact(problem.answer)
+        drawn = draw.sample(problems, min(4 * per_problem, len(problems)))
+        others = [p for p in drawn if compact(p.answer) != own]
+        cases += [Case(problem, o.id, rf"\boxed{{{o.answer}}}") for o in others[:per_problem]]
+    return cases
+
+
+def judged(pool: RewardPool, cases: Sequence[Case]) -> list[Verdict]:
+    """The pool's verdicts, in order."""
+    for case in cases:
+        pool.submit(case.completion, case.problem.answer, question_text(case.problem))
+    return pool.collect()
+
+
+class AnswerTest(NamedTuple):
+    """How many completions of known standing there were, and those judged otherwise."""
+
+    own: int
+    others: int
+    lost: list[str]  # own answers without a reward, "id: spelling, status"
+    boxed_lost: list[str]  # of them the ids whose plain boxed answer has none
+    gained: list[str]  # answers of others with one, "id: answer of OTHER"
+
+
+def answer_test(pool: RewardPool, problems: Sequence[Problem], per_problem: int = 1) -> AnswerTest:
+    """Judge every gold answer in its own spellings and on other problems."""
+    own = own_spellings(problems, pool.answer_format)
+    others = answers_of_others(problems, per_problem)
+    right = list(zip(own, judged(pool, own), strict=True))
+    wrong = list(zip(others, judged(pool, others), strict=True))
+    missed = [(case, verdict) for case, verdict in right if not verdict.reward]
+    return AnswerTest(
+        own=len(own),
+        others=len(others),
+        lost=[f"{case.problem.id}: {case.kind}, {verdict.status}" for case, verdict in missed],
+        boxed_lost=[case.problem.id for case, _ in missed if case.kind == "box"],
+        gained=[f"{c.problem.id}: answer of {c.kind}" for c, verdict in wrong if verdict.reward],
+    )

@@ -1,0 +1,46 @@
+"""The self-test of a reward on the gold answers of its own problems."""
+
+from e3rl.data.problem import Problem
+from e3rl.readiness.answers import answer_test, answers_of_others, own_spellings
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.verifier import CORRECT, Verdict
+
+
+def problem(name: str, answer: str) -> Problem:
+    return Problem(id=name, prompt=f"Find {name}.", answer=answer, source="made")
+
+
+INTEGERS = [problem(f"p{i}", str(i)) for i in range(5)]
+
+
+def test_integers_score_in_every_box_and_on_their_own_problem_alone() -> None:
+    with RewardPool("integer_box") as pool:
+        found = answer_test(pool, INTEGERS)
+    assert found.own == 5 * len({case.kind for case in own_spellings(INTEGERS, "integer_box")})
+    assert found.own > 5
+    assert (found.others, found.lost, found.boxed_lost, found.gained) == (5, [], [], [])
+
+
+def generous(gold: str, answer: str) -> Verdict:
+    return CORRECT
+
+
+def test_a_generous_comparison_is_found_out() -> None:
+    words = [problem("one", r"\text{odd}"), problem("two", r"\text{even}")]
+    with RewardPool("math_box", workers=1, compare=generous) as pool:
+        found = answer_test(pool, words)
+    assert found.lost == []
+    assert sorted(found.gained) == ["one: answer of two", "two: answer of one"]
+
+
+def test_a_gold_answer_that_the_format_cannot_hold_is_named() -> None:
+    with RewardPool("integer_box") as pool:
+        found = answer_test(pool, [problem("a", "46"), problem("b", "1/2")])
+    assert found.boxed_lost == ["b"]
+    assert "b: box, unparsed" in found.lost
+
+
+def test_others_answer_differently() -> None:
+    same = [problem("a", r"\frac{1}{2}"), problem("b", r"\dfrac{1}{2}"), problem("c", "3")]
+    pairs = {(case.problem.id, case.kind) for case in answers_of_others(same, 3)}
+    assert pairs == {("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")}
