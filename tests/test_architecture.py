@@ -33,7 +33,8 @@ FLOORS = (
     },
     {"functional", "advantages", "reduce"},
     {"losses", "budgets", "temperatures", "data", "rewards", "engines", "policy", "checkpoint_io"}
-    | {"update", "probe", "model_shape", "head_settings", "sharding", "sharded_checkpoints"},
+    | {"update", "probe", "model_shape", "head_settings", "sharding", "sharded_checkpoints"}
+    | {"adapters", "model_loading"},
     {"module", "callbacks", "ledger_logger", "wandb_mirror", "analysis", "simulator", "fsdp2"}
     | {"readiness"},
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
@@ -56,6 +57,7 @@ ENTRY_POINTS = FLOORS[-1]  # commands, and the parts they are made of
 HOMES: Mapping[str, set[str]] = {
     "vllm": {"engines.vllm_build"},
     "math_verify": {"rewards.verifier"},
+    "peft": {"adapters"},
     "wandb": {"analysis.wandb_project"},  # training logs through Lightning's logger
     "hydra": ENTRY_POINTS,
     "omegaconf": ENTRY_POINTS,
@@ -63,7 +65,8 @@ HOMES: Mapping[str, set[str]] = {
     | {"ledger_logger", "wandb_mirror", "fsdp2"},
     "rich": {*ENTRY_POINTS, "analysis.tables"},  # the latter returns its tables as text
 }
-LAZY = {"vllm", "wandb"}  # so slow to import, and so rarely needed, that only a function may
+# So slow to import, and so rarely needed, that only a function may.
+LAZY = {"vllm", "wandb", "peft"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 45
 
 

@@ -348,8 +348,8 @@ def test_gradient_checkpointing_recomputes_and_leaves_the_gradient_as_it_is(poli
         assert torch.allclose(gradient, gradients[1][name], atol=1e-5), name
 
 
-def test_a_frozen_copy_shares_nothing_and_cannot_be_trained(policy):
-    frozen = policy.frozen_copy()
+def test_the_reference_is_a_copy_that_shares_nothing_and_cannot_be_trained(policy):
+    frozen = policy.reference()
     assert not any(p.requires_grad for p in frozen.parameters())
     assert all(p.requires_grad for p in policy.parameters())
     shared = {p.data_ptr() for p in frozen.parameters()} & {

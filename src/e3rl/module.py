@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
-from e3rl.engines.weights import whole
 from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
@@ -29,7 +28,7 @@ from e3rl.losses.micro_batch import entropies, forward, per_token
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy import Policy
 from e3rl.probe import Probe
-from e3rl.reduce import all_sum, world_size
+from e3rl.reduce import all_sum, whole, world_size
 from e3rl.seeds import derive_seed
 from e3rl.sharding import idle_packs, shard
 from e3rl.update import UpdateSettings, UpdateStatistics
@@ -70,7 +69,7 @@ class GRPOModule(LightningModule):
         settings.check(loss)
         self._skips = settings.skips(loss)
         # In a list: the reference is neither trained nor saved, it is the policy's own start.
-        self._reference = [policy.frozen_copy()] if loss.kl_coef else []
+        self._reference = [policy.reference()] if loss.kl_coef else []
         self._statistics = UpdateStatistics(self.loss.corrects)
 
     def configure_model(self) -> None:
@@ -81,7 +80,8 @@ class GRPOModule(LightningModule):
         if self.device_mesh is not None:
             ranks = self.device_mesh["data_parallel"]
             for policy in (self.policy, *self._reference):
-                shard(policy, ranks, str(self.trainer.precision))
+                if isinstance(policy, Policy):  # a base under adapters is a part of the policy
+                    shard(policy, ranks, str(self.trainer.precision))
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)

@@ -9,15 +9,16 @@ from typing import Any, Literal, TypeVar, cast, overload
 import torch
 from torch import Tensor, nn
 
+from e3rl.adapters import LoRA, add_adapters, keep_adapters_only, merged_state, without_adapters
 from e3rl.data.problem import Message, Problem
 from e3rl.functional.head import Adjustment, Head
 from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
 from e3rl.head_settings import HeadSettings, adjustments
+from e3rl.model_loading import load_model, load_tokenizer, set_checkpointing
 
 EMBEDDED = "embedded"
 RANDOM = "random"  # as embedded, but for the weights
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 Render = Literal["auto", "chat", "plain"]
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class Policy(nn.Module):
         trust_remote_code: run code that a hub repository brings along.
         random_weights: build from the configuration only, with fresh weights.
         head: how log-probs and entropies are made from the output layer; None = whole logits.
+        lora: train adapters on frozen weights; None = train the weights.
 
     Raises:
         ValueError: for an unknown dtype or render mode, a tokenizer without an end token, or a
@@ -74,6 +76,7 @@ class Policy(nn.Module):
         system: str = "",
         chat_template: str | None = None,
         head: HeadSettings | None = None,
+        lora: LoRA | None = None,
     ) -> None:
         super().__init__()
         if dtype not in DTYPES:
@@ -81,15 +84,19 @@ class Policy(nn.Module):
         if render not in ("auto", "chat", "plain"):
             raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
         self.path = resolved_path(path)
-        self.tokenizer = _load_tokenizer(self.path, trust_remote_code)
-        self.model = _load_model(
+        self.tokenizer = load_tokenizer(self.path, trust_remote_code)
+        self.model = load_model(
             self.path,
             DTYPES[dtype],
             attention,
             trust_remote_code,
             random_weights or path == RANDOM,
         )
-        _set_checkpointing(self.model, gradient_checkpointing)
+        self.lora = lora
+        if lora is not None:
+            add_adapters(self.model, lora)
+            keep_adapters_only(self)
+        set_checkpointing(self.model, gradient_checkpointing)
         if render != "plain" and not self.tokenizer.chat_template:
             self.tokenizer.chat_template = chat_template
         self.render = self._render_mode(render)
@@ -228,63 +235,37 @@ class Policy(nn.Module):
                 "policy.head.dtype=compute, which run the model as it is"
             )
 
-    def frozen_copy(self) -> "Policy":
-        """A copy that shares nothing and is never trained: the reference of a KL term."""
+    def reference(self) -> "Policy | AdaptersOff":
+        """What the policy is now, for good: the reference of a KL term.
+
+        A frozen copy, or, of a policy with adapters, its base, which shares the weights.
+        """
+        if self.lora is not None:
+            return AdaptersOff(self)
         return copy.deepcopy(self).requires_grad_(False).eval()
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer so that transformers and vLLM load them (safetensors)."""
-        self.model.save_pretrained(folder)
+        """Write model and tokenizer so that transformers and vLLM load them (safetensors).
+
+        Adapters are merged into what is written.
+        """
+        state = None if self.lora is None else merged_state(self.model)
+        self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
 
 
-def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+class AdaptersOff(nn.Module):
+    """The base of a policy with adapters, called as the policy is."""
 
-    # For some families AutoTokenizer puts the family's own tokenizer in the place of any other,
-    # so that a Qwen2 with, say, single characters as tokens would be split by Qwen2's rules.
-    saved = get_tokenizer_config(path, trust_remote_code=trust_remote_code)
-    generic = saved.get("tokenizer_class") in GENERIC_TOKENIZERS and "auto_map" not in saved
-    loader = PreTrainedTokenizerFast if generic else AutoTokenizer
-    tokenizer = loader.from_pretrained(path, trust_remote_code=trust_remote_code)
-    if tokenizer.eos_token_id is None:
-        raise ValueError(
-            f"the tokenizer of {path} has no end-of-sequence token, so completions cannot end: "
-            "set `eos_token` in its tokenizer_config.json"
-        )
-    return tokenizer
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self._policy = (policy,)  # in a tuple: not a part of this module
 
+    @property
+    def model(self) -> Any:
+        return self._policy[0].model
 
-def _load_model(
-    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool, random_weights: bool
-) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    for name, value in vars(config.get_text_config()).items():
-        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
-            setattr(config.get_text_config(), name, 0.0)
-    options = {
-        "dtype": dtype,
-        "attn_implementation": attention,
-        "trust_remote_code": trust_remote_code,
-    }
-    if random_weights:
-        return AutoModelForCausalLM.from_config(config, **options)
-    return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
-
-
-def _set_checkpointing(model: Any, on: bool) -> None:
-    """Whether activations are recomputed; train mode for it, eval mode otherwise."""
-    model.train(on)  # transformers recomputes in train mode only, and is silent about it in eval
-    if on:
-        # Saving and restoring generators would race with an engine that samples meanwhile.
-        noisy = _has_dropout(model)
-        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": noisy})
-
-
-def _has_dropout(model: Any) -> bool:
-    """Whether a forward pass in train mode draws random numbers."""
-    rates = (value for name, value in vars(model.config).items() if "drop" in name)
-    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+    def forward(self, *arguments: Any) -> Any:
+        (policy,) = self._policy
+        with without_adapters(policy.model):
+            return policy(*arguments)

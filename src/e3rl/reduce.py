@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 
 def world_size() -> int:
@@ -37,3 +39,8 @@ def all_gather(item: Any) -> list[Any]:
     items: list[Any] = [None] * world_size()
     dist.all_gather_object(items, item)
     return items
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor gathered from all ranks where it is sharded, itself otherwise."""
+    return value.full_tensor() if isinstance(value, DTensor) else value

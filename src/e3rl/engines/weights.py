@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from e3rl.adapters import Weight, base_weights
 from e3rl.reduce import all_sum
 
 HEAD = "lm_head.weight"
@@ -41,7 +42,8 @@ def check_shapes(model: Any, expected: Shapes) -> None:
 
     vLLM takes an incomplete set of weights without a word, and one of a wrong shape breaks it.
     """
-    given = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    weights = base_weights(model.named_parameters(), model)
+    given = {name: tuple(weight.value.shape) for name, weight in weights.items()}
     kinds = {
         "missing": sorted(expected.keys() - given.keys()),
         "unknown": sorted(given.keys() - expected.keys()),
@@ -77,20 +79,17 @@ def check_finite(model: Any, version: int) -> None:
 def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
     """Every parameter by name, whole, one at a time; sharded ones are gathered on all ranks.
 
+    Adapters are merged on the way, in what is sent only.
+
     Args:
         tied_head: send a head that shares the embedding's weights under its own name too. Where
             an engine keeps a packed copy of the head (vLLM on CPU does), it would go stale.
     """
-    for name, parameter in model.named_parameters():
-        yield name, whole(parameter.detach())
+    for name, weight in base_weights(model.named_parameters(), model).items():
+        yield name, weight.whole()
     if tied_head and model.config.get_text_config().tie_word_embeddings:
-        yield HEAD, whole(model.get_output_embeddings().weight.detach())
+        yield HEAD, Weight(model.get_output_embeddings().weight).whole()
 
 
 def _own_part(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
-
-
-def whole(value: Tensor) -> Tensor:
-    """A tensor gathered from all ranks where it is sharded, itself otherwise."""
-    return value.full_tensor() if isinstance(value, DTensor) else value

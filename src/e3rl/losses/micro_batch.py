@@ -11,7 +11,7 @@ from e3rl.batch import RolloutBatch
 from e3rl.functional.entropy import token_entropy
 from e3rl.functional.predictions import Measure, Predictions
 from e3rl.functional.token_temperatures import token_temperatures
-from e3rl.policy import Policy
+from e3rl.policy import AdaptersOff, Policy
 from e3rl.sharding import idle_packs
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ class MicroBatch(SampledTokens):
 
 
 def forward(
-    policy: Policy, batch: RolloutBatch, rows: Tensor, entropies: bool = False
+    policy: Policy | AdaptersOff, batch: RolloutBatch, rows: Tensor, entropies: bool = False
 ) -> MicroBatch:
-    """Run the policy on some rollouts (n,) of a batch, cut to the longest of them."""
+    """Run a policy, or its reference, on some rollouts (n,) of a batch, cut to the longest."""
 
     def read(predictions: Predictions, of: SampledTokens) -> tuple[Tensor, Tensor | None]:
         return predictions.scores(of.tokens, of.temperatures, entropies)
@@ -51,7 +51,7 @@ def forward(
 
 @torch.no_grad()
 def measure(
-    policy: Policy, batch: RolloutBatch, rows: Tensor, wanted: Measure
+    policy: Policy | AdaptersOff, batch: RolloutBatch, rows: Tensor, wanted: Measure
 ) -> tuple[SampledTokens, Tensor]:
     """The sampled tokens of some rollouts (n,), and (M, ...) of what is measured at each."""
 
@@ -61,7 +61,9 @@ def measure(
     return _run(policy, batch, rows, read)
 
 
-def per_token(policy: Policy, batch: RolloutBatch, packs: list[Tensor], wanted: Measure) -> Tensor:
+def per_token(
+    policy: Policy | AdaptersOff, batch: RolloutBatch, packs: list[Tensor], wanted: Measure
+) -> Tensor:
     """(N, T) float32 of what is measured at the sampled tokens of `packs`, 0 elsewhere."""
     values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
     idle = idle_packs(policy, batch, len(packs))
@@ -80,7 +82,7 @@ def entropies(logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
 
 
 def _run(
-    policy: Policy,
+    policy: Policy | AdaptersOff,
     batch: RolloutBatch,
     rows: Tensor,
     read: Callable[[Predictions, SampledTokens], T],

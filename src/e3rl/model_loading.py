@@ -1,0 +1,61 @@
+"""Tokenizers and causal language models from folders and hubs, as a policy needs them."""
+
+from typing import Any
+
+import torch
+
+GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
+
+
+def load_tokenizer(path: str, trust_remote_code: bool) -> Any:
+    """Raises ValueError for a tokenizer without an end token."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    # For some families AutoTokenizer puts the family's own tokenizer in the place of any other,
+    # so that a Qwen2 with, say, single characters as tokens would be split by Qwen2's rules.
+    saved = get_tokenizer_config(path, trust_remote_code=trust_remote_code)
+    generic = saved.get("tokenizer_class") in GENERIC_TOKENIZERS and "auto_map" not in saved
+    loader = PreTrainedTokenizerFast if generic else AutoTokenizer
+    tokenizer = loader.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"the tokenizer of {path} has no end-of-sequence token, so completions cannot end: "
+            "set `eos_token` in its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def load_model(
+    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool, random_weights: bool
+) -> Any:
+    """A causal LM with its dropout off; `random_weights`: from the configuration only."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    for name, value in vars(config.get_text_config()).items():
+        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+            setattr(config.get_text_config(), name, 0.0)
+    options = {
+        "dtype": dtype,
+        "attn_implementation": attention,
+        "trust_remote_code": trust_remote_code,
+    }
+    if random_weights:
+        return AutoModelForCausalLM.from_config(config, **options)
+    return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+
+
+def set_checkpointing(model: Any, on: bool) -> None:
+    """Whether activations are recomputed; train mode for it, eval mode otherwise."""
+    model.train(on)  # transformers recomputes in train mode only, and is silent about it in eval
+    if on:
+        # Saving and restoring generators would race with an engine that samples meanwhile.
+        noisy = _has_dropout(model)
+        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": noisy})
+
+
+def _has_dropout(model: Any) -> bool:
+    """Whether a forward pass in train mode draws random numbers."""
+    rates = (value for name, value in vars(model.config).items() if "drop" in name)
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
