@@ -361,3 +361,14 @@ def test_the_reference_is_a_copy_that_shares_nothing_and_cannot_be_trained(polic
 def test_the_embedded_policy_ships_with_the_package_and_has_a_narrow_vocabulary(policy):
     assert (embedded_folder() / "model.safetensors").is_file()
     assert policy.vocabulary_size == len(policy.tokenizer)
+
+
+def test_casting_to_half_precision_leaves_the_rotary_frequencies_as_they_are(policy):
+    cast, loaded = copy.deepcopy(policy).to(torch.bfloat16), Policy(dtype="bfloat16")
+    buffers = dict(loaded.named_buffers())
+    assert any("inv_freq" in name for name in buffers)
+    for name, value in cast.named_buffers():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, buffers[name]), name
+    assert {p.dtype for p in cast.parameters()} == {torch.bfloat16}
+    assert {b.dtype for b in cast.double().buffers()} == {torch.float64}

@@ -22,6 +22,7 @@ from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import microbatches
+from e3rl.functional.precision import float32_by_default
 from e3rl.functional.predictions import Measure
 from e3rl.losses.exploration import TokenEffects, explore
 from e3rl.losses.micro_batch import entropies, forward, per_token
@@ -89,6 +90,7 @@ class GRPOModule(LightningModule):
             return optimizer
         return [optimizer], [self.make_scheduler(optimizer)]
 
+    @float32_by_default()
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         """Update on a finished batch; reports under `policy/` and `time/update_s`.
 

@@ -235,6 +235,20 @@ class Policy(nn.Module):
                 "policy.head.dtype=compute, which run the model as it is"
             )
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Policy":
+        """Casts to half precisions reach the weights alone, as where transformers loads in one.
+
+        Rotary frequencies rounded to 8 bits would turn the thousandth token by radians.
+        """
+        own = [(m, name, b) for m in self.modules() for name, b in m._buffers.items()]
+        kept = [(module, name, old) for module, name, old in own if old is not None]
+        super()._apply(fn, recurse)
+        for module, name, old in kept:
+            new = module._buffers[name]
+            if new is not None and new.is_floating_point() and new.itemsize < old.itemsize:
+                module._buffers[name] = old.to(new.device)
+        return self
+
     def reference(self) -> "Policy | AdaptersOff":
         """What the policy is now, for good: the reference of a KL term.
 

@@ -55,7 +55,9 @@ def test_bfloat16_trains_with_recomputed_activations_and_a_float32_head(
     run(tmp_path / "full", *common)
     half, full = metrics(tmp_path / "half"), metrics(tmp_path / "full")
     assert len(half) == 3
-    assert all(math.isfinite(value) for row in half for value in row.values())
+    values = [value for row in half for value in row.values() if isinstance(value, float)]
+    assert len(values) > 100
+    assert all(math.isfinite(value) for value in values)
     # The first step's gradient is of other rollouts, and yet of the same size.
     for name in ("policy/entropy_probe", "policy/grad_norm"):
         if name in full[0]:
@@ -97,6 +99,7 @@ def evaluated_as_validated(run_dir: Path, out: Path) -> None:
     rows = [row for row in read_rows(run_dir / "validation.jsonl") if row["name"] == "t1"]
     sums = {row["rollout_step"]: row["entropy_sum"] for row in rows}
     (found,) = read_rows(out / "validation.jsonl")
-    assert found["entropy_sum"] == sums[STEPS] != sums[0]
+    assert found["entropy_sum"] == pytest.approx(sums[STEPS], rel=1e-5)  # other padding
+    assert abs(sums[STEPS] - sums[0]) > 0.1
     policy = build_policy(cfg, run_dir / "checkpoints" / f"step-{STEPS:06d}.ckpt")
     assert policy.lora is not None
