@@ -5,9 +5,10 @@ import os
 # Before torch loads: the cores are shared by every test process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from torch import distributed
 
 from e3rl.batch import RolloutBatch
 from e3rl.policy import Policy
@@ -26,3 +27,16 @@ def policy() -> Policy:
 def make_batch() -> MakeBatch:
     """Builder of finished batches; see `finished_batch`."""
     return finished_batch
+
+
+@pytest.fixture
+def rank_of_its_own() -> Iterator[None]:
+    """For tests that train in this process as one of several ranks might: afterwards neither the
+    process group nor what Lightning tells its ranks by the environment is left."""
+    before = dict(os.environ)
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)

@@ -42,7 +42,7 @@ FLOORS = (
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
     | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"}
     | {"memory", "forecast", "evaluation_results", "evaluation_targets"}
-    | {"trial", "rule_choice", "flight_check"},
+    | {"trial", "rule_choice", "flight_check", "export"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 STRANGERS = {frozenset({"module", "callbacks"})}

@@ -85,14 +85,16 @@ def test_the_papers_run_at_1_5b_fits_an_a100_with_whole_copies() -> None:
 
 
 def test_7b_does_not_fit_as_whole_copies_and_does_when_sharded() -> None:
-    whole = planned("experiment=paper/7b/e3")
+    whole = planned("experiment=paper/7b/e3", "trainer=ddp")
     assert whole["policy"] == "7615.62 M parameters, vocabulary 152064"
-    assert whole["memory: peak"].startswith("197.6 GiB per device of 80.0 GiB: does not fit; ")
-    assert "shard the policy" in whole["memory: peak"]
-    sharded = planned("experiment=paper/7b/e3", "+trainer.strategy=fsdp")
+    assert whole["memory: peak"].startswith("213.6 GiB per device of 80.0 GiB: does not fit; ")
+    assert "trainer=fsdp2" in whole["memory: peak"]
+    sharded = planned("experiment=paper/7b/e3")
     assert sharded["memory: weights"] == "3.5 GiB"
     assert sharded["memory: gradients"] == "3.5 GiB"
-    assert sharded["memory: peak"] == "57.6 GiB per device of 80.0 GiB"
+    # 2 x (1090328064 outside of blocks, and two blocks of 233046016)
+    assert sharded["memory: weights as computed"] == "2.9 GiB"
+    assert sharded["memory: peak"] == "74.7 GiB per device of 80.0 GiB"
 
 
 def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:

@@ -41,7 +41,12 @@ def test_shards_divide_what_belongs_to_the_weights_alone() -> None:
     assert [found[part] for part in ("weights", "gradients", "optimiser states")] == [
         *(1000, 1000, 2000),
     ]
-    assert found["weights as computed"] == 500
+    # All but layers - 2 blocks of 4 x (2 x 4 + 2 x 2 + 3 x 8), whatever the precision of weights.
+    deeper = training_bytes(replace(SHAPE, layers=5), replace(MIXED, shards=4, bucketed=False))
+    assert found["weights as computed"] == 2000
+    assert deeper["weights as computed"] == 2 * (1000 - 3 * 144)
+    as_stored = replace(MIXED, shards=4, bucketed=False, compute_bytes=4)
+    assert training_bytes(SHAPE, as_stored)["weights as computed"] == 4000
     assert [found[part] for part in ("activations", "logits")] == [
         whole[part] for part in ("activations", "logits")
     ]

@@ -63,6 +63,7 @@ BY_SIZE = {
         "policy.path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
         "module.optimizer.lr": 2e-6,
         "trainer.devices": 8,
+        "trainer.strategy._target_": "e3rl.fsdp2.FSDP2Strategy",
         "paths.runs": "runs/paper_7b",
     },
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import CheckpointIO
+from torch import Tensor
 
 from e3rl.checkpoint_files import (
     DamagedCheckpointError,
@@ -21,7 +22,7 @@ from e3rl.checkpoint_files import (
     sha256,
 )
 from e3rl.durable import sync_folder, to_disk, uninterrupted
-from e3rl.sharded_checkpoints import put_together, read_rest, read_tensors
+from e3rl.sharded_checkpoints import WEIGHTS, put_together, read_rest, read_tensors
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -63,8 +64,7 @@ class AtomicCheckpointIO(CheckpointIO):
 
         Raises DamagedCheckpointError, naming file and reason, before torch reads the bytes.
         """
-        if reason := damage(Path(path)):
-            raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
+        check_sound(Path(path))
         if Path(path).is_dir():
             return put_together(read_tensors(Path(path)), read_rest(Path(path)))
         loaded = torch.load(path, map_location=map_location or "cpu", weights_only=True)
@@ -73,3 +73,22 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         remove(Path(path))
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The module's weights by name, without the states of optimisers where they can be left out.
+
+    Raises DamagedCheckpointError, naming file and reason.
+    """
+    if not path.is_dir():
+        weights: dict[str, Tensor] = AtomicCheckpointIO().load_checkpoint(path)["state_dict"]
+        return weights
+    check_sound(path)
+    tensors = read_tensors(path, WEIGHTS)
+    return {name.removeprefix(WEIGHTS): value for name, value in tensors.items()}
+
+
+def check_sound(path: Path) -> None:
+    """Raise DamagedCheckpointError, naming file and reason, unless all bytes are as written."""
+    if reason := damage(path):
+        raise DamagedCheckpointError(f"checkpoint {path}: {reason}")

@@ -19,7 +19,7 @@ from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.checkpoint_io import AtomicCheckpointIO
+from e3rl.checkpoint_io import read_weights
 from e3rl.data.loader import ValidationLoader, fingerprint
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
@@ -166,10 +166,10 @@ def weights_digest(policy: Policy) -> str:
 def load_weights(policy: Policy, checkpoint: Path) -> None:
     """Put the weights of a run's checkpoint into a policy of the same architecture.
 
-    Raises DamagedCheckpointError for a damaged file and RuntimeError naming the parameters that
+    Raises DamagedCheckpointError for a damaged one and RuntimeError naming the parameters that
     do not fit.
     """
-    state = AtomicCheckpointIO().load_checkpoint(checkpoint)["state_dict"]
+    state = read_weights(checkpoint)
     own = {
         name.removeprefix(POLICY_PREFIX): value
         for name, value in state.items()

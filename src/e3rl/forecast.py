@@ -173,7 +173,7 @@ def _remedy(cfg: DictConfig, too_much: bool) -> str:
     if not too_much:
         return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
     if _processes(cfg) > 1 and not _is_sharded(cfg):
-        return "every device has a whole copy: shard the policy (FSDP2) or use a smaller one"
+        return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
     return (
         "lower engine.settings.gpu_memory_utilization, module.settings.tokens_per_microbatch or "
         "max_new_tokens, or set module.probe.rows=0"
@@ -203,7 +203,8 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
     if "settings" not in cfg.engine:
         rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // _processes(cfg))
         rows = min(cfg.engine.rows_per_call, rollouts)
-        return transformers_memory(shape, weight_bytes, rows * _longest(cfg))
+        copied = weight_bytes * _is_sharded(cfg)  # samples with a whole copy
+        return transformers_memory(shape, weight_bytes, rows * _longest(cfg), copied)
     settings = cfg.engine.settings
     sizes = {"auto": weight_bytes, "float32": 4}
     share = None

@@ -57,7 +57,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         rest = load_shards(tensors, path)
         set_model_state_dict(self.model, model)
         for optimizer, state, saved in zip(
-            self.optimizers, optimizers, rest["optimizers"], strict=False
+            self.optimizers, optimizers, rest["optimizers"], strict=True
         ):
             state["param_groups"] = saved["param_groups"]
             set_optimizer_state_dict(self.model, optimizer, state)
@@ -69,7 +69,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         weights: Mapping[str, Any] = checkpoint["state_dict"]
         set_model_state_dict(self.model, dict(weights), options=WHOLE)
         name_of = {id(weight): name for name, weight in self.model.named_parameters()}
-        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             names = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
             set_optimizer_state_dict(self.model, optimizer, by_name(saved, names), options=WHOLE)
         return checkpoint

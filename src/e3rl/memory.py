@@ -1,7 +1,7 @@
 """How much memory training and sampling take on one device, reckoned from shapes.
 
 Peaks of the parts that grow with model, batch and vocabulary. Not counted: the CUDA context
-(about 0.5 GiB), kernels' workspaces, fragmentation, communication buffers of sharded training.
+(about 0.5 GiB), kernels' workspaces, fragmentation, sharded gradients on their way to their ranks.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,8 @@ def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
         weights             P w / s
         gradients           P w / s, twice in DDP
         optimiser states    moments · P w / s
-        weights as computed P c / s where c < w (autocast keeps them for the whole step)
+        weights as computed P c where c < w (autocast keeps them for the whole step); with shards
+                            c (R + 2 B), gathered: what is in no block, one block, and the next
         activations         T c (L h + b) with checkpointing, T c L b without
         logits              T V (2 c + 4 n): the head's output and its gradient, n float32 copies
 
@@ -69,12 +70,16 @@ def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
     kept = shape.layers * shape.hidden + block if training.checkpointing else shape.layers * block
     copies = LOGITS_IN_UPDATE + LOGITS_OF_ENTROPY * training.entropy
     copies = max(copies, LOGITS_IN_PROBE * training.probe)
-    cast = training.compute_bytes < training.weight_bytes
+    computed = shape.parameters * (training.compute_bytes < training.weight_bytes)
+    if training.shards > 1:
+        matrices = 2 * shape.query + 2 * shape.key_value + 3 * shape.intermediate
+        of_block = shape.hidden * matrices
+        computed = shape.parameters - (shape.layers - 2) * of_block
     return {
         "weights": weights,
         "gradients": weights * (2 if training.bucketed else 1),
         "optimiser states": weights * training.moments,
-        "weights as computed": shape.parameters * training.compute_bytes // training.shards * cast,
+        "weights as computed": computed * training.compute_bytes,
         "activations": per_token * kept,
         "logits": training.tokens * shape.vocabulary * (2 * training.compute_bytes + 4 * copies),
     }
@@ -118,6 +123,10 @@ def vllm_memory(
     return EngineMemory(weights, room, room * tensor_parallel // per_token)
 
 
-def transformers_memory(shape: ModelShape, element_bytes: int, tokens: int) -> EngineMemory:
-    """Of transformers' generate, which samples with the policy's own weights."""
-    return EngineMemory(0, tokens * cache_bytes_per_token(shape, element_bytes), tokens)
+def transformers_memory(
+    shape: ModelShape, element_bytes: int, tokens: int, copied_bytes: int = 0
+) -> EngineMemory:
+    """Of transformers' generate, which samples with the policy's own weights, or with a copy that
+    has `copied_bytes` of an element."""
+    cache = tokens * cache_bytes_per_token(shape, element_bytes)
+    return EngineMemory(shape.parameters * copied_bytes, cache, tokens)

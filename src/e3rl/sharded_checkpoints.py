@@ -37,6 +37,7 @@ from e3rl.durable import sync_folder, to_disk, uninterrupted
 from e3rl.reduce import all_gather, rank, world_size
 
 REST, INDEX = "rest.pt", ".metadata"
+WEIGHTS = "state_dict/"  # what their names begin with
 METADATA = "torch.distributed.checkpoint.metadata"
 # Everything that an index of tensors is made of, beside torch's data types.
 INDEX_TYPES = {
@@ -119,9 +120,6 @@ def read_tensors(path: Path, prefix: str = "") -> dict[str, Tensor]:
     with _collective("read"):
         load(dict(tensors), storage_reader=reader, no_dist=True)
     return tensors
-
-
-WEIGHTS = "state_dict/"
 
 
 def take_apart(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

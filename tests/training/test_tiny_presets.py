@@ -21,6 +21,7 @@ PRESETS = [
 
 
 @needs_engine
+@pytest.mark.usefixtures("rank_of_its_own")
 @pytest.mark.parametrize(("size", "arm"), PRESETS)
 def test_a_preset_takes_two_steps(size: str, arm: str, tmp_path: Path) -> None:
     register_resolvers()
@@ -47,4 +48,5 @@ def test_a_preset_takes_two_steps(size: str, arm: str, tmp_path: Path) -> None:
     assert trained[-1]["policy/lr"] == {"1_5b": 5e-6, "7b": 2e-6}[size]
     last = checkpoints(tmp_path / "checkpoints")[-1]
     assert (last.name, damage(last)) == ("step-000002.ckpt", "")
+    assert last.is_dir() == (size == "7b")  # of shards, under trainer=fsdp2
     assert json.loads((tmp_path / "summary.json").read_text())["costs"]["cost/rollouts"] == 64

@@ -1,0 +1,106 @@
+"""A checkpoint as a model folder: `python -m e3rl.export CKPT OUT [--dtype bfloat16]`.
+
+CKPT is a checkpoint of any trainer (a file or a folder of shards), or a run folder, of which the
+newest sound one is taken. OUT gets configuration, weights (safetensors), tokenizer and generation
+settings, as transformers and vLLM load them: `vllm serve OUT`, `policy=pretrained policy.path=OUT`.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from e3rl.checkpoint_files import DamagedCheckpointError, checkpoints, damage, newest_sound
+from e3rl.configuration import ConfigurationError, run_of
+
+if TYPE_CHECKING:
+    from e3rl.policy import Policy
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Export, and say what of and where to; exits with 2 where that is not possible."""
+    parser = argparse.ArgumentParser(
+        prog="python -m e3rl.export", description="Write a checkpoint as a model folder."
+    )
+    parser.add_argument("checkpoint", type=Path, help="checkpoint, or run folder (its newest one)")
+    parser.add_argument("out", type=Path, help="folder to make")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the weights; as trained by default")
+    options = parser.parse_args(arguments)
+    try:
+        checkpoint = export(options.checkpoint, options.out, options.dtype)
+    except (OSError, ConfigurationError, DamagedCheckpointError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    print(f"{checkpoint} -> {options.out}")
+
+
+def export(path: Path, out: Path, dtype: str | None = None) -> Path:
+    """Write the policy of a checkpoint to `out`, whole or not at all; returns the checkpoint.
+
+    Raises:
+        FileNotFoundError: no checkpoint at `path`, or its run's configuration is not there.
+        DamagedCheckpointError: the named one is damaged, or all of the run.
+        FileExistsError: `out` is a file or a folder that is not empty.
+    """
+    checkpoint = wanted(path)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
+    from e3rl.policy import DTYPES as dtype_of
+
+    policy = policy_of(checkpoint)
+    if dtype is not None:
+        policy.to(dtype=dtype_of[dtype])
+    draft = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        policy.save(draft)
+        os.replace(draft, out)  # in the place of an empty folder, too
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return checkpoint
+
+
+def wanted(path: Path) -> Path:
+    """The checkpoint at `path`, or the newest sound one of a run folder.
+
+    Another one is never taken in the place of one that is named.
+    """
+    if path.suffix == ".ckpt" and path.exists():
+        if reason := damage(path):
+            raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
+        return path
+    folder = run_of(path) / "checkpoints"
+    if path.suffix == ".ckpt" or not checkpoints(folder):
+        raise FileNotFoundError(
+            f"{path} is no checkpoint: give one like step-000064.ckpt, or a run folder with "
+            "checkpoints"
+        )
+    return newest_sound(folder)
+
+
+def policy_of(checkpoint: Path) -> "Policy":
+    """The policy that a run's configuration describes, with the checkpoint's weights."""
+    from omegaconf import OmegaConf
+
+    from e3rl.evaluating import load_weights
+    from e3rl.run_record import CONFIG
+    from e3rl.running import build
+
+    saved = run_of(checkpoint) / CONFIG
+    if not saved.is_file():
+        raise FileNotFoundError(
+            f"{saved} is missing: it says which model the checkpoint belongs to; keep "
+            "checkpoints in their run folder"
+        )
+    policy: Policy = build(OmegaConf.create({"policy": OmegaConf.load(saved).policy}), "policy")
+    load_weights(policy, checkpoint)
+    return policy
+
+
+if __name__ == "__main__":
+    main()
