@@ -52,4 +52,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
     mine = train(place, *sys.argv[2:])
-    (place / f"rank{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(mine))
+    (place / f"rank{os.environ.get('LOCAL_RANK', '0')}.json").write_text(json.dumps(mine))
