@@ -27,6 +27,7 @@ from e3rl.ledger import read_rows
 from e3rl.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
+E3_TEST = Path(__file__).parents[2] / "shared" / "data" / "e3_test_sample.jsonl"  # not in git
 SMALL = ("n=4", "ks=[1,2,4]", "max_new_tokens=20", "prompts_per_batch=2", "engine=transformers")
 Command = Callable[..., float]
 
@@ -81,9 +82,30 @@ def _no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RewardPool, "self_test", lambda _: None)  # integers need no worker
 
 
+class Watched(TransformersEngine):
+    """Writes down whose weights it took over, and when it was closed."""
+
+    life: ClassVar[list[str]] = []
+
+    def sync(self, policy: Policy, *others: Any) -> None:
+        self.life.append(
+            f"{float(policy.model.get_output_embeddings().weight.detach().norm()):.3f}"
+        )
+        super().sync(policy, *others)
+
+    def close(self) -> None:
+        self.life.append("closed")
+        super().close()
+
+
 def test_two_models_on_two_sets_leave_tables_curves_and_completions(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("e3rl.engines.transformers.TransformersEngine", Watched)
+    monkeypatch.setattr(Watched, "life", [])
     out = tmp_path / "out"
     result = evaluate(composed(*arguments, f"out={out}", "latex=true", "table_ks=[2,4]"))
     results = pd.read_csv(out / "results.csv")
@@ -119,6 +141,9 @@ def test_two_models_on_two_sets_leave_tables_curves_and_completions(
         assert "pass@2" in text
         assert "maj@4" in text
     assert "trained on hard: 3 problems x 4 samples" in printed
+    first, second = dict.fromkeys(each for each in Watched.life if each != "closed")
+    batches = 3 + 2  # of two problems
+    assert Watched.life == [*[first] * batches, "closed", *[second] * batches, "closed"]
 
 
 class Dying(TransformersEngine):
@@ -282,19 +307,33 @@ def test_sets_are_named_by_their_yaml_or_file_or_by_hand(tmp_path: Path, files: 
     assert {name: len(found) for name, found in wanted_sets(named).items()} == {"mine": 3, "few": 7}
 
 
+@pytest.mark.skipif(not E3_TEST.is_file(), reason=f"{E3_TEST.name} is not beside the checkout")
+def test_the_test_sets_of_the_paper_are_taken_apart_by_source() -> None:
+    sizes = {"aime": 30, "amc": 40, "math": 40, "olympiad_bench": 40}
+    chosen = [
+        setting
+        for name in sizes
+        for setting in (
+            f"+problems@sets.{name}=e3_test",
+            f"sets.{name}.path={E3_TEST}",
+            f"sets.{name}.where.source={name}",
+        )
+    ]
+    found = wanted_sets(composed("out=x", "reward=math_box", *chosen))
+    assert {name: len(problems) for name, problems in found.items()} == sizes
+    assert all(p.source == name for name, problems in found.items() for p in problems)
+
+
 @pytest.mark.slow
 def test_a_killed_process_leaves_what_the_next_one_goes_on_with(
     arguments: list[str], tmp_path: Path
 ) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
-
-    def started(out: Path, *more: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "e3rl.evaluate", *SMALL, *arguments, f"out={out}"]
-        return subprocess.Popen([*command, f"hydra.run.dir={out}/hydra", *more], text=True)
-
-    assert started(whole).wait() == 0
     log = torn / "base" / "easy" / "problems.jsonl"
-    process = started(torn, "prompts_per_batch=1")
+    patient = "reward.deadline_s=60"  # for the self-test on a busy machine
+    common = [*SMALL, *arguments, patient, "prompts_per_batch=1", f"out={torn}"]
+    command = [sys.executable, "-m", "e3rl.evaluate", *common, f"hydra.run.dir={torn}/hydra"]
+    process = subprocess.Popen(command)
     while not log.is_file() or log.read_bytes().count(b"\n") < 3:
         assert process.poll() is None
         time.sleep(0.005)
@@ -302,7 +341,8 @@ def test_a_killed_process_leaves_what_the_next_one_goes_on_with(
     process.wait()
     before = read_rows(log)
     assert 3 <= len(before) < 6
-    assert started(torn).wait() == 0
+    evaluate(composed(*arguments, patient, f"out={torn}"))
+    evaluate(composed(*arguments, patient, f"out={whole}"))
     assert read_rows(log)[: len(before)] == before
     assert figures(torn) == figures(whole)
     same_tables(torn, whole)

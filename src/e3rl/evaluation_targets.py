@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.checkpoint_files import PATTERN, checkpoints, newest_sound, step_of
+from e3rl.checkpoint_files import PATTERN, checkpoints, newest_sound
 from e3rl.configuration import ConfigurationError, conf_dir, run_of
 from e3rl.data.problems import ProblemSet
 from e3rl.rewards.answer import AnswerFormat
@@ -35,8 +35,8 @@ class Model:
     @property
     def step(self) -> int:
         """Finished rollout steps of the checkpoint; 0 where its name tells none."""
-        named = self.checkpoint is not None and PATTERN.search(self.checkpoint.name)
-        return step_of(self.checkpoint) if self.checkpoint is not None and named else 0
+        found = PATTERN.search(self.checkpoint.name) if self.checkpoint else None
+        return int(found[1]) if found else 0
 
     def policy(self) -> "Policy":
         """Load it."""
@@ -96,7 +96,7 @@ def _model(cfg: DictConfig, entry: Any) -> Model:
                 f"{', '.join(key for key in settings if key != 'path')}"
             )
         return _of_run(newest_sound(checkpoint_path(path)))
-    source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy)})
+    source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy, resolve=True)})
     source.policy = OmegaConf.merge(source.policy, settings)
     _check_model(path, bool(source.policy.get("trust_remote_code", False)))
     return Model(Path(path).name, source)

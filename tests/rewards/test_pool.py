@@ -162,6 +162,7 @@ def test_self_test_passes_and_leaves_no_trace(answer_format: str) -> None:
         pool.self_test()
         assert sum(pool.counters.values()) == 0
         assert pool.collect() == [UNPARSED]
+    pool.self_test()  # closed, and not asked again
 
 
 def test_self_test_names_what_a_broken_verifier_gets_wrong() -> None:
