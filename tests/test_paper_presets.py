@@ -153,9 +153,11 @@ def test_a_tiny_preset_has_random_weights_and_everything_else_of_its_own() -> No
     assert_settings(
         cfg, {k: v for k, v in (PUBLISHED | CHOSEN | BY_SIZE["1_5b"]).items() if k in kept}
     )
-    given = composed(f"experiment={E3}", "debug=tiny", "policy.path=mine", "engine=transformers")
+    assert cfg.engine._target_.endswith(".TransformersEngine")
+    given = composed(f"experiment={E3}", "debug=tiny", "policy.path=mine", "engine=vllm")
     check(given)
     assert given.policy.path == "mine"
+    assert (given.engine._target_[-10:], given.engine.settings.dtype) == ("VLLMEngine", "auto")
 
 
 def test_the_embedded_policy_stays_itself_in_a_tiny_run() -> None:

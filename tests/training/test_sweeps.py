@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 from tiny_runs import TINY, assert_same, final_state, ledger_rows
 
 from e3rl.checkpoint_files import checkpoints
@@ -38,6 +39,18 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job(sweeps: Path, arm: str, seed: int) -> Path:
     (found,) = (sweeps / "test").glob(f"experiment-{arm}_seed-{seed}_*")
     return found
+
+
+def test_a_sweep_makes_a_folder_for_every_job(first: Path) -> None:
+    folders = sorted(path for path in (first / "test").iterdir() if path.is_dir())
+    kinds = [path.name.split("_debug")[0] for path in folders]
+    assert kinds == [f"experiment-{arm}_seed-{seed}" for arm in ("grpo", "ts") for seed in (1, 2)]
+    configs = [yaml.safe_load((path / "config.yaml").read_text()) for path in folders]
+    assert [(c["name"], c["seed"]) for c in configs] == [
+        *(("grpo", 1), ("grpo", 2), ("ts", 1), ("ts", 2)),
+    ]
+    assert {c["sweep"]["name"] for c in configs} == {"test"}
+    assert all((path / "summary.json").is_file() for path in folders)
 
 
 def test_arms_of_one_seed_share_problems_their_order_and_the_noise(first: Path) -> None:

@@ -198,23 +198,6 @@ def test_two_ranks_write_one_folder_and_resume_together(strategy: str, tmp_path:
     assert_same(final_state(folder), state)
 
 
-@pytest.mark.slow
-def test_a_sweep_makes_a_folder_for_every_job(tmp_path: Path) -> None:
-    settings = [*TINY, *QUICK, "epochs=1", "validate_every=3", "data.train.size=12"]
-    done = finished(tmp_path, "-m", "experiment=grpo,e3", "seed=1,2", "budget=uniform", *settings)
-    assert done.returncode == 0, done.stderr
-    (sweep,) = (tmp_path / "sweeps").iterdir()
-    folders = sorted(path for path in sweep.iterdir() if path.is_dir())
-    kinds = [path.name.split("_budget")[0] for path in folders]
-    assert kinds == [f"experiment-{arm}_seed-{seed}" for arm in ("e3", "grpo") for seed in (1, 2)]
-    configs = [yaml.safe_load((path / "config.yaml").read_text()) for path in folders]
-    assert [(c["name"], c["seed"]) for c in configs] == [
-        *(("e3", 1), ("e3", 2), ("grpo", 1), ("grpo", 2)),
-    ]
-    assert {c["sweep"]["name"] for c in configs} == {"test"}
-    assert all((path / "summary.json").is_file() for path in folders)
-
-
 def test_a_job_that_fails_does_not_stop_the_others_and_is_told_at_once(tmp_path: Path) -> None:
     settings = [*TINY, *QUICK, "epochs=1", "validate_every=3"]
     done = finished(tmp_path, "-m", "module.settings.minibatches=0,-1,1", *E3, *settings)
