@@ -77,33 +77,35 @@ def test_the_papers_run_at_1_5b_fits_an_a100_with_whole_copies() -> None:
         "memory: optimiser states": "13.2 GiB",
         "memory: weights as computed": "3.3 GiB",
         "memory: activations": "1.4 GiB",  # 8192 x 2 x (28 x 1536 + 45568)
-        "memory: logits": "18.5 GiB",  # 8192 x 151936 x (2 x 2 + 3 x 4)
+        # 512 x 151936 x (2 + 2 x 4), and the head's gradient: 151936 x 1536 x 4
+        "memory: logits": "1.6 GiB",
         # a quarter of 80 GiB less 2 x 1777088000, at 28 x 2 x 256 x 2 bytes per token
         "memory: engine": "20.0 GiB; its cache holds 625023 tokens, 76 of the longest rollouts",
-        "memory: peak": "76.3 GiB per device of 80.0 GiB",
+        "memory: peak": "59.4 GiB per device of 80.0 GiB",
     }
 
 
 def test_7b_does_not_fit_as_whole_copies_and_does_when_sharded() -> None:
     whole = planned("experiment=paper/7b/e3", "trainer=ddp")
     assert whole["policy"] == "7615.62 M parameters, vocabulary 152064"
-    assert whole["memory: peak"].startswith("213.6 GiB per device of 80.0 GiB: does not fit; ")
+    assert whole["memory: peak"].startswith("197.8 GiB per device of 80.0 GiB: does not fit; ")
     assert "trainer=fsdp2" in whole["memory: peak"]
     sharded = planned("experiment=paper/7b/e3")
     assert sharded["memory: weights"] == "3.5 GiB"
     assert sharded["memory: gradients"] == "3.5 GiB"
     # 2 x (1090328064 outside of blocks, and two blocks of 233046016)
     assert sharded["memory: weights as computed"] == "2.9 GiB"
-    assert sharded["memory: peak"] == "74.7 GiB per device of 80.0 GiB"
+    assert sharded["memory: peak"] == "58.9 GiB per device of 80.0 GiB"
 
 
 def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
     asleep = planned("experiment=paper/1_5b/e3", "engine.settings.sleep_level=1")
-    assert asleep["memory: peak"] == "56.3 GiB per device of 80.0 GiB"
+    # while it samples: weights, gradients, optimiser states, and 20 GiB
+    assert asleep["memory: peak"] == "53.1 GiB per device of 80.0 GiB"
     ahead = planned(
         "experiment=paper/1_5b/e3", "engine.settings.sleep_level=1", "rollout.lookahead=1"
     )
-    assert ahead["memory: peak"] == "76.3 GiB per device of 80.0 GiB"
+    assert ahead["memory: peak"] == "59.4 GiB per device of 80.0 GiB"
 
 
 def test_a_cache_without_room_for_a_rollout_is_told() -> None:
@@ -112,10 +114,26 @@ def test_a_cache_without_room_for_a_rollout_is_told() -> None:
     assert "raise engine.settings.gpu_memory_utilization" in found["memory: peak"]
 
 
-def test_a_bonus_that_adapts_costs_what_a_fixed_one_does() -> None:
-    # 8192 x 151936 x (2 x 2 + 6 x 4) bytes
+def test_a_bonus_costs_copies_of_whole_logits_and_nothing_by_blocks() -> None:
     for choice in ("loss/exploration=adaptive_entropy_bonus", "loss/exploration=entropy_bonus"):
-        assert planned("experiment=paper/1_5b/grpo", choice)["memory: logits"] == "32.5 GiB"
+        arm = ("experiment=paper/1_5b/grpo", choice)
+        assert planned(*arm)["memory: logits"] == "1.6 GiB"
+        # 8192 x 151936 x (2 x 2 + 6 x 4) bytes
+        assert planned(*arm, "policy/head=full")["memory: logits"] == "32.5 GiB"
+
+
+def test_adapters_shrink_gradients_and_optimiser_states() -> None:
+    found = planned("experiment=paper/1_5b/grpo", "policy/lora=linear", "trainer.devices=1")
+    assert found["memory: weights"] == "6.7 GiB"  # 1777088000 + 18464768 of 4 bytes
+    # 28 layers x 16 x (2 x 3072 + 2 x 1792 + 3 x 10496) x 4 bytes, and twice that
+    assert found["memory: gradients"] == "70.4 MiB"
+    assert found["memory: optimiser states"] == "0.1 GiB"
+    assert found["memory: logits"] == "0.7 GiB"  # the head has no gradient
+    with pytest.raises(ConfigurationError, match="qproj names no linear layer inside the qwen2"):
+        planned(
+            *("experiment=paper/1_5b/grpo", "policy/lora=attention"),
+            "policy.lora.target_modules=[qproj]",
+        )
 
 
 @pytest.mark.parametrize(

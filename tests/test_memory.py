@@ -72,6 +72,35 @@ def test_entropies_of_the_whole_vocabulary_cost_copies_of_the_logits(
 
 
 @pytest.mark.parametrize(
+    ("given", "logits"),
+    [
+        ({}, 2 * 10 * (2 + 2 * 4) + 10 * 4 * 4),  # two tokens, and the gradient of the head
+        ({"entropy": True}, 2 * 10 * (2 + 2 * 4) + 10 * 4 * 4),
+        ({"probe": True}, 2 * 10 * (2 + 5 * 4) + 10 * 4 * 4),
+        ({"block": 99}, 3 * 10 * (2 + 2 * 4) + 10 * 4 * 4),
+        ({"head_bytes": 4}, 2 * 10 * (4 + 2 * 4) + 10 * 4 * 4),
+        ({"head_bytes": 4, "weight_bytes": 2}, 2 * 10 * (4 + 2 * 4) + 10 * 4 * (4 + 4)),
+    ],
+)
+def test_a_chunked_head_takes_a_blocks_logits_and_a_gradient(
+    given: dict[str, int], logits: int
+) -> None:
+    settings = replace(MIXED, **({"block": 2} | given))
+    assert training_bytes(SHAPE, settings)["logits"] == logits
+
+
+def test_a_float32_head_makes_logits_twice_as_large() -> None:
+    assert training_bytes(SHAPE, replace(MIXED, head_bytes=4))["logits"] == 3 * 10 * (2 * 4 + 12)
+
+
+def test_adapters_are_float32_and_all_that_has_gradients() -> None:
+    found = training_bytes(replace(SHAPE, adapters=100), replace(MIXED, shards=2, weight_bytes=2))
+    parts = ("weights", "gradients", "optimiser states", "weights as computed")
+    # of two blocks all are gathered at once: 2 x 1000
+    assert [found[part] for part in parts] == [1000 + 200, 400, 400, 2000]
+
+
+@pytest.mark.parametrize(
     ("tensor_parallel", "share", "cache", "weights", "room", "tokens"),
     [
         (1, 2160, 0, 2000, 160, 10),  # 2 layers x 2 x 2 elements x 2 bytes = 16 per token

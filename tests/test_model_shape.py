@@ -1,10 +1,12 @@
 """Parameters and widths of models, from their configurations alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from e3rl.adapters import LoRA
 from e3rl.model_shape import ModelShape
 from e3rl.policy import Policy, embedded_folder
 
@@ -55,3 +57,13 @@ def test_a_configuration_file_goes_before_the_name_and_tied_heads_count_once(
 def test_where_there_is_no_configuration_that_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"config\.json"):
         ModelShape.of_path(str(tmp_path))
+
+
+def test_adapters_are_counted_beside_the_parameters() -> None:
+    lora = LoRA(r=2, target_modules=("q_proj", "v_proj"))
+    shape = ModelShape.of_path("embedded", lora=lora)
+    # 3 layers: 2 x (128 + 128) and 2 x (128 + 64)
+    assert shape == replace(EMBEDDED, adapters=3 * (512 + 384))
+    assert (shape.trained, EMBEDDED.trained) == (2688, EMBEDDED.parameters)
+    pytest.importorskip("peft")
+    assert ModelShape.of_policy(Policy(lora=lora)) == shape

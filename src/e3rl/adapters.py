@@ -25,6 +25,10 @@ ADAPTER = ".lora_"  # in the names of their parameters
 SAMPLED = 64  # values of each parameter that the digest is made from
 
 
+class UnknownTargetError(ValueError):
+    """A name of `target_modules` that a model has no fitting layer for."""
+
+
 @dataclass(frozen=True)
 class LoRA:
     """Which layers get adapters, and how large.
@@ -61,8 +65,8 @@ class LoRA:
     def layers(self, model: Any) -> dict[str, nn.Linear]:
         """The layers of a model without adapters that get one, by name.
 
-        Raises ValueError naming targets that are not there, are not linear, or are the output
-        layer, which blocks of logits are made from as it is.
+        Raises UnknownTargetError naming targets that are not there, are not linear, or are the
+        output layer, which blocks of logits are made from as it is.
         """
         head = model.get_output_embeddings()
         if self.target_modules == ALL_LINEAR:
@@ -72,7 +76,7 @@ class LoRA:
         for target in self.target_modules:
             own = {n: m for n, m in model.named_modules() if n.split(".")[-1] == target}
             if not own or any(not isinstance(m, nn.Linear) or m is head for m in own.values()):
-                raise ValueError(
+                raise UnknownTargetError(
                     f"policy.lora.target_modules: {target} names no linear layer inside the "
                     f"{model.config.model_type} model: choose from {_linear_names(model, head)}"
                 )

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from e3rl.adapters import UnknownTargetError
 from e3rl.cautions import cautions
 from e3rl.configuration import ConfigurationError
 from e3rl.engines.vllm_settings import CPU_CACHE
@@ -65,7 +66,10 @@ def shape_of(cfg: DictConfig) -> ModelShape:
     """The shape of what `policy.path` names."""
     path, config = cfg.policy.path, cfg.plan.model_config
     try:
-        return ModelShape.of_path(path, config, cfg.policy.get("trust_remote_code", False))
+        lora = build(cfg, "policy.lora") if cfg.policy.get("lora") else None
+        return ModelShape.of_path(path, config, cfg.policy.get("trust_remote_code", False), lora)
+    except UnknownTargetError as error:
+        raise ConfigurationError(str(error)) from error
     except (OSError, ValueError) as error:
         tried = f"plan.model_config={config}" if config else f"policy.path={path}"
         raise ConfigurationError(
@@ -174,9 +178,11 @@ def _remedy(cfg: DictConfig, too_much: bool) -> str:
         return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
     if _processes(cfg) > 1 and not _is_sharded(cfg):
         return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
+    blocks = "" if cfg.policy.head.mode == "chunked" else "take policy/head=chunked, or "
     return (
-        "lower engine.settings.gpu_memory_utilization, module.settings.tokens_per_microbatch or "
-        "max_new_tokens, or set module.probe.rows=0"
+        f"{blocks}lower engine.settings.gpu_memory_utilization, "
+        "module.settings.tokens_per_microbatch or max_new_tokens, or train adapters "
+        "(policy/lora=linear)"
     )
 
 
@@ -195,6 +201,8 @@ def _training(cfg: DictConfig) -> Training:
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
         entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
         probe=cfg.module.probe.rows > 0,
+        block=cfg.policy.head.block if cfg.policy.head.mode == "chunked" else None,
+        head_bytes=4 if cfg.policy.head.dtype == "float32" else None,
     )
 
 

@@ -17,6 +17,9 @@ LOGITS_IN_UPDATE = 3
 LOGITS_OF_ENTROPY = 3
 # The probe's varentropy: log-probs, probabilities, deviations, their squares, the product.
 LOGITS_IN_PROBE = 5
+# A block of a chunked head: the logits raised to float32 and divided by the temperature, in the
+# backward pass then the probabilities and their slopes.
+LOGITS_IN_BLOCK = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Training:
         checkpointing: activations are recomputed layer by layer in the backward pass.
         entropy: the loss has an entropy bonus.
         probe: exact entropies are measured before the update.
+        block: tokens whose logits exist at a time; None: all of a micro-batch.
+        head_bytes: of an element of the logits as they come out of the head.
     """
 
     weight_bytes: int
@@ -44,21 +49,26 @@ class Training:
     checkpointing: bool
     entropy: bool
     probe: bool
+    block: int | None = None
+    head_bytes: int | None = None  # None: as the activations
 
 
 def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
     """Bytes on one device during the update, by part.
 
     With P parameters, s shards, w and c bytes of a weight and an activation, T tokens in a
-    micro-batch, L layers, width h:
+    micro-batch, L layers, width h, V words, z bytes of a logit from the head:
 
         weights             P w / s
         gradients           P w / s, twice in DDP
         optimiser states    moments · P w / s
+        adapters            float32, and in the place of P in the two lines above
         weights as computed P c where c < w (autocast keeps them for the whole step); with shards
                             c (R + 2 B), gathered: what is in no block, one block, and the next
         activations         T c (L h + b) with checkpointing, T c L b without
-        logits              T V (2 c + 4 n): the head's output and its gradient, n float32 copies
+        logits              T V (2 z + 4 n): the head's output and its gradient, n float32 copies
+            in blocks       B V (z + 4 n) for a block of B tokens; V h 4 for the gradient of the
+                            head, where it is trained, and V h z for a raised copy of it
 
     b, the elements that a block keeps for its backward pass per token, are the inputs of its
     norms and matrix products: 4 h + 2 q + 2 k + 4 f for queries q, keys k and inner width f, under
@@ -68,21 +78,33 @@ def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
     per_token = training.tokens * training.compute_bytes
     block = 4 * shape.hidden + 2 * shape.query + 2 * shape.key_value + 4 * shape.intermediate
     kept = shape.layers * shape.hidden + block if training.checkpointing else shape.layers * block
-    copies = LOGITS_IN_UPDATE + LOGITS_OF_ENTROPY * training.entropy
-    copies = max(copies, LOGITS_IN_PROBE * training.probe)
     computed = shape.parameters * (training.compute_bytes < training.weight_bytes)
     if training.shards > 1:
         matrices = 2 * shape.query + 2 * shape.key_value + 3 * shape.intermediate
         of_block = shape.hidden * matrices
         computed = shape.parameters - (shape.layers - 2) * of_block
+    adapters = 4 * shape.adapters // training.shards
+    trained = adapters or weights
     return {
-        "weights": weights,
-        "gradients": weights * (2 if training.bucketed else 1),
-        "optimiser states": weights * training.moments,
+        "weights": weights + adapters,
+        "gradients": trained * (2 if training.bucketed else 1),
+        "optimiser states": trained * training.moments,
         "weights as computed": computed * training.compute_bytes,
         "activations": per_token * kept,
-        "logits": training.tokens * shape.vocabulary * (2 * training.compute_bytes + 4 * copies),
+        "logits": _logit_bytes(shape, training),
     }
+
+
+def _logit_bytes(shape: ModelShape, training: Training) -> int:
+    size = training.head_bytes or training.compute_bytes
+    if training.block is None:
+        copies = LOGITS_IN_UPDATE + LOGITS_OF_ENTROPY * training.entropy
+        copies = max(copies, LOGITS_IN_PROBE * training.probe)
+        return training.tokens * shape.vocabulary * (2 * size + 4 * copies)
+    copies = max(LOGITS_IN_BLOCK, LOGITS_IN_PROBE * training.probe)
+    block = min(training.block, training.tokens) * shape.vocabulary * (size + 4 * copies)
+    raised = size * (size > training.weight_bytes)
+    return block + shape.vocabulary * shape.hidden * (raised + 4 * (not shape.adapters))
 
 
 def cache_bytes_per_token(shape: ModelShape, element_bytes: int) -> int:

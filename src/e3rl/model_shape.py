@@ -1,11 +1,12 @@
 """The shape of a causal language model, from its configuration alone: no weights are loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from e3rl.adapters import ADAPTER, LoRA
 from e3rl.policy import Policy, resolved_path
 
 # Configurations of the presets' models, so that planning needs no hub.
@@ -44,14 +45,23 @@ class ModelShape:
     query: int  # heads x width of a head
     key_value: int  # of keys, and again of values
     vocabulary: int
+    adapters: int = 0  # trained in place of the parameters, where there are any
 
     @staticmethod
     def of_policy(policy: Policy) -> "ModelShape":
         return ModelShape._of(policy.model)
 
+    @property
+    def trained(self) -> int:
+        """Parameters that have gradients and optimiser states."""
+        return self.adapters or self.parameters
+
     @staticmethod
     def of_path(
-        path: str, config: str | None = None, trust_remote_code: bool = False
+        path: str,
+        config: str | None = None,
+        trust_remote_code: bool = False,
+        lora: LoRA | None = None,
     ) -> "ModelShape":
         """Of what `policy.path` names, counted on a model without storage.
 
@@ -60,6 +70,7 @@ class ModelShape:
                 known, other names are asked of the hub.
             config: a `config.json` that is read instead.
             trust_remote_code: run code that a hub repository brings along.
+            lora: adapters that it is going to get.
 
         Raises OSError where no configuration is found, ValueError where it is none that is known.
         """
@@ -74,15 +85,19 @@ class ModelShape:
             found = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(found, trust_remote_code=trust_remote_code)
-        return ModelShape._of(model)
+        adapters = 0 if lora is None else lora.parameters(model)
+        return replace(ModelShape._of(model), adapters=adapters)
 
     @staticmethod
     def _of(model: Any) -> "ModelShape":
         config = model.config.get_text_config()
         heads, hidden = config.num_attention_heads, config.hidden_size
         head_dim = getattr(config, "head_dim", None) or hidden // heads
+        sizes = {name: p.numel() for name, p in model.named_parameters()}
+        adapters = sum(size for name, size in sizes.items() if ADAPTER in name)
         return ModelShape(
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=sum(sizes.values()) - adapters,
+            adapters=adapters,
             layers=config.num_hidden_layers,
             hidden=hidden,
             intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,

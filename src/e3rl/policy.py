@@ -242,7 +242,7 @@ class Policy(nn.Module):
         """
         own = [(m, name, b) for m in self.modules() for name, b in m._buffers.items()]
         kept = [(module, name, old) for module, name, old in own if old is not None]
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for module, name, old in kept:
             new = module._buffers[name]
             if new is not None and new.is_floating_point() and new.itemsize < old.itemsize:

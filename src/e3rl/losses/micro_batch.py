@@ -61,9 +61,7 @@ def measure(
     return _run(policy, batch, rows, read)
 
 
-def per_token(
-    policy: Policy | AdaptersOff, batch: RolloutBatch, packs: list[Tensor], wanted: Measure
-) -> Tensor:
+def per_token(policy: Policy, batch: RolloutBatch, packs: list[Tensor], wanted: Measure) -> Tensor:
     """(N, T) float32 of what is measured at the sampled tokens of `packs`, 0 elsewhere."""
     values = torch.zeros_like(batch.tensor("tokens"), dtype=torch.float32)
     idle = idle_packs(policy, batch, len(packs))
