@@ -165,13 +165,15 @@ class RewardPool:
     def _judge(answer: str | None, gold: str, prompt: str) -> Verdict | None:
         return UNPARSED if answer is None else judge_by_text(answer, gold, prompt)
 
-    def _compare_now(self, gold: str, answer: str) -> Verdict:
-        ((_, comparison),) = self._workers.results([self._workers.schedule(gold, answer)])
+    def _compare_now(self, gold: str, answer: str, extra_s: float) -> Verdict:
+        job = self._workers.schedule(gold, answer, extra_s)
+        ((_, comparison),) = self._workers.results([job])
         return comparison.verdict
 
     def _compare_patiently(self, gold: str, answer: str) -> Verdict:
-        """A busy machine may let a known answer time out; a broken verifier does so every time."""
-        verdicts = (self._compare_now(gold, answer) for _ in range(SELF_TEST_TRIES))
+        """A busy machine may let a known answer time out, so every try has a second more; a broken
+        verifier times out in all of them."""
+        verdicts = (self._compare_now(gold, answer, extra) for extra in range(SELF_TEST_TRIES))
         return next((verdict for verdict in verdicts if verdict != TIMEOUT), TIMEOUT)
 
     def _known_or_scheduled(self, gold: str, answer: str) -> Verdict | Job:

@@ -56,8 +56,9 @@ class Worker:
         self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
 
-    def compare(self, gold: str, answer: str) -> Comparison:
-        """The verdict and its cost, `timeout` after `deadline_s` seconds.
+    def compare(self, gold: str, answer: str, extra_s: float = 0.0) -> Comparison:
+        """The verdict and its cost, `timeout` after `deadline_s` seconds and `extra_s` more, of
+        which at most `GRACE_S` come to effect.
 
         Starts the process if there is none.
 
@@ -67,7 +68,7 @@ class Worker:
         pipe = self._connected()
         try:
             pipe.send((gold, answer))
-            if not pipe.poll(self.deadline_s):
+            if not pipe.poll(self.deadline_s + extra_s):
                 self.kill()
                 return Comparison(TIMEOUT, self.deadline_s)
             result = pipe.recv()

@@ -53,12 +53,15 @@ class Workers:
         self._lock = threading.Lock()
         self._closed = False
 
-    def schedule(self, gold: str, answer: str) -> Job:
-        """Queue a comparison for the next free worker. RuntimeError after `close`."""
+    def schedule(self, gold: str, answer: str, extra_s: float = 0.0) -> Job:
+        """Queue a comparison for the next free worker, with more time if `extra_s` says so.
+
+        Raises RuntimeError after `close`.
+        """
         with self._lock:
             if self._closed:
                 raise RuntimeError("the reward pool is closed; make a new RewardPool")
-            return Job(gold, answer, self._threads.submit(self._compare, gold, answer))
+            return Job(gold, answer, self._threads.submit(self._compare, gold, answer, extra_s))
 
     def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Comparison]]:
         """(position in `jobs`, comparison) of every job, as they become known.
@@ -98,10 +101,10 @@ class Workers:
             log.warning("an answer killed its worker twice, it earns 0: %s", death)
             return Comparison(ERROR, 0.0)
 
-    def _compare(self, gold: str, answer: str) -> Comparison:
+    def _compare(self, gold: str, answer: str, extra_s: float) -> Comparison:
         """Runs in a thread; there are as many workers as threads, so one is always free."""
         worker = self._free.get()
         try:
-            return worker.compare(gold, answer)
+            return worker.compare(gold, answer, extra_s)
         finally:
             self._free.put(worker)
