@@ -17,7 +17,7 @@ def cautions(cfg: DictConfig) -> list[str]:
     plain = resolved(cfg)
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_annealing),
-        *(_mismatch, _lookahead),
+        *(_inert_shaping, _mismatch, _lookahead),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -72,7 +72,7 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
                 f"budget={rule} is uniform: budget.{name} is rollouts_per_prompt={mean_size}, so "
                 "there are no rollouts to move; change one of the two"
             )
-    if rule == "E3Rank" and budget["n_update"] == 0:
+    if rule == "E3Rank" and budget["n_update"] == 0 and not _wants_ranks(plain):
         yield "budget=E3Rank is uniform: with n_update=0 its bounds never widen"
 
 
@@ -92,6 +92,28 @@ def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
             f"temperature.spread=Ladder has {len(spread['rungs'])} rungs, and a group of "
             f"rollouts_per_prompt={plain['rollouts_per_prompt']} uses the first ones only: raise "
             "it, or leave rungs out"
+        )
+
+
+def _wants_ranks(plain: dict[str, Any]) -> bool:
+    """Whether something else than the budget goes by the ranks of its prompts."""
+    shapes = _name(plain["shaping"]) == "LengthShaping"
+    return shapes or _name(plain["temperature"].get("spread")) == "ByDifficulty"
+
+
+def _inert_shaping(plain: dict[str, Any]) -> Iterator[str]:
+    """A length-aware reward without an easy prompt to act on."""
+    if _name(plain["shaping"]) != "LengthShaping":
+        return
+    if (budget := _name(plain["budget"])) in UNRANKED:
+        yield (
+            f"shaping=length changes nothing: budget={budget} does not rank prompts by difficulty, "
+            "so none is easy; choose budget=e3_rank (with budget.n_update=0 it is uniform)"
+        )
+    elif plain["epochs"] == 1:
+        yield (
+            "shaping=length changes nothing with epochs=1: no prompt has a rank before its second "
+            "visit; use 2 or more"
         )
 
 
