@@ -78,7 +78,7 @@ def _single(cfg: DictConfig) -> Model:
 
     if not cfg.ckpt_path:
         return Model(Path(resolved_path(cfg.policy.path)).name, cfg)
-    model = _of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
+    model = of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
     assert model.checkpoint is not None
     return Model(model.checkpoint.stem, model.source, model.checkpoint)
 
@@ -95,7 +95,7 @@ def _model(cfg: DictConfig, entry: Any) -> Model:
                 f"models: {path} is a run's, whose policy settings are its own; leave out "
                 f"{', '.join(key for key in settings if key != 'path')}"
             )
-        return _of_run(newest_sound(checkpoint_path(path)))
+        return of_run(newest_sound(checkpoint_path(path)))
     source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy, resolve=True)})
     source.policy = OmegaConf.merge(source.policy, settings)
     _check_model(path, bool(source.policy.get("trust_remote_code", False)))
@@ -109,7 +109,11 @@ def is_run(path: Path) -> bool:
     return named or (folder / "checkpoints").is_dir() or bool(checkpoints(path))
 
 
-def _of_run(checkpoint: Path) -> Model:
+def of_run(checkpoint: Path) -> Model:
+    """The policy that a run's configuration describes, with a checkpoint's weights.
+
+    Raises FileNotFoundError where the configuration is not there.
+    """
     saved = run_of(checkpoint) / "config.yaml"
     if not saved.is_file():
         raise FileNotFoundError(

@@ -11,13 +11,10 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from e3rl.checkpoint_files import DamagedCheckpointError, checkpoints, damage, newest_sound
 from e3rl.configuration import ConfigurationError, run_of
-
-if TYPE_CHECKING:
-    from e3rl.policy import Policy
+from e3rl.evaluation_targets import of_run
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -52,7 +49,7 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
         raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
     from e3rl.policy import DTYPES as dtype_of
 
-    policy = policy_of(checkpoint)
+    policy = of_run(checkpoint).policy()
     if dtype is not None:
         policy.to(dtype=dtype_of[dtype])
     draft = out.with_name(f".{out.name}.tmp")
@@ -81,25 +78,6 @@ def wanted(path: Path) -> Path:
             "checkpoints"
         )
     return newest_sound(folder)
-
-
-def policy_of(checkpoint: Path) -> "Policy":
-    """The policy that a run's configuration describes, with the checkpoint's weights."""
-    from omegaconf import OmegaConf
-
-    from e3rl.evaluating import load_weights
-    from e3rl.run_record import CONFIG
-    from e3rl.running import build
-
-    saved = run_of(checkpoint) / CONFIG
-    if not saved.is_file():
-        raise FileNotFoundError(
-            f"{saved} is missing: it says which model the checkpoint belongs to; keep "
-            "checkpoints in their run folder"
-        )
-    policy: Policy = build(OmegaConf.create({"policy": OmegaConf.load(saved).policy}), "policy")
-    load_weights(policy, checkpoint)
-    return policy
 
 
 if __name__ == "__main__":
