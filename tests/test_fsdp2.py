@@ -13,6 +13,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch.distributed.tensor import DTensor
 
+from e3rl.adapters import LoRA
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoint_files import MANIFEST, DamagedCheckpointError, damage
 from e3rl.checkpoint_io import AtomicCheckpointIO
@@ -77,6 +78,45 @@ def test_weights_and_optimiser_go_on_where_they_stood(
     for own, expected in zip(resumed.seen, whole.seen[1:], strict=True):
         assert gap(own, expected) < 1e-6
     assert gap(resumed.seen[0], whole.seen[0]) > 1e-4
+
+
+@pytest.mark.parametrize("after", PLACES)
+@pytest.mark.parametrize("before", PLACES)
+def test_adapters_go_on_where_they_stood(
+    before: str, after: str, make_batch: Callable[..., RolloutBatch], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    torch.manual_seed(0)
+    policy = Policy(lora=LoRA(r=2, target_modules=("q_proj", "v_proj")))
+    batches = [make_batch(seed=seed) for seed in range(2)]
+    module = make_module(policy, make_loss(kl_coef=0.1), ADAMW)
+    whole = train(module, batches, tmp_path / "a", **PLACES[before]())
+    torch.manual_seed(1)  # other adapters
+    other = Policy(lora=LoRA(r=2, target_modules=("q_proj", "v_proj")))
+    resumed = train(
+        make_module(other, make_loss(kl_coef=0.1), ADAMW),
+        batches[::-1],
+        tmp_path / "b",
+        tmp_path / "a" / "step-000001.ckpt",
+        **PLACES[after](),
+    )
+    assert gap(resumed.seen[0], whole.seen[1]) < 1e-6
+    assert gap(whole.seen[0], whole.seen[1]) > 1e-4
+
+
+def test_adapters_of_another_base_are_refused(
+    make_batch: Callable[..., RolloutBatch], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    lora = LoRA(r=2, target_modules=("q_proj",))
+    train(make_module(Policy(lora=lora)), [make_batch()], tmp_path, **sharded())
+    start = tmp_path / "step-000001.ckpt"
+    with pytest.raises(ValueError, match="adapters belong to another base"):
+        train(
+            make_module(Policy("random", lora=lora)), [make_batch()], tmp_path, start, **sharded()
+        )
+    with pytest.raises(RuntimeError, match=r"could not be read|of another policy"):
+        train(make_module(Policy()), [make_batch()], tmp_path, start, **sharded())
 
 
 def test_a_damaged_shard_is_named_before_anything_is_taken_up(

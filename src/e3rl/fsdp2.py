@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -12,10 +13,13 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 
 from e3rl.sharded_checkpoints import by_name, load_shards, save_shards, take_apart
 
-WHOLE = StateDictOptions(full_state_dict=True)
+# Torch's own strictness knows nothing of weights that a module leaves out on purpose.
+AS_SHARED = StateDictOptions(strict=False)
+WHOLE = StateDictOptions(full_state_dict=True, strict=False)
 
 
 class FSDP2Strategy(ModelParallelStrategy):
@@ -51,11 +55,13 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     def _load_shards(self, path: Path) -> dict[str, Any]:
         assert self.model is not None
-        model = get_model_state_dict(self.model)
+        weights = get_model_state_dict(self.model)
+        # A module compares its own buffers with what is loaded, so not in their place.
+        weights = {k: v if isinstance(v, DTensor) else v.clone() for k, v in weights.items()}
         optimizers = [get_optimizer_state_dict(self.model, each) for each in self.optimizers]
-        tensors, _ = take_apart({"state_dict": model, "optimizer_states": optimizers})
+        tensors, _ = take_apart({"state_dict": weights, "optimizer_states": optimizers})
         rest = load_shards(tensors, path)
-        set_model_state_dict(self.model, model)
+        self._put_weights(weights, AS_SHARED)
         for optimizer, state, saved in zip(
             self.optimizers, optimizers, rest["optimizers"], strict=True
         ):
@@ -66,10 +72,20 @@ class FSDP2Strategy(ModelParallelStrategy):
     def _load_whole(self, path: Path) -> dict[str, Any]:
         assert self.model is not None
         checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(path)
-        weights: Mapping[str, Any] = checkpoint["state_dict"]
-        set_model_state_dict(self.model, dict(weights), options=WHOLE)
+        self._put_weights(checkpoint["state_dict"], WHOLE)
         name_of = {id(weight): name for name, weight in self.model.named_parameters()}
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             names = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
             set_optimizer_state_dict(self.model, optimizer, by_name(saved, names), options=WHOLE)
         return checkpoint
+
+    def _put_weights(self, weights: Mapping[str, Tensor], how: StateDictOptions) -> None:
+        """Raises RuntimeError, naming one, for other weights than a checkpoint of the model has."""
+        assert self.model is not None
+        own = get_model_state_dict(self.model).keys()  # frozen weights under adapters are not saved
+        if other := sorted(own ^ weights.keys()):
+            raise RuntimeError(
+                f"the checkpoint is of another policy: {other[0]} is in only one of the two; "
+                "resume with the policy settings in the config.yaml of its run folder"
+            )
+        set_model_state_dict(self.model, dict(weights), options=how)
