@@ -111,6 +111,14 @@ def test_temperatures_by_difficulty_need_a_budget_that_ranks() -> None:
     assert line.startswith("temperature.spread=ByDifficulty changes nothing with epochs=1")
 
 
+def test_shaping_by_length_needs_a_budget_that_ranks() -> None:
+    (line,) = told("shaping=length")
+    assert line.startswith("shaping=length changes nothing: budget=Uniform does not rank")
+    assert told("experiment=short") == []
+    *_, line = told("experiment=short", "epochs=1")
+    assert "no prompt has a rank before its second visit" in line
+
+
 def test_a_ladder_needs_a_rollout_for_each_rung() -> None:
     assert told(MIXED) == []
     (line,) = told(MIXED, "rollouts_per_prompt=2")
