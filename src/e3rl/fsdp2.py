@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
@@ -55,9 +55,9 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     def _load_shards(self, path: Path) -> dict[str, Any]:
         assert self.model is not None
-        weights = get_model_state_dict(self.model)
+        own = cast(Mapping[str, Tensor], get_model_state_dict(self.model))
         # A module compares its own buffers with what is loaded, so not in their place.
-        weights = {k: v if isinstance(v, DTensor) else v.clone() for k, v in weights.items()}
+        weights = {k: v if isinstance(v, DTensor) else v.clone() for k, v in own.items()}
         optimizers = [get_optimizer_state_dict(self.model, each) for each in self.optimizers]
         tensors, _ = take_apart({"state_dict": weights, "optimizer_states": optimizers})
         rest = load_shards(tensors, path)
