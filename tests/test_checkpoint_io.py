@@ -78,11 +78,14 @@ def test_ctrl_c_within_a_save_ends_it_as_ctrl_c_and_leaves_the_old_checkpoint(
         written.append("whole")  # torch reports an interrupted write as a broken file
 
     monkeypatch.setattr(torch, "save", struck)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        AtomicCheckpointIO().save_checkpoint(NEW, saved)
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            AtomicCheckpointIO().save_checkpoint(NEW, saved)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, outside)
     assert written == ["whole"]
-    assert signal.getsignal(signal.SIGINT) is before
     assert AtomicCheckpointIO().load_checkpoint(saved)["step"] == 1
     assert names(saved.parent) == [saved.name, f"{saved.name}.sha256"]
 
