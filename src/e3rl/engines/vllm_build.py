@@ -207,12 +207,16 @@ def end_all() -> None:
 
 def release() -> None:
     """Give back memory and process groups, where no engine of this process is left."""
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
+    from vllm.distributed import parallel_state
 
     if _world.llms:
         return
     if _world.is_own:
-        cleanup_dist_env_and_memory()
-    else:
-        destroy_model_parallel()
-        gc.collect()
+        parallel_state.cleanup_dist_env_and_memory()
+        return
+    parallel_state.destroy_model_parallel()
+    # Made from a process group that may be another one when the next engine starts.
+    if parallel_state._WORLD is not None:
+        parallel_state._WORLD.destroy()
+        parallel_state._WORLD = parallel_state._NODE_COUNT = None
+    gc.collect()
