@@ -9,10 +9,9 @@ that a kill left without a row are set aside and sampled again, from the same se
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from e3rl.ledger import Ledger, read_rows
+from e3rl.ledger import Closed, Ledger, read_rows
 
 PROBLEMS, COMPLETIONS = "problems.jsonl", "completions.jsonl"
 Row = dict[str, Any]
@@ -22,7 +21,7 @@ class OtherSettingsError(ValueError):
     """A folder whose completions were sampled in another way than is asked for now."""
 
 
-class EvaluationLog:
+class EvaluationLog(Closed):
     """The finished problems of an evaluation; opening an existing folder goes on with it.
 
     `settings` are all that decides what is sampled and how it is judged, in values that JSON has.
@@ -61,17 +60,6 @@ class EvaluationLog:
         """Release the files; safe to call twice."""
         self._problems.close()
         self._completions.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check(self, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if different := list(differences(there, now)):

@@ -16,7 +16,25 @@ from typing import Any, Self
 FIRST_COLUMNS = ("kind", "rollout_step", "epoch")
 
 
-class Ledger:
+class Closed:
+    """Closed where its `with` ends."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Ledger(Closed):
     """JSON lines of one run; opening an existing file goes on after its last whole row."""
 
     def __init__(self, path: str | Path) -> None:
@@ -78,17 +96,6 @@ class Ledger:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _open(self) -> int | None:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
