@@ -120,7 +120,9 @@ def look(rank: int) -> dict[str, Any]:
         "sent": {name: w.clone() for name, w in named_weights(policy.model, tied_head=True)},
         "at_once": at_once(named_weights(policy.model, tied_head=True)),
     }
+    randomness = torch.get_rng_state()
     found["transformers"] = with_transformers(policy, whole, rank)
+    found["randomness_stays"] = torch.equal(randomness, torch.get_rng_state())
     twin = tied(whole)
     found["tied"] = {n: w.clone() for n, w in named_weights(sharded(twin).model, tied_head=True)}
     found["embedding"] = twin.model.get_input_embeddings().weight.detach()

@@ -58,6 +58,10 @@ def test_transformers_on_each_rank_samples_with_a_whole_copy_that_follows(ranks)
         assert stale > 1e-2
 
 
+def test_making_the_whole_copy_draws_nothing_from_the_runs_generators(ranks):
+    assert [found["randomness_stays"] for found in ranks] == [True, True]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=f"no vLLM: {INSTALL}")
 def test_vllm_on_each_rank_follows_a_sharded_policy_and_is_rebuilt_on_all_of_them(tmp_path):

@@ -164,6 +164,25 @@ def test_a_resumed_run_can_be_killed_and_resumed_again(tmp_path: Path) -> None:
     assert steps == [2, 3, 4, 5]  # lost by the first kill, then by the second
 
 
+@pytest.mark.parametrize("validate_every", [1, 2, 3])  # 3: each epoch's last step
+def test_a_run_killed_after_every_step_ends_as_the_uninterrupted_one(
+    validate_every: int, tmp_path: Path
+) -> None:
+    rhythm = ("checkpoint_every=1", f"validate_every={validate_every}")
+    whole, overrides = tmp_path / "whole", [*E3, *rhythm]
+    with every_state_of_the_disk(whole, tmp_path / "states") as states:
+        digests = run(whole, *overrides)
+    left, *later = last_before_each_checkpoint(states)
+    assert later
+    while later:
+        with every_state_of_the_disk(left, tmp_path / sound(left)[-1].stem) as states:
+            resumed = resume(left, *overrides)
+        assert resumed == {step: digests[step] for step in range(min(resumed), STEPS)}
+        assert_same(final_state(left), final_state(whole))
+        assert ledger_rows(left) == ledger_rows(whole)
+        left, *later = last_before_each_checkpoint(states)[1:]
+
+
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     run(whole, *E3)

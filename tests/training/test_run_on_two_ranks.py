@@ -119,6 +119,7 @@ PLACES = [
     ("a file", 2, "fsdp2"),
     ("a folder of two ranks", 1, "fsdp2"),
     ("a folder of one rank", 2, "fsdp2"),
+    ("a folder of two ranks, once more", 1, "default"),
 ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
@@ -49,6 +50,7 @@ class RunCheckpoint(Checkpoint):
         if self._generators is not None:  # set up code may have drawn numbers since loading
             restore_generators(self._generators)
             self._generators = None
+            begin_next_epoch(trainer.fit_loop)
 
     def on_train_batch_end(
         self,
@@ -95,6 +97,17 @@ class RunCheckpoint(Checkpoint):
             set_aside(self.folder, checkpoint[KEY]["finished"])
         for ledger in ledgers(trainer):
             ledger.rewind(checkpoint[KEY]["rows"])
+
+
+def begin_next_epoch(loop: _FitLoop) -> None:
+    """Have a run that goes on from an epoch's last step count the next epoch as begun.
+
+    Lightning takes it to be in the midst of that epoch still, does not count it, calls no
+    `on_train_epoch_start`, and would train too long after the next checkpoint in it.
+    """
+    epochs = loop.epoch_progress.total
+    if loop.restarted_mid_epoch and epochs.completed == epochs.ready:
+        loop.reset_restart_stage()
 
 
 def validation_due(trainer: Trainer, finished: int) -> bool:

@@ -19,6 +19,7 @@ import torch
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
+from e3rl.engines.randomness import own_torch_randomness
 from e3rl.policy import Policy
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
@@ -129,14 +130,6 @@ class StepLoop:
         with own_torch_randomness():
             yield
         self.seconds += time.monotonic() - started
-
-
-@contextmanager
-def own_torch_randomness() -> Iterator[None]:
-    """Leaves torch's random states as they were: vLLM draws from them even for seeded requests."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
-        yield
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import copy
 import torch
 from torch import nn
 
+from e3rl.engines.randomness import own_torch_randomness
 from e3rl.engines.weights import check_shapes, named_weights
 from e3rl.policy import Policy
 
@@ -25,7 +26,7 @@ class WholeCopy:
         """
         model = policy.model
         weight = next(model.parameters())
-        with torch.device(weight.device):
+        with torch.device(weight.device), own_torch_randomness():
             fresh = type(model)(copy.deepcopy(model.config)).to(weight.dtype)
         check_shapes(model, {name: tuple(p.shape) for name, p in fresh.named_parameters()})
         fresh.generation_config = copy.deepcopy(model.generation_config)
