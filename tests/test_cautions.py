@@ -160,3 +160,22 @@ def test_looking_ahead_keeps_an_engine_awake() -> None:
     assert told(*ahead) == []
     (line,) = told(*ahead, "engine.settings.sleep_level=1")
     assert "sleep_level=1 frees no memory for the update" in line
+
+
+def test_trained_weights_of_few_bits_lose_updates() -> None:
+    (line,) = told("trainer.precision=bf16-true")
+    assert line.startswith("trainer.precision=bf16-true trains weights of 16 bits: updates below")
+    assert line.endswith("use policy.dtype=float32 and trainer.precision=bf16-mixed")
+    (line,) = told("trainer.precision=16-true")
+    assert "below 1/4096 of a weight" in line
+    (line,) = told("policy=random", "+policy.dtype=bfloat16")
+    assert line.startswith("policy.dtype=bfloat16 trains weights of 16 bits")
+    assert told("trainer.precision=bf16-mixed") == []
+
+
+def test_adapters_stay_precise_beside_a_base_of_few_bits() -> None:
+    adapted = ("policy=random", "+policy.dtype=bfloat16", "policy/lora=linear")
+    assert told(*adapted, "trainer.precision=bf16-mixed") == []
+    (line,) = told(*adapted, "trainer.precision=bf16-true")
+    assert "trains adapters of 16 bits" in line
+    assert line.endswith("; use trainer.precision=bf16-mixed")

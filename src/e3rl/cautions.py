@@ -17,7 +17,7 @@ def cautions(cfg: DictConfig) -> list[str]:
     plain = resolved(cfg)
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_annealing),
-        *(_inert_shaping, _mismatch, _lookahead),
+        *(_inert_shaping, _mismatch, _lookahead, _rounded_updates),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -169,6 +169,25 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
             f"engine.settings.sleep_level={engine['settings']['sleep_level']} frees no memory for "
             "the update: with rollout.lookahead=1 the engine is awake during it; use 0"
         )
+
+
+def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:
+    """Trained weights of so few bits that most updates leave them as they are."""
+    policy, precision = plain["policy"], plain["trainer"]["precision"]
+    adapted = policy.get("lora") is not None
+    if precision in ("bf16-true", "16-true"):
+        setting, bits = f"trainer.precision={precision}", precision
+    elif policy.get("dtype") in ("bfloat16", "float16") and not adapted:
+        setting, bits = f"policy.dtype={policy['dtype']}", policy["dtype"]
+    else:
+        return
+    trained, also = ("adapters", "") if adapted else ("weights", "policy.dtype=float32 and ")
+    least = 512 if bits.startswith("bf") else 4096  # half a unit in the last place, at most
+    yield (
+        f"{setting} trains {trained} of 16 bits: updates below 1/{least} of a weight are rounded "
+        f"away, most of them with lr={plain['module']['optimizer']['lr']}; use {also}"
+        f"trainer.precision={'bf16' if least == 512 else '16'}-mixed"
+    )
 
 
 def _name(node: dict[str, Any] | None) -> str | None:

@@ -12,15 +12,18 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch.distributed.tensor import DTensor
 
+from e3rl.adapters import LoRA
 from e3rl.batch import RolloutBatch
 from e3rl.fsdp2 import FSDP2Strategy
 from e3rl.functional.mismatch import truncated
+from e3rl.head_settings import HeadSettings
 from e3rl.losses.exploration import HighEntropyMask
 from e3rl.module import GRPOModule
 from e3rl.policy import Policy
 from finished_batches import finished_batch
 from update_harness import ADAMW, Fitted, exact_copy, fit, make_loss, make_module
 
+SMALL_STEPS = partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01)
 PROMPTS_OF_RANK = ([0, 1, 4], [2, 3])
 
 
@@ -77,14 +80,35 @@ def single(policy: Policy) -> GRPOModule:
     return make_module(
         own,
         make_loss(kl_coef=0.05),
-        partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01),
+        SMALL_STEPS,
         tokens_per_microbatch=60,
         max_grad_norm=1.0,
     )
 
 
-CASES: dict[str, Callable[[Policy], GRPOModule]] = {"exact": exact, "single": single}
-STEPS = {"exact": 3, "single": 5}
+def blocks(policy: Policy) -> GRPOModule:
+    """Log-probs and entropies by blocks of the vocabulary, with gradients for both."""
+    own = Policy(head=HeadSettings("chunked", block=16), gradient_checkpointing=True)
+    return make_module(
+        own, make_loss(entropy_coef=0.01, kl_coef=0.05), SMALL_STEPS, tokens_per_microbatch=60
+    )
+
+
+def adapters(policy: Policy) -> GRPOModule:
+    """Low-rank adapters on a frozen base in bfloat16."""
+    torch.manual_seed(0)
+    base = {"dtype": "bfloat16", "head": HeadSettings("chunked", block=16, dtype="float32")}
+    own = Policy(**base, lora=LoRA(r=2), gradient_checkpointing=True)
+    return make_module(own, make_loss(kl_coef=0.05), SMALL_STEPS, tokens_per_microbatch=60)
+
+
+CASES: dict[str, Callable[[Policy], GRPOModule]] = {
+    "exact": exact,
+    "single": single,
+    "blocks": blocks,
+    "adapters": adapters,
+}
+STEPS = {"exact": 3, "single": 5, "blocks": 3, "adapters": 3}
 STRATEGIES: dict[str, Callable[[], Any]] = {"ddp": DDPStrategy, "fsdp2": FSDP2Strategy}
 
 

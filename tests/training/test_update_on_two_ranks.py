@@ -12,7 +12,7 @@ from ranks_update import CASES, STRATEGIES, train
 from update_harness import Fitted, gap
 
 SCRIPT = Path(__file__).with_name("ranks_update.py")
-TOLERANCE = {"exact": 1e-12, "single": 1e-5}
+TOLERANCE = {"exact": 1e-12}  # 1e-5 in float32
 SAME = (
     *("loss", "clip_fraction", "approx_kl", "mismatch_kl", "skipped", "grad_norm"),
     *("mismatch_weight", "mismatch_weight_max", "mismatch_ess", "mismatch_chi2"),
@@ -57,10 +57,10 @@ def test_two_ranks_with_ragged_groups_train_like_one_process_on_all_of_them(
     assert own["micro_batches"][0] != other["micro_batches"][0]
     for step, weights in enumerate(alone[case].weights):
         assert gap(own["weights"][step], other["weights"][step]) == 0
-        assert gap(own["weights"][step], weights) < TOLERANCE[case]
+        assert gap(own["weights"][step], weights) < TOLERANCE.get(case, 1e-5)
     weights = alone[case].weights
     moved = [gap(a, b) for a, b in pairwise(weights)]
-    assert min(moved) > 9e-5
+    assert min(moved) > 8e-5
     names = [*SAME, *(CORRECTED if case == "exact" else ())]
     for found in (own, other):
         for step, report in enumerate(alone[case].reports):

@@ -125,7 +125,10 @@ class _BlockScores(torch.autograd.Function):
         entropies: bool,
     ) -> tuple[Tensor, Tensor]:
         precise = torch.promote_types(head.dtype, torch.float32)
-        normalisers, chosen, found = hidden.new_zeros(3, len(tokens), dtype=precise).unbind()
+        # None is a view of another: FSDP2 warns of outputs that are.
+        normalisers, chosen, found = (
+            hidden.new_zeros(len(tokens), dtype=precise) for _ in range(3)
+        )
         own = head.cast()
         for rows in _blocks(len(tokens), block):
             scaled = scaled_logits(own.logits(hidden[rows]), temperatures[rows])  # (m, V)
