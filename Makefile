@@ -2,7 +2,8 @@
 #
 #   ARGS="..."         more arguments for `make train`, such as ARGS="experiment=grpo seed=2"
 #   ENGINE=transformers  sample with transformers on machines that vLLM does not serve
-#   PYTEST_ARGS="..."  more arguments for pytest, such as PYTEST_ARGS="-k budget -x"
+#   PYTEST_ARGS="..."  more arguments for pytest, such as PYTEST_ARGS="-k budget -x -n 0"
+#   WORKERS=2        processes that share the tests, file by file
 #   PYTHON, TORCH_INDEX_URL, TORCH_BUILD   see .ci/setup
 
 RUN := .venv/bin/python -m
@@ -10,6 +11,9 @@ RUN := .venv/bin/python -m
 # Who samples rollouts: vllm or transformers. Setup installs it, training and tests use it.
 export ENGINE ?= vllm
 TRAIN := e3rl.train $(if $(filter-out vllm,$(ENGINE)),engine=$(ENGINE))
+
+WORKERS ?= 2
+PYTEST := pytest -n $(WORKERS) --dist loadfile
 
 # Threads of torch that wait for work must give their core away; see src/e3rl/environment.py.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -26,16 +30,16 @@ setup: ## create or update .venv (every other command does it by itself)
 train: setup ## the main job: train, validate, and draw the curves
 	$(RUN) $(TRAIN) $(ARGS)
 
-test: setup ## all tests but the slow ones, short training runs included (up to 8 minutes)
-	$(RUN) pytest -m "not slow" $(PYTEST_ARGS)
+test: setup ## all tests but the slow ones, short training runs included (some six minutes on two cores)
+	$(RUN) $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 check: lint fast ## linters, types and the fast tests: run this before a commit
 
-fast: setup ## the fast tests alone: no slow ones, no training runs, no vLLM (about two minutes)
-	$(RUN) pytest -m "not slow" --ignore=tests/training --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
+fast: setup ## the fast tests alone: no slow ones, no training runs, no vLLM (a minute or two)
+	$(RUN) $(PYTEST) -m "not slow" --ignore=tests/training --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
 
 slow: setup ## the slow tests: whole runs and studies
-	$(RUN) pytest -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ] # 5: nothing is marked slow
+	$(RUN) $(PYTEST) -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ] # 5: nothing is marked slow
 
 lint: setup ## ruff and mypy
 	$(RUN) ruff check .
