@@ -162,6 +162,12 @@ def test_looking_ahead_keeps_an_engine_awake() -> None:
     assert "sleep_level=1 frees no memory for the update" in line
 
 
+def test_a_disturbance_comes_late_for_what_is_sampled_ahead() -> None:
+    assert told("callbacks=disturbed") == []
+    (line,) = told("callbacks=disturbed", "rollout.lookahead=1", BYPASS)
+    assert line.startswith("callbacks=disturbed shows one step late")
+
+
 def test_trained_weights_of_few_bits_lose_updates() -> None:
     (line,) = told("trainer.precision=bf16-true")
     assert line.startswith("trainer.precision=bf16-true trains weights of 16 bits: updates below")

@@ -155,9 +155,14 @@ def _mismatch(plain: dict[str, Any]) -> Iterator[str]:
 
 
 def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
-    """Look-ahead that hides nothing, or keeps awake what should sleep."""
+    """Look-ahead that hides nothing, keeps awake what should sleep, or comes before its time."""
     if plain["rollout"]["lookahead"] == 0:
         return
+    if any(_name(node) == "Disturbance" for node in plain["callbacks"].values()):
+        yield (
+            "callbacks=disturbed shows one step late with rollout.lookahead=1: the step that it is "
+            "set for is sampled before the policy changes; use rollout.lookahead=0"
+        )
     engine = plain["engine"]
     if _name(engine) == "TransformersEngine":
         yield (

@@ -165,6 +165,8 @@ def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None
     fewer = compare(scores("ts", noise[:3]), control) | facts
     header, body, _ = comparison_cells([*rows, fewer])
     assert [row[header.index("seeds")] for row in body] == ["6", "3"]
+    least = compare(scores("ts", noise[:2]), control) | facts
+    assert "In rows of 2 seeds an interval hardly knows" in comparison_cells([*rows, least])[-1]
 
 
 def test_no_rows_are_no_table() -> None:

@@ -42,7 +42,7 @@ def comparison_markdown(rows: Sequence[Row]) -> str:
 def rule(rows: Sequence[Row]) -> str:
     """What was compared, at which cost, and when a verdict is given."""
     first = rows[0]
-    few = min(row["seeds"] for row in rows)
+    few, most = (of(row["seeds"] for row in rows) for of in (min, max))
     judged = sum(row["verdict"] is not None for row in rows)
     cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
     text = (
@@ -56,7 +56,8 @@ def rule(rows: Sequence[Row]) -> str:
             "Detectable: the smallest difference found with 80 % power."
         )
     if few < ENOUGH_SEEDS:
-        text += f" With {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
+        where = "With" if few == most else "In rows of"
+        text += f" {where} {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
     return text
 
 
