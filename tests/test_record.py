@@ -145,6 +145,21 @@ def test_a_run_that_starts_from_another_policy_does_not_get_the_start_of_the_con
     assert f"{other.path.name}: starts or is validated otherwise" in capsys.readouterr().out
 
 
+def test_a_run_that_only_trains_otherwise_gets_the_start_of_the_control(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    policy = {"path": "embedded"}
+    trained = {"head": {"mode": "chunked"}, "lora": None, "gradient_checkpointing": True}
+    mixed = {
+        arm: [replace(run, config=run.config | {"policy": policy | settings}) for run in arms[arm]]
+        for arm, settings in (("grpo", {}), ("e3", trained))
+    }
+    record.record(runs_of(mixed), tmp_path)
+    record.add_evaluations(mixed, "grpo", tmp_path, n=32)
+    for run in runs_of(mixed):
+        assert record.validated(tmp_path / run.path.name, 0, "t1", 32) is not None
+
+
 def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
     arms: Arms, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DIGITS = 6
 COPIED = ("config.yaml", "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
-START = ("policy", "max_new_tokens")  # what the untrained policy's counts depend on, and the data
+TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control
 
 
@@ -107,11 +107,12 @@ def shortened(value: Any) -> Any:
 
 def record_control(run: Run, out: Path) -> None:
     """The control's run and its final policy (safetensors), for tables of later runs."""
+    from hydra.utils import instantiate
+
     from e3rl.evaluating import load_weights
-    from e3rl.policy import Policy
 
     copy_run(run, out, LEDGERS[:2])
-    policy = Policy(**settings(run.config["policy"]))
+    policy = instantiate(run.config["policy"], _convert_="all")
     load_weights(policy, last_weights(run))
     policy.save(out / "policy")
 
@@ -145,7 +146,9 @@ def add_evaluations(
 
 def start_of(run: Run) -> list[Any]:
     """Settings that decide what the untrained policy scores."""
-    return [*map(run.config.get, START), run.config.get("data", {}).get("validation")]
+    policy, data = run.config.get("policy", {}), run.config.get("data", {})
+    own = {key: value for key, value in policy.items() if key not in TRAINING_ONLY}
+    return [own, run.config.get("max_new_tokens"), data.get("validation")]
 
 
 def add_last(run: Run, folder: Path, wanted: Sequence["Wanted"], n: int) -> None:
@@ -214,9 +217,8 @@ def sample(run: Run, wanted: Sequence["Wanted"], trained: bool = True) -> "list[
     from hydra.utils import instantiate
 
     from e3rl.evaluating import evaluate_policy, load_weights
-    from e3rl.policy import Policy
 
-    policy = Policy(**settings(run.config["policy"]))
+    policy = instantiate(run.config["policy"], _convert_="all")
     if trained:
         load_weights(policy, last_weights(run))
     return evaluate_policy(
@@ -243,11 +245,6 @@ def last_weights(run: Run) -> Path:
             f"{found.name}; remove the run to make it again"
         )
     return found
-
-
-def settings(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments of a configuration node."""
-    return {key: value for key, value in node.items() if not key.startswith("_")}
 
 
 if __name__ == "__main__":

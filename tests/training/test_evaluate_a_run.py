@@ -7,11 +7,15 @@ from hydra import compose, initialize_config_dir
 from tiny_runs import ENGINE, needs_engine
 
 from e3rl import running
+from e3rl.analysis.runs import load_run
+from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.configuration import conf_dir, register_resolvers
 from e3rl.evaluate import evaluate
 from e3rl.ledger import read_rows
+from e3rl.record import sample
 from e3rl.rewards.pool import RewardPool
 
+AT_ONE = Evaluation("t1", n=4, temperature=1.0)
 TINY = (
     *("debug=tiny", "logger=ledger_only", "max_new_tokens=20", "rollouts_per_prompt=4"),
     *("epochs=1", "data.train.size=8", "data.validation.size=6", "validate_every=2"),
@@ -46,3 +50,6 @@ def test_a_checkpoint_gives_the_counts_of_its_validation(
     # The learning rate is so large that another policy answers otherwise.
     assert last[0]["entropy_sum"] != by_step[0, "t1"]["entropy_sum"]
     assert last[0]["correct"] != by_step[0, "t1"]["correct"]
+    recorded = {trained: sample(load_run(run), [AT_ONE], trained)[0] for trained in (True, False)}
+    assert recorded[True].correct == last[0]["correct"]
+    assert recorded[False].correct == by_step[0, "t1"]["correct"]
