@@ -38,6 +38,13 @@ def test_figures_are_sums_over_steps_and_means_over_seeds() -> None:
     assert row["gpu_memory_gib"] is None
 
 
+def test_rollouts_under_an_update_leave_nothing_to_the_rest() -> None:
+    run = run_of(1, 2.0)
+    run.train["time/update_s"] = [1.5, 1.5]
+    (row,) = resource_rows({"grpo": [run]})
+    assert (row["rollouts_share"], row["update_share"], row["other_share"]) == (0.5, 0.75, 0.0)
+
+
 def test_the_table_leaves_out_what_nobody_recorded() -> None:
     cells = resource_cells(resource_rows({"grpo": [run_of(1, 2.0)]}))
     assert "GPU memory, GiB" not in cells.header

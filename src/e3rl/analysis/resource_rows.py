@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from e3rl.analysis.runs import Run
@@ -23,7 +24,9 @@ def resource_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
         dicts with arm, seeds, steps, rollouts, tokens, seconds and cpu_seconds (of training,
         validation apart), tokens_per_second, memory_gib and gpu_memory_gib (largest that a
         process had), and the shares of the seconds: rollouts_share, update_share (the optimiser's:
-        forward and backward passes and the step) and other_share. None where not recorded.
+        forward and backward passes and the step) and other_share. Rollouts that are sampled during
+        an update count in both shares, which then leave nothing to other_share. None where not
+        recorded.
     """
     return [_row(arm, runs) for arm, runs in arms.items()]
 
@@ -54,5 +57,5 @@ def _of_run(train: pd.DataFrame) -> dict[str, float]:
         "memory_gib": peak(PEAK[0]),
         "gpu_memory_gib": peak(PEAK[1]),
         **shares,
-        "other_share": 1 - sum(shares.values()),
+        "other_share": float(np.maximum(0.0, 1 - sum(shares.values()))),
     }
