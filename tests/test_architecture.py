@@ -40,7 +40,15 @@ FLOORS = (
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
     | {"sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {"dataset_card", "evaluating", "failed_jobs", "cautions", "sweep_jobs", "sweep_start"}
+    | {
+        "dataset_card",
+        "evaluating",
+        "recording",
+        "failed_jobs",
+        "cautions",
+        "sweep_jobs",
+        "sweep_start",
+    }
     | {"memory", "forecast", "evaluation_results", "evaluation_targets"}
     | {"trial", "rule_choice", "flight_check", "export"},
 )

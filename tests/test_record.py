@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e3rl import record
+from e3rl import recording as record
 from e3rl.analysis.runs import Run, by_arm, load_runs
 from e3rl.analysis.summary import arm_evaluations
 from e3rl.callbacks.pass_at_k import Counts

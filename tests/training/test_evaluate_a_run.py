@@ -12,7 +12,7 @@ from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.configuration import conf_dir, register_resolvers
 from e3rl.evaluate import evaluate
 from e3rl.ledger import read_rows
-from e3rl.record import sample
+from e3rl.recording import sample
 from e3rl.rewards.pool import RewardPool
 
 AT_ONE = Evaluation("t1", n=4, temperature=1.0)
