@@ -31,6 +31,7 @@ INSTALL = (
     'beside a CPU build (README "vLLM" has the steps); where vLLM does not run, sample with '
     "engine=transformers (`make train ENGINE=transformers`)"
 )
+HOTTEST = 2.0  # temperature that vLLM's check lets through; its sampler divides by any
 STARTING = "vLLM starts ..."
 FACTORS = "e3rl_token_factors"  # of the temperature, among the extra arguments of a request
 ONE_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -119,8 +120,8 @@ def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
     """vLLM's sampling parameters of a request; fits `StepLoop`."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    return SamplingParams(
-        temperature=request.temperature,
+    parameters = SamplingParams(
+        temperature=min(request.temperature, HOTTEST),
         top_p=request.top_p,
         top_k=request.top_k,
         seed=request.seed,
@@ -133,6 +134,8 @@ def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
+    parameters.temperature = request.temperature  # what holds the entropy may be above
+    return parameters
 
 
 def check_by_token(settings: VLLMSettings, on_cpu: bool) -> None:
