@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,19 @@ def test_a_full_disk_in_the_first_save_leaves_an_empty_folder_and_saving_works_l
     assert names(tmp_path) == []
     AtomicCheckpointIO().save_checkpoint(OLD, path)
     assert damage(path) == ""
+
+
+def test_a_disk_that_fills_up_within_a_save_is_an_error_of_the_disk(saved: Path) -> None:
+    before = names(saved.parent)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):  # and not torch's of a file's position
+            AtomicCheckpointIO().save_checkpoint({"w": torch.ones(10_000)}, saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(saved.parent) == before
+    assert AtomicCheckpointIO().load_checkpoint(saved)["step"] == 1
 
 
 def test_a_kill_between_the_two_renames_is_noticed(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from e3rl.adapters import LoRA, merged_state
 from e3rl.checkpoint_files import damage
 from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.engines.vllm_build import INSTALL
@@ -91,6 +92,44 @@ def test_weights_may_have_another_precision(run: Path, trained: Policy, tmp_path
         assert torch.equal(found.get_parameter(name), weight.bfloat16())
 
 
+def test_adapters_are_merged_before_weights_lose_precision(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    tuned = Policy("random", lora=LoRA(r=2))
+    with torch.no_grad():
+        for name, weight in tuned.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.01)
+    exact = {name: value.bfloat16() for name, value in merged_state(tuned.model).items()}
+    tuned.save(tmp_path / "out", torch.bfloat16)
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert found.dtype == torch.bfloat16
+    for name, weight in found.named_parameters():
+        assert torch.equal(weight, exact[name]), name
+
+
+def test_adapters_on_fresh_weights_find_the_base_that_the_runs_seed_made(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    tuned = Policy("random", lora=LoRA(r=2))
+    folder = tmp_path / "run"
+    save(tuned, "file", folder / "checkpoints" / "step-000002.ckpt")
+    lora = "  lora: {_target_: e3rl.adapters.LoRA, r: 2}\n"
+    (folder / "config.yaml").write_text(f"seed: 5\n{CONFIG.replace('embedded', 'random')}{lora}")
+    before = torch.get_rng_state()
+    export(folder, tmp_path / "out")
+    assert torch.equal(torch.get_rng_state(), before)
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(logits(found, tuned), logits(tuned.model, tuned))
+
+
+def test_the_folder_one_is_in_can_be_named(run: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        export(run, Path())
+    assert (here / "config.json").is_file()
+
+
 def test_the_command_says_what_it_wrote_where(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +192,7 @@ def test_a_checkpoint_without_its_run_is_told(run: Path, tmp_path: Path) -> None
 def test_a_failed_export_leaves_nothing(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Policy, folder: Path) -> None:
+    def full(self: Policy, folder: Path, dtype: torch.dtype | None) -> None:
         folder.mkdir()
         raise OSError(28, "No space left on device")
 

@@ -1,7 +1,9 @@
 """Checkpoints of several files: whole or not at all, and whoever reads one runs no code of it."""
 
+import io
 import os
 import pickle
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from e3rl.checkpoint_files import (
 )
 from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.sharded_checkpoints import (
+    _Index,
     by_name,
     by_number,
     load_shards,
@@ -187,9 +190,37 @@ def test_a_full_disk_is_an_error_that_leaves_no_litter(
     assert names(folder) == before
 
 
-def test_tensors_that_the_checkpoint_lacks_are_an_error_that_names_them(folder: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"could not be read: .*state_dict/other"):
+@pytest.mark.parametrize("room", [100, 3000])  # for not even the tensors; for all but the rest
+def test_files_that_find_no_room_are_an_error_of_the_disk(room: int, folder: Path) -> None:
+    before, rest = names(folder), REST | {"long": list(range(10_000))}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large|could not be written"):
+            save_shards(tensors(6), rest, folder / "step-000006.ckpt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(folder) == before
+
+
+def test_weights_that_only_one_side_has_are_named_with_the_remedy(folder: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"of another policy: .* is in only one of the two"):
         load_shards({"state_dict/other": torch.ones(1)}, folder / "step-000002.ckpt")
+    fewer = dict(list(tensors(2).items())[1:])
+    with pytest.raises(RuntimeError, match="of another policy"):
+        load_shards(fewer, folder / "step-000002.ckpt")
+
+
+def test_tensors_that_the_checkpoint_lacks_are_an_error_that_names_them(folder: Path) -> None:
+    more = tensors(2) | {"optimizer/0/other/step": torch.ones(1)}
+    with pytest.raises(RuntimeError, match=r"could not be read: .*optimizer/0/other"):
+        load_shards(more, folder / "step-000002.ckpt")
+
+
+def test_paths_are_read_as_newer_pythons_name_them() -> None:
+    written = pickle.dumps(Path("x"), protocol=2).replace(b"cpathlib\n", b"cpathlib._local\n")
+    assert b"pathlib._local" in written
+    assert _Index(io.BytesIO(written)).load() == Path("x")
 
 
 def test_removing_and_setting_aside_are_as_with_single_files(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -99,6 +100,17 @@ def test_several_devices_need_a_launcher_that_starts_their_processes(
     assert lone_processes(cfg) is None
     assert lone_processes(composed(f"hydra/launcher={launcher}")) is None
     assert lone_processes(composed("hydra/launcher=slurm", "trainer.devices=2")) is None
+
+
+def test_all_gpus_of_a_machine_are_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = composed("trainer=ddp")
+    assert cfg.trainer.devices == "auto"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert "trainer.devices=auto and trainer.num_nodes=1" in str(lone_processes(cfg))
+    assert lone_processes(composed("trainer=ddp", "trainer.accelerator=cpu")) is None
+    assert lone_processes(composed("trainer.devices=[2]")) is None
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert lone_processes(cfg) is None
 
 
 def test_hydras_own_parts_need_no_package_and_others_are_named_by_their_module() -> None:

@@ -21,7 +21,7 @@ from e3rl.checkpoint_files import (
     remove,
     sha256,
 )
-from e3rl.durable import sync_folder, to_disk, uninterrupted
+from e3rl.durable import sync_folder, to_disk, told_by_the_disk, uninterrupted
 from e3rl.sharded_checkpoints import WEIGHTS, put_together, read_rest, read_tensors
 
 
@@ -42,7 +42,7 @@ class AtomicCheckpointIO(CheckpointIO):
         draft, sums_draft = draft_of(path), draft_of(sums)
         try:
             with draft.open("wb") as file:
-                with uninterrupted():
+                with uninterrupted(), told_by_the_disk():
                     torch.save(checkpoint, file)
                 to_disk(file)
             with sums_draft.open("w") as text:

@@ -25,6 +25,28 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
+def told_by_the_disk() -> Iterator[None]:
+    """Raise the OSError that is behind an error of torch's, where there is one.
+
+    Its savers end their file after a failed write, and fail once more, about its position.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if (cause := of_the_disk(error)) is None:
+            raise
+        raise cause from None
+
+
+def of_the_disk(error: BaseException) -> OSError | None:
+    """The OSError that an error is, or that it came from."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let Ctrl-C wait: inside torch's savers it would surface as another error, such as one about
     file positions."""

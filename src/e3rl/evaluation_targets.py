@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -39,13 +39,19 @@ class Model:
         return int(found[1]) if found else 0
 
     def policy(self) -> "Policy":
-        """Load it."""
+        """Load it; fresh weights under a run's adapters follow its seed."""
+        import torch
+
+        from e3rl.engines.randomness import own_torch_randomness
         from e3rl.evaluating import load_weights
         from e3rl.running import build
 
-        policy: Policy = build(self.source, "policy")
-        if self.checkpoint is not None:
-            load_weights(policy, self.checkpoint)
+        if self.checkpoint is None:
+            return cast("Policy", build(self.source, "policy"))
+        with own_torch_randomness():
+            torch.manual_seed(self.source.get("seed", 0))
+            policy: Policy = build(self.source, "policy")
+        load_weights(policy, self.checkpoint)
         return policy
 
 

@@ -49,13 +49,12 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
         raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
     from e3rl.policy import DTYPES as dtype_of
 
-    policy = of_run(checkpoint).policy()
-    if dtype is not None:
-        policy.to(dtype=dtype_of[dtype])
+    out = out.resolve()  # "." has no name to make a draft's from
     draft = out.with_name(f".{out.name}.tmp")
+    policy = of_run(checkpoint).policy()
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        policy.save(draft)
+        policy.save(draft, None if dtype is None else dtype_of[dtype])
         os.replace(draft, out)  # in the place of an empty folder, too
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -116,7 +116,7 @@ def as_measured(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> Dic
     What the user gave stays. All devices are as fast as the one, and none waits for another.
     """
     found: DictConfig = copy.deepcopy(cfg)
-    speed = tokens_per_s * _processes(cfg)
+    speed = tokens_per_s * processes(cfg)
     for name, value in (("tokens_per_s", speed), ("mean_tokens", mean_tokens)):
         if found.plan[name] is None:
             found.plan[name] = float(f"{value:.3g}")
@@ -176,7 +176,7 @@ def memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
 def _remedy(cfg: DictConfig, too_much: bool) -> str:
     if not too_much:
         return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
-    if _processes(cfg) > 1 and not _is_sharded(cfg):
+    if processes(cfg) > 1 and not _is_sharded(cfg):
         return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
     blocks = "" if cfg.policy.head.mode == "chunked" else "take policy/head=chunked, or "
     return (
@@ -188,14 +188,14 @@ def _remedy(cfg: DictConfig, too_much: bool) -> str:
 
 def _training(cfg: DictConfig) -> Training:
     weight_bytes, compute_bytes = _element_bytes(cfg)
-    processes, longest = _processes(cfg), _longest(cfg)
-    rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // processes)
+    ranks, longest = processes(cfg), _longest(cfg)
+    rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // ranks)
     bonus = cfg.loss.entropy_coef
     return Training(
         weight_bytes=weight_bytes,
         compute_bytes=compute_bytes,
-        shards=processes if _is_sharded(cfg) else 1,
-        bucketed=processes > 1 and not _is_sharded(cfg),
+        shards=ranks if _is_sharded(cfg) else 1,
+        bucketed=ranks > 1 and not _is_sharded(cfg),
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
         tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
@@ -209,7 +209,7 @@ def _training(cfg: DictConfig) -> Training:
 def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineMemory:
     weight_bytes, _ = _element_bytes(cfg)
     if "settings" not in cfg.engine:
-        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // _processes(cfg))
+        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // processes(cfg))
         rows = min(cfg.engine.rows_per_call, rollouts)
         copied = weight_bytes * _is_sharded(cfg)  # samples with a whole copy
         return transformers_memory(shape, weight_bytes, rows * _longest(cfg), copied)
@@ -246,13 +246,13 @@ def _is_sharded(cfg: DictConfig) -> bool:
     return any(word in name.lower() for word in ("fsdp", "modelparallel"))
 
 
-def _processes(cfg: DictConfig) -> int:
+def processes(cfg: DictConfig) -> int:
     """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
     devices = cfg.trainer.devices
     if OmegaConf.is_list(devices):
         count = len(devices)
     elif devices in ("auto", -1, "-1"):
-        count = max(1, torch.cuda.device_count())
+        count = 1 if cfg.trainer.accelerator == "cpu" else max(1, torch.cuda.device_count())
     else:
         count = len(devices.split(",")) if "," in str(devices) else int(devices)
     return count * int(cfg.trainer.get("num_nodes", 1))

@@ -15,7 +15,14 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from e3rl.sharded_checkpoints import by_name, load_shards, save_shards, take_apart
+from e3rl.sharded_checkpoints import (
+    WEIGHTS,
+    by_name,
+    check_same_weights,
+    load_shards,
+    save_shards,
+    take_apart,
+)
 
 # Torch's own strictness knows nothing of weights that a module leaves out on purpose.
 AS_SHARED = StateDictOptions(strict=False)
@@ -82,10 +89,6 @@ class FSDP2Strategy(ModelParallelStrategy):
     def _put_weights(self, weights: Mapping[str, Tensor], how: StateDictOptions) -> None:
         """Raises RuntimeError, naming one, for other weights than a checkpoint of the model has."""
         assert self.model is not None
-        own = get_model_state_dict(self.model).keys()  # frozen weights under adapters are not saved
-        if other := sorted(own ^ weights.keys()):
-            raise RuntimeError(
-                f"the checkpoint is of another policy: {other[0]} is in only one of the two; "
-                "resume with the policy settings in the config.yaml of its run folder"
-            )
+        own = get_model_state_dict(self.model)  # frozen weights under adapters are not saved
+        check_same_weights(*([f"{WEIGHTS}{name}" for name in names] for names in (own, weights)))
         set_model_state_dict(self.model, dict(weights), options=how)

@@ -258,12 +258,16 @@ class Policy(nn.Module):
             return AdaptersOff(self)
         return copy.deepcopy(self).requires_grad_(False).eval()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write model and tokenizer so that transformers and vLLM load them (safetensors).
 
-        Adapters are merged into what is written.
+        Adapters are merged into what is written, before weights are cast to `dtype`, as the
+        policy's own then are too.
         """
         state = None if self.lora is None else merged_state(self.model)
+        if dtype is not None:
+            self.to(dtype=dtype)
+            state = state and {k: v.to(dtype) for k, v in state.items()}
         self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
 

@@ -73,6 +73,8 @@ def execute(cfg: DictConfig) -> Outcome | None:
     plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
     module = build(cfg, "module", policy=policy)
     trainer = build_trainer(cfg, plan.total_steps)
+    if resume is None:
+        check_unused(run_dir)  # on every rank, or some would wait for those that refuse
     if trainer.is_global_zero:
         if resume is None:
             start_afresh(run_dir, trainer.loggers)
@@ -142,18 +144,18 @@ def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
     return trainer
 
 
-def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
-    """Set aside what a run left that was killed before its first checkpoint was whole.
-
-    Raises ConfigurationError where the folder holds a run that can be resumed.
-    """
-    folder = run_dir / "checkpoints"
-    if not all(damage(path) for path in checkpoints(folder)):
+def check_unused(run_dir: Path) -> None:
+    """Raise ConfigurationError where the folder holds a run that can be resumed."""
+    if not all(damage(path) for path in checkpoints(run_dir / "checkpoints")):
         raise ConfigurationError(
             f"{run_dir} holds a run already: go on with it by ckpt_path={run_dir}, or choose "
             "another folder"
         )
-    set_aside(folder, finished=0)
+
+
+def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
+    """Set aside what a run left that was killed before its first checkpoint was whole."""
+    set_aside(run_dir / "checkpoints", finished=0)
     for logger in loggers:
         if isinstance(logger, LedgerLogger):
             logger.rewind({})

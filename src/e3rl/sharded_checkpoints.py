@@ -9,7 +9,7 @@ Only tensors and primitives are in any of it, and reading never runs pickled cod
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from e3rl.checkpoint_files import (
     remove,
     sha256,
 )
-from e3rl.durable import sync_folder, to_disk, uninterrupted
+from e3rl.durable import of_the_disk, sync_folder, to_disk, told_by_the_disk, uninterrupted
 from e3rl.reduce import all_gather, rank, world_size
 
 REST, INDEX = "rest.pt", ".metadata"
@@ -50,6 +50,8 @@ INDEX_TYPES = {
     ("pathlib", "PosixPath"),
     ("pathlib", "WindowsPath"),
 }
+MOVED = {"pathlib._local": "pathlib"}  # what Python 3.13 calls the module of its paths
+STREAM_BROKE = ("unexpected pos", "PytorchStreamWriter")  # torch, after a failed write
 
 
 def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Path) -> None:
@@ -79,7 +81,7 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
         sums = _together(lambda: {file.name: sha256(file) for file in _own_files(draft)})
         _on_first_rank(lambda: _write_manifest({k: v for s in sums for k, v in s.items()}, draft))
         _on_first_rank(finish)
-    except OSError:
+    except (OSError, RuntimeError):
         if rank() == 0:
             clear_drafts(path.parent)
         raise
@@ -88,18 +90,34 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
 def load_shards(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     """Fill a rank's parts of tensors from a checkpoint, and return the rest; all ranks call it.
 
-    Raises DamagedCheckpointError, naming the file, on all ranks, before anything is read, and
-    RuntimeError for tensors that the checkpoint does not have in these shapes.
+    Raises DamagedCheckpointError, naming the file, on all ranks, before anything is read;
+    RuntimeError for other weights than the checkpoint has, or other shapes of tensors; OSError for
+    what a rank cannot read.
     """
-    reasons = [incomplete(path)]
-    if not reasons[0]:  # every file is checked by one rank
-        names = sorted(file.name for file in path.iterdir() if file.name != MANIFEST)
-        reasons = all_gather(altered(path, names[rank() :: world_size()]))
+    reasons = _together(lambda: incomplete(path))
+    if not any(reasons):
+        reasons = _together(lambda: altered(path, _own_share(path)))
     for reason in filter(None, reasons):
         raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
+    check_same_weights(tensors.keys(), _Reader(path).read_metadata().state_dict_metadata.keys())
     with _collective("read"):
         load(dict(tensors), storage_reader=_Reader(path), no_dist=_alone())
     return read_rest(path)
+
+
+def check_same_weights(own: Collection[str], saved: Collection[str]) -> None:
+    """Raise RuntimeError, naming one, where a checkpoint has other weights than the policy."""
+    if other := sorted(name for name in {*own} ^ {*saved} if name.startswith(WEIGHTS)):
+        raise RuntimeError(
+            f"the checkpoint is of another policy: {other[0].removeprefix(WEIGHTS)} is in only one "
+            "of the two; resume with the policy settings in the config.yaml of its run folder"
+        )
+
+
+def _own_share(path: Path) -> list[str]:
+    """The files that this rank checks: each is checked by one."""
+    names = sorted(file.name for file in path.iterdir() if file.name != MANIFEST)
+    return names[rank() :: world_size()]
 
 
 def read_rest(path: Path) -> dict[str, Any]:
@@ -186,6 +204,7 @@ class _Index(pickle.Unpickler):
     """Reads torch's index of tensors, which is pickled, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        module = MOVED.get(module, module)
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or (module, name) in INDEX_TYPES:
             return super().find_class(module, name)
@@ -220,23 +239,32 @@ def _collective(done: str) -> Iterator[None]:
     except CheckpointException as error:
         failures = {at: failure[0] for at, failure in error.failures.items()}
         found = "; ".join(f"rank {at}: {failure!r}" for at, failure in failures.items())
-        kind = OSError if any(isinstance(f, OSError) for f in failures.values()) else RuntimeError
+        kind = OSError if any(map(_by_the_disk, failures.values())) else RuntimeError
         raise kind(f"the checkpoint could not be {done}: {found}") from error
 
 
+def _by_the_disk(error: BaseException) -> bool:
+    """Also one of another rank, which comes without what it came from."""
+    return of_the_disk(error) is not None or any(text in str(error) for text in STREAM_BROKE)
+
+
 def _together(work: Callable[[], Any]) -> list[Any]:
-    """What each rank's work comes to; where one has an OSError, all raise one."""
-    own, error = None, None
+    """What each rank's work comes to; where one raises, all do."""
+    own: Any = None
+    error: OSError | RuntimeError | None = None
     try:
-        own = work()
-    except OSError as caught:
+        with told_by_the_disk():
+            own = work()
+    except (OSError, RuntimeError) as caught:
         error = caught
-    found = all_gather((own, None if error is None else repr(error)))
+    found = all_gather((own, None if error is None else (repr(error), _by_the_disk(error))))
     if error is not None:
         raise error
-    for at, (_, reason) in enumerate(found):
-        if reason is not None:
-            raise OSError(f"rank {at} could not write its part of the checkpoint: {reason}")
+    for at, (_, failure) in enumerate(found):
+        if failure is not None:
+            reason, by_the_disk = failure
+            kind = OSError if by_the_disk else RuntimeError
+            raise kind(f"rank {at} failed at its part of the checkpoint: {reason}")
     return [result for result, _ in found]
 
 

@@ -61,7 +61,11 @@ def lone_processes(config: DictConfig) -> str | None:
         if str(devices).isdigit():
             return None
         return f"trainer.devices={devices} tells Slurm no number of tasks per node: give one"
-    if started_together() > 1 or (devices in (1, "1", "auto") and nodes == 1):
+    if started_together() > 1 or (devices in (1, "1") and nodes == 1):
+        return None
+    from e3rl.forecast import processes  # brings torch along
+
+    if processes(config) == 1:
         return None
     return (
         f"trainer.devices={devices} and trainer.num_nodes={nodes} in a sweep need something that "

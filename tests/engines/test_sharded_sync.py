@@ -8,6 +8,8 @@ import torch
 from sharded_policies import look, on_two_ranks, sample
 
 from e3rl.engines.vllm_build import INSTALL
+from e3rl.engines.whole_copy import WholeCopy
+from e3rl.policy import Policy
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,17 @@ def test_transformers_on_each_rank_samples_with_a_whole_copy_that_follows(ranks)
 
 def test_making_the_whole_copy_draws_nothing_from_the_runs_generators(ranks):
     assert [found["randomness_stays"] for found in ranks] == [True, True]
+
+
+def test_a_whole_copy_in_bfloat16_keeps_the_precision_of_what_is_no_weight():
+    policy = Policy(dtype="bfloat16")
+    fresh = WholeCopy(policy).policy.model
+    assert {p.dtype for p in fresh.parameters()} == {torch.bfloat16}
+    own = dict(policy.model.named_buffers())
+    assert any("inv_freq" in name for name in own)
+    for name, buffer in fresh.named_buffers():
+        assert buffer.dtype == torch.float32
+        assert torch.equal(buffer, own[name]), name
 
 
 @pytest.mark.slow

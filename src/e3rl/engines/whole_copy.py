@@ -27,7 +27,9 @@ class WholeCopy:
         model = policy.model
         weight = next(model.parameters())
         with torch.device(weight.device), own_torch_randomness():
-            fresh = type(model)(copy.deepcopy(model.config)).to(weight.dtype)
+            fresh = type(model)(copy.deepcopy(model.config))
+        for parameter in fresh.parameters():  # and not rotary frequencies, which need their bits
+            parameter.data = parameter.data.to(weight.dtype)
         check_shapes(model, {name: tuple(p.shape) for name, p in fresh.named_parameters()})
         fresh.generation_config = copy.deepcopy(model.generation_config)
         self.policy = Policy.__new__(Policy)
