@@ -6,7 +6,6 @@ from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from e3rl.budgets.base import NeedsGradNorms
 from e3rl.configuration import ConfigurationError
 from e3rl.plan import bounds_of
 from e3rl.readiness.checks import check_rule
@@ -15,6 +14,7 @@ from e3rl.readiness.pass_rates import believed
 from e3rl.readiness.rules import MakeBudget, Setting, Worth, play, ranked
 from e3rl.readiness.sample import Sample
 from e3rl.simulate import chosen_rules
+from e3rl.simulator.replay import UNTOLD, unknown_to_a_table
 
 TABLE_PROMPTS = 512  # at most, of a table that rules are compared on
 PASSES = 3  # at most
@@ -24,7 +24,8 @@ OWN = "this run's"
 def rules_of(cfg: DictConfig) -> tuple[dict[str, MakeBudget], str]:
     """How to make every rule that can keep the run's group size, and the name of the run's own.
 
-    Left out are rules that weigh by gradient norms, of which a table of pass rates has none.
+    Left out are rules that go by gradient norms or by traits of the prompts, of which a table of
+    pass rates has none.
 
     Raises ConfigurationError for a name in `preflight.rules` that is no rule.
     """
@@ -40,7 +41,7 @@ def rules_of(cfg: DictConfig) -> tuple[dict[str, MakeBudget], str]:
         name: partial(instantiate, node, _convert_="all")
         for name, node in {**known, own: cfg.budget}.items()
     }
-    return {name: make for name, make in makers.items() if not _needs_gradients(make)}, own
+    return {name: make for name, make in makers.items() if not unknown_to_a_table(make())}, own
 
 
 def compared(
@@ -51,9 +52,8 @@ def compared(
     `own` is the name of the run's rule; `prompts` are those to train on.
     """
     if own not in rules:
-        said = (
-            f"{cfg.budget._target_} weighs by gradient norms, which no sample shows: not compared"
-        )
+        unknown = unknown_to_a_table(instantiate(cfg.budget, _convert_="all"))
+        said = f"{cfg.budget._target_} {unknown}, {UNTOLD}: not compared"
         return [], Finding("budget", "ok", said)
     loss = loss_of(cfg)
     if not sample.has_signal:
@@ -83,8 +83,3 @@ def loss_of(cfg: DictConfig) -> str:
 def _fits(node: DictConfig, group_size: int) -> bool:
     _, low, high = bounds_of(node)
     return bool(low <= group_size <= high)
-
-
-def _needs_gradients(make: MakeBudget) -> bool:
-    rule = make()
-    return isinstance(rule, NeedsGradNorms) and rule.needs_grad_norms

@@ -56,6 +56,13 @@ def test_a_rule_that_needs_gradients_is_refused() -> None:
     assert next(replay(Neyman("gvm", unit_norms=True), Course(ENDS, 2), 4, epochs=1)).cap == 24
 
 
+def test_a_rule_that_needs_traits_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"E3Rank goes by the prompts' entropy.*difficulty=reward"):
+        next(replay(E3Rank(difficulty="entropy"), Course(ENDS, 2), 8, epochs=2))
+    with pytest.raises(ValueError, match=r"Neyman goes by the prompts' length.*cost=rollouts"):
+        next(replay(Neyman(cost="tokens"), Course(ENDS, 2), 8, epochs=2))
+
+
 def test_what_does_not_fill_a_step_is_left_out_of_a_pass() -> None:
     found = next(replay(Uniform(), Course(ENDS, 4), 2, epochs=1))
     assert sorted(found.rollouts.tolist()) == [0, 0, 2, 2, 2, 2]

@@ -95,6 +95,15 @@ class NeedsGradNorms(Protocol):
         """Whether `describe` must be told `NORMS`."""
 
 
+@runtime_checkable
+class NeedsTraits(Protocol):
+    """A rule that may go by traits of the prompts, from the second step or pass on."""
+
+    @property
+    def needed_traits(self) -> tuple[str, ...]:
+        """Which of `TRAITS` `describe` must be told."""
+
+
 class Budget(Protocol):
     """A rule that spends `total` rollouts on the prompts of a step.
 

@@ -121,6 +121,10 @@ class E3Rank:
         widening = update * self.n_update
         return max(self.n_low, low - widening), min(self.n_high, high + widening)
 
+    @property
+    def needed_traits(self) -> tuple[str, ...]:
+        return () if self._trait is None else (self.difficulty,)
+
     def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
         """Learn the trait that difficulty is measured by, if it is one."""
         if self._trait is not None:

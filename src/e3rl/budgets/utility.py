@@ -109,6 +109,10 @@ class UtilityBudget(BelievingBudget):
             )
         return self._lengths.expected(prompt_ids)
 
+    @property
+    def needed_traits(self) -> tuple[str, ...]:
+        return () if self._lengths is None else ("length",)
+
     def describe(self, prompt_ids: Sequence[str], traits: Traits) -> None:
         """Learn how long completions are, where they are what is paid for."""
         if self._lengths is not None:

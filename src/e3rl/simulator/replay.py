@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Budget, NeedsGradNorms, StepPlan
+from e3rl.budgets.base import Budget, NeedsGradNorms, NeedsTraits, StepPlan
 from e3rl.budgets.history import CountedRewards
 from e3rl.budgets.keys import SharedIds
 from e3rl.data.prompt_order import PromptOrder
@@ -16,6 +16,8 @@ from e3rl.simulator.table import PassRateTable
 
 Counts = NDArray[np.int64]
 Reals = NDArray[np.float64]
+BY_NORMS = "weighs by gradient norms"
+UNTOLD = "of which a table of pass rates has none"
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,11 @@ def replay(
     A pass is as many steps as the table fills: one over all prompts, or part of it where a rule
     hands prompts back to come again; the rollouts of those that come twice are added up.
 
-    Raises ValueError for a rule that needs gradients.
+    Raises ValueError for a rule that goes by more than rewards, see `unknown_to_a_table`.
     """
-    if isinstance(budget, NeedsGradNorms) and budget.needs_grad_norms:
-        raise ValueError(
-            f"{type(budget).__name__} weighs by gradient norms, and a table of pass rates has no "
-            "gradients: set unit_norms=true"
-        )
+    if unknown := unknown_to_a_table(budget):
+        remedy = "unit_norms=true" if unknown == BY_NORMS else "difficulty=reward or cost=rollouts"
+        raise ValueError(f"{type(budget).__name__} {unknown}, {UNTOLD}: set {remedy}")
     n = len(course.table)
     tried, solved = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     own: PromptOrder | None = None  # of a rule that has handed prompts back
@@ -141,6 +141,14 @@ def replay(
         yield Passage(epoch, rates, rollouts, right, first_solved, cap, seconds)
         tried |= rollouts > 0
         solved |= right > 0
+
+
+def unknown_to_a_table(budget: Budget) -> str:
+    """What a rule does with more than rewards, of which a table has nothing; "" if it does not."""
+    if isinstance(budget, NeedsGradNorms) and budget.needs_grad_norms:
+        return BY_NORMS
+    traits = budget.needed_traits if isinstance(budget, NeedsTraits) else ()
+    return f"goes by the prompts' {' and '.join(traits)}" if traits else ""
 
 
 def take_step(

@@ -1,0 +1,55 @@
+"""Which budget rules a preflight compares, and what it says of those that it cannot."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from samples import sample
+
+from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.readiness.finding import Finding
+from e3rl.readiness.rules import Worth
+from e3rl.rule_choice import compared, rules_of
+
+FEW = ("preflight.rules=[uniform,knapsack,gvm]", "preflight.tables=2", "prompts_per_step=4")
+
+
+def choice(*overrides: str) -> tuple[set[str], list[Worth], Finding]:
+    """Names of the rules to compare, and what came of it, over two passes or more."""
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        cfg = compose("preflight", [*FEW, *overrides, "paths.run_dir=x"])
+        rules, own = rules_of(cfg)
+    return set(rules), *compared(rules, own, sample(), cfg, prompts=16)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        *(
+            (["budget=e3_rank", f"budget.difficulty={trait}"], f"goes by the prompts' {trait}")
+            for trait in ("prior", "length", "entropy", "disagreement")
+        ),
+        (["budget=knapsack", "budget.cost=tokens"], "goes by the prompts' length"),
+        (["budget=neyman", "budget.weight=gvm"], "weighs by gradient norms"),
+    ],
+)
+def test_a_rule_that_goes_by_more_than_rewards_is_not_compared(
+    overrides: list[str], reason: str
+) -> None:
+    rules, worths, finding = choice("experiment=grpo", "epochs=2", *overrides)
+    assert {"uniform", "knapsack"} <= rules
+    assert "this run's" not in rules
+    assert worths == []
+    assert (finding.check, finding.level) == ("budget", "ok")
+    assert finding.says.endswith(
+        f" {reason}, of which a table of pass rates has none: not compared"
+    )
+
+
+@pytest.mark.parametrize("difficulty", ["reward", "posterior"])
+def test_a_rule_that_goes_by_rewards_is_compared(difficulty: str) -> None:
+    rules, worths, finding = choice(
+        "experiment=grpo", "epochs=2", "budget=e3_rank", f"budget.difficulty={difficulty}"
+    )
+    assert rules == {worth.rule for worth in worths}
+    assert "this run's" in rules
+    assert "not compared" not in finding.says
