@@ -62,24 +62,28 @@ def look(cfg: DictConfig) -> Seen:
             f"ckpt_path={cfg.ckpt_path}: preflight looks at a run before its first step; leave it "
             "out, or measure a checkpoint by e3rl.evaluate"
         )
+    for part in ("budget", "advantage", "shaping", "loss"):
+        build(cfg, part)  # a value that its constructor refuses
     rules, own = rules_of(cfg)
     policy: Policy = build(cfg, "policy")
     cfg.vocabulary_size = policy.vocabulary_size
     data = build_data(cfg, policy)
     counts, shape = ProblemCounts.of(data), ModelShape.of_policy(policy)
     steps = derive_plan(cfg, counts, shape).total_steps
-    problems = drawn(data, cfg)
+    needed, inert = memory(cfg, shape), cautions(cfg)
+    problems, temperature = drawn(data, cfg), first_temperature(cfg, steps)
     engine, pool = build(cfg, "engine"), build(cfg, "reward")
     try:
-        sample = sample_rollouts(cfg, policy, problems, first_temperature(cfg, steps), engine, pool)
+        sample = sample_rollouts(cfg, policy, problems, temperature, engine, pool)
         answers = checks.check_answers(answer_test(pool, problems), len(problems))
     finally:
         engine.close()
         pool.close()
     dead = dead_groups(believed(sample.right, sample.rollouts), cfg.rollouts_per_prompt)
     worths, rule = compared(rules, own, sample, cfg, counts.train)
+    # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
     planned = as_measured(cfg, sample.trained_tokens_per_s, float(sample.lengths.mean()))
-    forecast = work(planned, steps, counts.validation) | memory(planned, shape)
+    forecast = work(planned, steps, counts.validation) | needed
     length = hours(planned, steps, counts.validation)
     findings = [
         checks.check_signal(sample, dead, cfg.rollouts_per_prompt),
@@ -91,7 +95,7 @@ def look(cfg: DictConfig) -> Seen:
         checks.check_mismatch(sample),
         checks.check_memory(forecast["memory: peak"], TOO_MUCH),
         checks.check_time(length, forecast["time"], cfg.preflight.hours),
-        *checks.as_findings(cautions(cfg)),
+        *checks.as_findings(inert),
     ]
     return Seen(sample, dead, worths, forecast, findings)
 

@@ -113,14 +113,19 @@ def hours(cfg: DictConfig, total_steps: int, validation_problems: int) -> float:
 def as_measured(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
     """The configuration with the speed of one device and the length of completions in its `plan`.
 
-    What the user gave stays. All devices are as fast as the one, and none waits for another.
+    A speed that the user gave stays; a length does not, since it was another policy's or a guess.
+    All devices are as fast as the one, and none waits for another.
     """
     found: DictConfig = copy.deepcopy(cfg)
-    speed = tokens_per_s * processes(cfg)
-    for name, value in (("tokens_per_s", speed), ("mean_tokens", mean_tokens)):
-        if found.plan[name] is None:
-            found.plan[name] = float(f"{value:.3g}")
+    # Rounded, 2048 would be 2050, and completions end at the limit.
+    found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
+    if found.plan.tokens_per_s is None:
+        found.plan.tokens_per_s = _rounded(tokens_per_s * processes(cfg))
     return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _rollouts(cfg: DictConfig, total_steps: int, validation_problems: int) -> tuple[int, int, int]:

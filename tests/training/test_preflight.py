@@ -69,6 +69,22 @@ def test_random_weights_may_not_start(tmp_path: Path) -> None:
     assert [each["n"] for each in found["prompts"]] == [2] * 12
 
 
+def test_a_preset_whose_planned_length_is_above_the_limit_is_judged_by_what_is_measured(
+    tmp_path: Path,
+) -> None:
+    preset = ("experiment=paper/1_5b/e3", "debug=tiny", "max_new_tokens=8", "sweep.name=test")
+    few = ("data.train.size=8", "prompts_per_step=4", "validate_every=2", "epochs=1")
+    go, found = run(tmp_path, *preset, *few, "preflight.prompts=4", "preflight.rollouts=2")
+    assert not go
+    levels = {each["check"]: each["level"] for each in found["findings"]}
+    assert levels["truncation"] == "fail"
+    mean = found["lengths"]["mean"]
+    assert 4 < mean <= 8
+    assert found["forecast"]["tokens trained on"].endswith(
+        f"expected at {float(f'{mean:.3g}'):g} each"
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
@@ -76,17 +92,19 @@ def test_random_weights_may_not_start(tmp_path: Path) -> None:
         (("preflight.prompts=1",), r"preflight\.prompts=1: input should be greater than"),
         (("preflight.rules=[best]",), r"rules=\['best'\]: use some of uniform"),
         (("ckpt_path=runs/e3",), "e3rl.evaluate"),
+        (("budget=e3_rank", "budget.n_low=1"), r"budget: n_low=1: use at least 2"),
         (("loss.clip_low=0.1",), r"loss\.surrogate\.clip_low"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_sampled(
     overrides: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
+    given = [o if o[0] == "+" or o.startswith("budget=") else f"++{o}" for o in overrides]
     with (
         initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())),
         pytest.raises(ConfigurationError, match=told),
     ):
-        look(composed(tmp_path, *[o if o[0] == "+" else f"++{o}" for o in overrides]))
+        look(composed(tmp_path, *given))
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: bool | Exception) -> int:
