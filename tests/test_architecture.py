@@ -40,16 +40,9 @@ FLOORS = (
     {"train", "evaluate", "simulate", "warm_start", "report", "preflight", "record", "study"}
     | {"sync"}
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
-    | {
-        "dataset_card",
-        "evaluating",
-        "recording",
-        "failed_jobs",
-        "cautions",
-        "sweep_jobs",
-        "sweep_start",
-    }
-    | {"memory", "forecast", "evaluation_results", "evaluation_targets"}
+    | {"cautions", "dataset_card", "evaluating", "evaluation_results"}
+    | {"evaluation_settings", "evaluation_targets", "failed_jobs", "forecast"}
+    | {"memory", "recording", "sweep_jobs", "sweep_start"}
     | {"trial", "rule_choice", "flight_check", "export"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}

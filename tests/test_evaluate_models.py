@@ -21,7 +21,7 @@ from e3rl.checkpoint_io import AtomicCheckpointIO
 from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.evaluate import evaluate
+from e3rl.evaluate import against, evaluate
 from e3rl.evaluation_targets import wanted_models, wanted_sets
 from e3rl.ledger import read_rows
 from e3rl.policy import Policy, embedded_folder
@@ -292,6 +292,47 @@ def test_what_is_asked_for_is_checked_before_anything_is_sampled(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises((ConfigurationError, FileNotFoundError), match=message):
         evaluate(composed(*overrides, f"out={tmp_path / 'out'}"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("ks=[]", r"ks=\[\]: list should have at least 1 item"),
+        ("ks=[0]", r"ks\[0\]=0: input should be greater than 0"),
+        ("ks=4", r"ks=4 is no list: write ks=\[4\]"),
+        ("table_ks=[3]", r"table_ks=\[3\]: 3 is not among ks=\[1, 2, 4\]; add it there"),
+        ("n=2 table_ks=[4]", r"table_ks=\[4\]: 4 of n=2 samples cannot be chosen"),
+        ("temperatures=1", r"temperatures=1 is no list: write temperatures=\[1\]"),
+        ("entropies=0.5", r"entropies=0\.5 is no list: write entropies=\[0\.5\]"),
+        ("temperatures=[warm]", r"temperatures\[0\]='warm': input should be a valid number"),
+        ("temperatures=[-1]", r"temperature=-1, use 0 \(greedy\) or more"),
+        ("temperatures=[]", r"temperatures=\[\] and entropies=\[\] ask for no sample"),
+        ("temperatures=[1,0,1.0]", r"ask for t1 more than once"),
+        ("entropies=[0.3,0.3]", r"ask for h0\.3 more than once"),
+        ("n=0", r"n=0: input should be greater than 0"),
+        ("max_new_tokens=0", r"max_new_tokens=0: input should be greater than 0"),
+    ],
+)
+def test_numbers_are_checked_before_anything_is_loaded_or_written(
+    override: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Policy, "__init__", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(ConfigurationError, match=message):
+        evaluate(composed("models=[embedded]", f"out={tmp_path / 'out'}", *override.split()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_single_model_or_set_needs_no_list(run_folder: Path, files: list[Path]) -> None:
+    assert labels(f"models={run_folder}") == ["e3"]
+    assert list(wanted_sets(composed("out=x", "sets=arithmetic"))) == ["arithmetic"]
+    assert list(wanted_sets(composed("out=x", f"sets={files[1]}"))) == ["hard"]
+
+
+def test_a_label_may_be_a_number() -> None:
+    cfg = composed("out=x", "models={1: embedded, 2: embedded}", "against=2")
+    models = wanted_models(cfg)
+    assert [model.label for model in models] == ["1", "2"]
+    assert against(cfg, models) == "2"
 
 
 def test_sets_are_named_by_their_yaml_or_file_or_by_hand(tmp_path: Path, files: list[Path]) -> None:

@@ -159,8 +159,7 @@ class _Settings:
             values = self.plain.get(group, {})
             hints = typing.get_type_hints(fields_of, include_extras=True)
             yield from self._unknown(values, list(hints), f"{group}.")
-            for name in hints.keys() & values.keys():
-                yield from _wrong_type(values[name], hints[name], f"{group}.{name}")
+            yield from wrong_values(values, fields_of, f"{group}.")
 
     def _node(self, node: Any, written: Any, path: str) -> Iterator[str]:
         if isinstance(written, str):  # an interpolation, or a plain value
@@ -243,6 +242,13 @@ def _required(parameters: typing.Iterable[inspect.Parameter]) -> list[str]:
         for p in parameters
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
+
+
+def wrong_values(values: Mapping[str, Any], fields_of: type, path: str = "") -> Iterator[str]:
+    """Plain values that are not what the annotated fields of a class say, each in a line."""
+    hints = typing.get_type_hints(fields_of, include_extras=True)
+    for name in (name for name in hints if name in values):
+        yield from _wrong_type(values[name], hints[name], f"{path}{name}")
 
 
 def _interpolated(written: Any) -> bool:

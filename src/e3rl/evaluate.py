@@ -50,10 +50,12 @@ def evaluate(cfg: DictConfig) -> float:
     from lightning import seed_everything
 
     from e3rl.evaluation_results import Wanted, write_results
-    from e3rl.evaluation_targets import evaluations_of, wanted_models, wanted_sets
+    from e3rl.evaluation_settings import check_numbers, evaluations_of, table_ks
+    from e3rl.evaluation_targets import wanted_models, wanted_sets
     from e3rl.running import build
 
-    models, sets, evaluations = wanted_models(cfg), wanted_sets(cfg), evaluations_of(cfg)
+    check_numbers(cfg)
+    evaluations, models, sets = evaluations_of(cfg), wanted_models(cfg), wanted_sets(cfg)
     wanted = Wanted(list(cfg.ks), table_ks(cfg), against(cfg, models), bool(cfg.latex))
     out = Path(cfg.out)
     print(f"results: {out} (stopped, the same command goes on with out={out})")
@@ -124,13 +126,6 @@ def progress(
     return f"{label} on {name}: {problems} problems x {samples} samples{before}"
 
 
-def table_ks(cfg: DictConfig) -> list[int]:
-    """The k of a table's columns: the configured ones, or the largest that n allows."""
-    if cfg.table_ks is not None:
-        return list(cfg.table_ks)
-    return [max((k for k in cfg.ks if k <= cfg.n), default=1)]
-
-
 def against(cfg: DictConfig, models: "Sequence[Model]") -> str:
     """Label of the model that the others are compared with.
 
@@ -139,7 +134,7 @@ def against(cfg: DictConfig, models: "Sequence[Model]") -> str:
     labels = [model.label for model in models]
     if cfg.against is None:
         return labels[0]
-    if cfg.against not in labels:
+    if str(cfg.against) not in labels:  # a label may look like a number
         raise ConfigurationError(
             f"against={cfg.against} is no model; there are {', '.join(labels)}"
         )

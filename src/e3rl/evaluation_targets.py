@@ -1,4 +1,4 @@
-"""What `e3rl.evaluate` is asked for: models by label, problem sets by name, ways of sampling.
+"""What `e3rl.evaluate` is asked for: models by label, problem sets by name.
 
 All of it is found and checked before anything is sampled: a misspelt third model should not be
 known after hours spent on the first two.
@@ -20,7 +20,6 @@ from e3rl.rewards.answer import AnswerFormat
 from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
 
 if TYPE_CHECKING:
-    from e3rl.callbacks.validation_plan import Evaluation
     from e3rl.policy import Policy
 
 
@@ -67,8 +66,8 @@ def wanted_models(cfg: DictConfig) -> list[Model]:
         raise ConfigurationError(
             f"ckpt_path={cfg.ckpt_path} beside models: give the checkpoint as one of the models"
         )
-    given = OmegaConf.to_container(cfg.models, resolve=True)
-    entries = list(given.values()) if isinstance(given, dict) else list(given or [])
+    given = _listed(cfg.models)
+    entries = list(given.values()) if isinstance(given, dict) else given
     found = [_model(cfg, entry) for entry in entries]
     labels = [str(label) for label in given] if isinstance(given, dict) else _labels(found)
     models = [
@@ -77,6 +76,15 @@ def wanted_models(cfg: DictConfig) -> list[Model]:
     ]
     _check_unique([folder_name(model.label) for model in models], "models={LABEL: PATH, ...}")
     return models
+
+
+def _listed(given: Any) -> dict[Any, Any] | list[Any]:
+    """What a setting holds: entries by label or in order; a single one may come without a list."""
+    if OmegaConf.is_config(given):
+        found = OmegaConf.to_container(given, resolve=True)
+        assert isinstance(found, dict | list)
+        return found
+    return [] if given is None else [given]
 
 
 def _single(cfg: DictConfig) -> Model:
@@ -174,11 +182,11 @@ def wanted_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
 
     Raises ConfigurationError for one that cannot be loaded or has answers that nothing matches.
     """
-    given = OmegaConf.to_container(cfg.sets, resolve=True) if cfg.sets else {}
+    given = _listed(cfg.sets)
     if isinstance(given, dict):
         nodes = [(str(name), _problems_node(entry)[1]) for name, entry in given.items()]
     else:
-        nodes = [_problems_node(entry) for entry in given or []]
+        nodes = [_problems_node(entry) for entry in given]
     nodes = nodes or [(set_name(cfg.problems), cfg.problems)]
     _check_unique([folder_name(name) for name, _ in nodes], "+problems@sets.NAME=...")
     return {name: _loaded(name, node, cfg.reward.answer_format) for name, node in nodes}
@@ -235,23 +243,3 @@ def _check_unique(names: list[str], remedy: str) -> None:
         raise ConfigurationError(
             f"several are called {', '.join(repeated)}: give each a name of its own by {remedy}"
         )
-
-
-def evaluations_of(cfg: DictConfig) -> "list[Evaluation]":
-    """One evaluation per temperature and entropy, named after it and what truncates it.
-
-    Raises ConfigurationError where a value makes no sense.
-    """
-    from e3rl.callbacks.validation_plan import Evaluation
-
-    cut = {"top_p": cfg.top_p, "top_k": cfg.top_k}
-    suffix = f"_p{cfg.top_p:g}" * (cfg.top_p != 1) + f"_k{cfg.top_k}" * (cfg.top_k != 0)
-    try:
-        return [
-            Evaluation("greedy", 1, temperature=0)
-            if t == 0
-            else Evaluation(f"t{t:g}{suffix}", cfg.n, temperature=t, **cut)
-            for t in cfg.temperatures
-        ] + [Evaluation(f"h{h:g}{suffix}", cfg.n, entropy=h, **cut) for h in cfg.entropies]
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
