@@ -42,7 +42,8 @@ FLOORS = (
     | {"configuration", "configuration_check", "run_record", "plan", "progress", "running"}
     | {"cautions", "dataset_card", "evaluating", "evaluation_results"}
     | {"evaluation_settings", "evaluation_targets", "failed_jobs", "forecast"}
-    | {"memory", "recording", "sweep_jobs", "sweep_start"}
+    | {"memory", "policy_check", "recording", "sweep_jobs"}
+    | {"sweep_start"}
     | {"trial", "rule_choice", "flight_check", "export"},
 )
 FLOOR = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}

@@ -22,7 +22,7 @@ from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.evaluate import against, evaluate
-from e3rl.evaluation_targets import wanted_models, wanted_sets
+from e3rl.evaluation_targets import Model, wanted_models, wanted_sets
 from e3rl.ledger import read_rows
 from e3rl.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
@@ -266,6 +266,25 @@ def test_a_model_may_have_settings_of_its_own() -> None:
         (["models=[no/such/model]"], "no/such/model is no checkpoint, run folder, model folder"),
         (["models=[embedded]", "ckpt_path=x.ckpt"], "ckpt_path=x.ckpt beside models"),
         (["models={a: {render: plain}}"], "names no model"),
+        (
+            ["models={a: embedded, b: {path: embedded, rendr: plain}}"],
+            r"model b: policy\.rendr is no setting .*: did you mean policy\.render\?",
+        ),
+        (
+            ["models={a: embedded, b: {path: embedded, render: fancy}}"],
+            r"model b: policy\.render='fancy': input should be 'auto', 'chat' or 'plain'",
+        ),
+        (
+            ["models={a: embedded, b: {path: embedded, dtype: int8}}"],
+            r"model b: policy\.dtype='int8': choose one of \['bfloat16', 'float16', 'float32'\]",
+        ),
+        (["policy=pretrained"], r"policy\.path is missing: give policy\.path=MODEL"),
+        (["policy=pretrained", "policy.path=no/such/model"], "no/such/model is no checkpoint"),
+        # 256 positions, of which a prompt needs one
+        (["models=[embedded]", "max_new_tokens=256"], "no room .* 256 positions of embedded"),
+        (["ckpt_path=RUN", "max_new_tokens=300"], "no room .* 256 positions of embedded"),
+        (["models=[embedded,GONE]"], r"policy\.path=no/such/folder, .*correct it in the run's"),
+        (["ckpt_path=BARE"], "config.yaml has no policy"),
         (["models={a: {path: RUN, render: plain}}"], "leave out render"),
         (["models=[embedded]", "against=e3"], "against=e3 is no model; there are embedded"),
         (["sets=[no-such.jsonl]"], "problems: .*no-such.jsonl"),
@@ -283,13 +302,18 @@ def test_what_is_asked_for_is_checked_before_anything_is_sampled(
 ) -> None:
     fractions = tmp_path / "fractions.jsonl"
     fractions.write_text(json.dumps({"prompt": "1/2", "answer": r"\frac{1}{2}"}) + "\n")
-    places = {"RUN": str(run_folder), "FRACTIONS": str(fractions)}
+    gone, bare = (shutil.copytree(run_folder, tmp_path / name) for name in ("gone", "bare"))
+    node = {"policy": {"_target_": "e3rl.policy.Policy", "path": "no/such/folder"}}
+    (gone / "config.yaml").write_text(json.dumps(node))
+    (bare / "config.yaml").write_text("name: e3\n")
+    places = {"RUN": run_folder, "FRACTIONS": fractions, "GONE": gone, "BARE": bare}
     for name, path in places.items():
-        overrides = [each.replace(name, path) for each in overrides]
+        overrides = [each.replace(name, str(path)) for each in overrides]
     monkeypatch.setattr(
         "e3rl.evaluating.sample_unfinished", lambda *_, **__: pytest.fail("sampled")
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(Model, "policy", lambda _: pytest.fail("loaded"))
     with pytest.raises((ConfigurationError, FileNotFoundError), match=message):
         evaluate(composed(*overrides, f"out={tmp_path / 'out'}"))
 

@@ -123,6 +123,14 @@ def check(cfg: DictConfig, also: Mapping[str, type] | None = None) -> None:
         raise ConfigurationError(f"the configuration has {count}:\n{listed}")
 
 
+def node_mistakes(node: DictConfig, path: str) -> list[str]:
+    """The mistakes in a node that has a `_target_`, which is called `path`."""
+    plain, written = (OmegaConf.to_container(node, resolve=resolve) for resolve in (True, False))
+    settings = _Settings({path: plain}, {path: written}, {})
+    list(settings._node(plain, written, path))  # finds the unknown settings, as in `mistakes`
+    return list(settings._node(plain, written, path))
+
+
 class _Settings:
     """The mistakes in a configuration, node by node."""
 

@@ -31,6 +31,24 @@ class Model:
     source: DictConfig
     checkpoint: Path | None = None
 
+    def check(self, max_new_tokens: int) -> None:
+        """Raise ConfigurationError where the policy could not be made, as far as can be known
+        without its weights."""
+        from e3rl.policy_check import check_policy
+
+        path = OmegaConf.select(self.source, "policy.path")
+        if self.checkpoint is None:
+            absent = (
+                f"models: {path} is no checkpoint, run folder, model folder or hub name within "
+                "reach"
+            )
+        else:
+            absent = (
+                f"{self.checkpoint} belongs to policy.path={path}, which is no model folder or "
+                "hub name within reach; put it back there, or correct it in the run's config.yaml"
+            )
+        check_policy(self.source, f"model {self.label}", absent, max_new_tokens)
+
     @property
     def step(self) -> int:
         """Finished rollout steps of the checkpoint; 0 where its name tells none."""
@@ -57,11 +75,17 @@ class Model:
 def wanted_models(cfg: DictConfig) -> list[Model]:
     """The models of `models`, or the one of `ckpt_path` and `policy`.
 
-    Raises ConfigurationError for a model that is not there and for labels that are not unique;
-    FileNotFoundError or DamagedCheckpointError for a run without a sound checkpoint.
+    Raises ConfigurationError for a model that is not there or has no room for `max_new_tokens`,
+    for settings that no policy has, and for labels that are not unique; FileNotFoundError or
+    DamagedCheckpointError for a run without a sound checkpoint.
     """
-    if not cfg.models:
-        return [_single(cfg)]
+    models = _several(cfg) if cfg.models else [_single(cfg)]
+    for model in models:
+        model.check(cfg.max_new_tokens)
+    return models
+
+
+def _several(cfg: DictConfig) -> list[Model]:
     if cfg.ckpt_path:
         raise ConfigurationError(
             f"ckpt_path={cfg.ckpt_path} beside models: give the checkpoint as one of the models"
@@ -91,6 +115,10 @@ def _single(cfg: DictConfig) -> Model:
     from e3rl.policy import resolved_path
 
     if not cfg.ckpt_path:
+        if OmegaConf.is_missing(cfg.policy, "path"):
+            raise ConfigurationError(
+                "policy.path is missing: give policy.path=MODEL, or models=[MODEL, ...]"
+            )
         return Model(Path(resolved_path(cfg.policy.path)).name, cfg)
     model = of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
     assert model.checkpoint is not None
@@ -112,7 +140,6 @@ def _model(cfg: DictConfig, entry: Any) -> Model:
         return of_run(newest_sound(checkpoint_path(path)))
     source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy, resolve=True)})
     source.policy = OmegaConf.merge(source.policy, settings)
-    _check_model(path, bool(source.policy.get("trust_remote_code", False)))
     return Model(Path(path).name, source)
 
 
@@ -126,7 +153,8 @@ def is_run(path: Path) -> bool:
 def of_run(checkpoint: Path) -> Model:
     """The policy that a run's configuration describes, with a checkpoint's weights.
 
-    Raises FileNotFoundError where the configuration is not there.
+    Raises FileNotFoundError where the configuration is not there, ConfigurationError where it has
+    no policy.
     """
     saved = run_of(checkpoint) / "config.yaml"
     if not saved.is_file():
@@ -135,23 +163,11 @@ def of_run(checkpoint: Path) -> Model:
             "checkpoints in their run folder"
         )
     source = OmegaConf.load(saved)
-    assert isinstance(source, DictConfig)
-    return Model(str(source.get("name", run_of(checkpoint).name)), source, checkpoint)
-
-
-def _check_model(path: str, trust_remote_code: bool) -> None:
-    """Raise ConfigurationError where transformers finds no model configuration."""
-    from transformers import AutoConfig
-
-    from e3rl.policy import resolved_path
-
-    try:
-        AutoConfig.from_pretrained(resolved_path(path), trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    if not (isinstance(source, DictConfig) and OmegaConf.is_dict(source.get("policy"))):
         raise ConfigurationError(
-            f"models: {path} is no checkpoint, run folder, model folder or hub name within reach: "
-            f"{error}"
-        ) from error
+            f"{saved} has no policy: it is not a run's; keep checkpoints in their run folder"
+        )
+    return Model(str(source.get("name", run_of(checkpoint).name)), source, checkpoint)
 
 
 def _labels(models: list[Model]) -> list[str]:
