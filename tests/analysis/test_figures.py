@@ -11,6 +11,7 @@ from matplotlib.image import imread
 from e3rl.analysis import figures
 from e3rl.analysis.budget_panel import is_uneven, shown_epochs
 from e3rl.analysis.runs import Run, load_run
+from e3rl.analysis.validation_panels import evaluation_title
 
 DRAWERS: list[Callable[[dict[str, list[Run]]], Figure]] = [
     figures.entropy_figure,
@@ -148,6 +149,20 @@ def test_pass_at_k_has_a_panel_per_sampled_temperature(arms: dict[str, list[Run]
     assert set(shown) == {"before training", "GRPO", "GRPO + TS + AN", "E3"}
     assert shown["E3"][:, 0].tolist() == [1, 2, 4, 8, 16]
     assert (np.diff(shown["E3"][:, 1]) > 0).all()
+
+
+def test_legends_of_many_arms_stay_within_the_figure(arms: dict[str, list[Run]]) -> None:
+    many = {f"a_long_name_of_arm_{number}": arms["e3"] for number in range(8)}
+    for draw in (figures.pass_at_1_figure, figures.entropy_figure):
+        figure = draw(many)
+        (legend,) = figure.legends
+        assert len(legend.get_texts()) >= 8
+        assert legend.get_window_extent().width <= figure.bbox.width
+
+
+def test_control_at_an_arms_entropy_is_named_after_the_arm() -> None:
+    assert evaluation_title("matched ts_an") == "at the entropy of GRPO + TS + AN"
+    assert evaluation_title("matched") == "at the entropy-matched temperature"
 
 
 def test_pass_at_1_of_one_run_has_every_temperature_name(run: Run) -> None:

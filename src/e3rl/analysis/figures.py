@@ -22,7 +22,6 @@ from e3rl.analysis.style import MUTED, arm_label, styled
 Arms = Mapping[str, Sequence[Run]]
 
 NARROW, WIDE, PANEL_HEIGHT = 6.4, 9.2, 3.7  # inches
-LEGEND_COLUMNS_PER_INCH = 0.95
 SEED_BANDS = ", bands: smallest to largest seed"
 INTERVALS = ", intervals: problems resampled"
 
@@ -221,8 +220,13 @@ def shared_legend(figure: Figure, ax: Axes, arms: Arms, bands: str = SEED_BANDS)
         figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) > 1:
-        columns = min(len(labels), int(LEGEND_COLUMNS_PER_INCH * figure.get_figwidth()))
-        figure.legend(handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.4)
+        for columns in range(len(labels), 0, -1):  # as many as fit
+            legend = figure.legend(
+                handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.4
+            )
+            if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                break
+            legend.remove()
 
 
 def _only_run(arms: Arms) -> Run | None:

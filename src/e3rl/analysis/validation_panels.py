@@ -135,6 +135,8 @@ def evaluation_title(name: str) -> str:
         "live": "at each arm's training temperature",
         "matched": "at the entropy-matched temperature",
     }
+    if name.startswith("matched "):
+        return f"at the entropy of {arm_label(name.removeprefix('matched '))}"
     return titles.get(name, name)
 
 
