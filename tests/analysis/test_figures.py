@@ -1,9 +1,11 @@
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -158,6 +160,22 @@ def test_legends_of_many_arms_stay_within_the_figure(arms: dict[str, list[Run]])
         (legend,) = figure.legends
         assert len(legend.get_texts()) >= 8
         assert legend.get_window_extent().width <= figure.bbox.width
+
+
+def test_a_control_at_an_arms_entropy_stands_beside_the_arm(arms: dict[str, list[Run]]) -> None:
+    def renamed(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(name=table["name"].replace("matched", "matched e3"))
+
+    control = [
+        replace(run, evaluations=renamed(run.evaluations), problems=renamed(run.problems))
+        for run in arms["grpo"]
+    ]
+    figure = figures.pass_at_k_figure(arms | {"grpo": control})
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    panel = titles.index("at the entropy of E3")
+    assert set(lines(figure, panel)) - {"before training"} == {"GRPO", "E3"}
+    own = lines(figure, titles.index("at each arm's training temperature"))["E3"]
+    assert np.array_equal(lines(figure, panel)["E3"], own)
 
 
 def test_control_at_an_arms_entropy_is_named_after_the_arm() -> None:

@@ -27,6 +27,7 @@ from e3rl.analysis.style import (
 )
 
 Arms = Mapping[str, Sequence[Run]]
+MATCHED = "matched "  # what names of controls at an arm's entropy begin with
 NO_VALIDATION = "no validation recorded"
 
 
@@ -47,7 +48,10 @@ def pass_at_k_of_run(ax: Axes, run: Run) -> None:
 
 
 def pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
-    """Last validation of every arm at one temperature name; the untrained policy dashed."""
+    """Last validation of every arm at one temperature name; the untrained policy dashed.
+
+    Beside a control at an arm's entropy stands the arm at its own temperature.
+    """
     ax.set_title(evaluation_title(name))
     starts = [evaluation(runs, name, "first") for runs in arms.values()]
     # All arms start from one policy and are validated with one seed.
@@ -55,6 +59,8 @@ def pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
     if start is not None:
         draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
     lasts = {arm: evaluation(runs, name, "last") for arm, runs in arms.items()}
+    if (other := name.removeprefix(MATCHED)) != name and other in arms:
+        lasts[other] = evaluation(arms[other], "live", "last")
     for arm, last in lasts.items():
         if last is not None:
             draw_pass_at_k(ax, last, arm_colour(arm, list(arms)), arm_label(arm))
@@ -135,8 +141,8 @@ def evaluation_title(name: str) -> str:
         "live": "at each arm's training temperature",
         "matched": "at the entropy-matched temperature",
     }
-    if name.startswith("matched "):
-        return f"at the entropy of {arm_label(name.removeprefix('matched '))}"
+    if name.startswith(MATCHED):
+        return f"at the entropy of {arm_label(name.removeprefix(MATCHED))}"
     return titles.get(name, name)
 
 
