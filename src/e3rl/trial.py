@@ -58,10 +58,14 @@ class Trial(PolicyHolder):
         self.batches.append(batch.to("cpu"))
 
     def update_s(self) -> float:
-        """Seconds of an update per sampled token; the first pass, which warms up, left out."""
+        """Seconds of an update per sampled token; the first pass, which warms up, left out.
+
+        Where activations are recomputed, the backward pass takes one more forward pass.
+        """
+        forwards = UPDATE_FORWARDS + bool(self.policy.model.is_gradient_checkpointing)
         passes = self.passes[1:] or self.passes
         seconds = sum(seconds for _, seconds in passes)
-        return UPDATE_FORWARDS * seconds / sum(tokens for tokens, _ in passes)
+        return forwards * seconds / sum(tokens for tokens, _ in passes)
 
     def mismatch(self) -> Mismatch:
         gaps = torch.cat(self.gaps)
