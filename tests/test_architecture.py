@@ -29,6 +29,7 @@ FLOORS = (
         "checkpoint_files",
         "evaluation_log",
         "durable",
+        "closing",
         "statistics",
     },
     {"functional", "advantages", "reduce"},

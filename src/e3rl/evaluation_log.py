@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from e3rl.ledger import Closed, Ledger, read_rows
+from e3rl.closing import Closing
+from e3rl.ledger import Ledger, read_rows
 
 PROBLEMS, COMPLETIONS = "problems.jsonl", "completions.jsonl"
 Row = dict[str, Any]
@@ -21,7 +22,7 @@ class OtherSettingsError(ValueError):
     """A folder whose completions were sampled in another way than is asked for now."""
 
 
-class EvaluationLog(Closed):
+class EvaluationLog(Closing):
     """The finished problems of an evaluation; opening an existing folder goes on with it.
 
     `settings` are all that decides what is sampled and how it is judged, in values that JSON has.

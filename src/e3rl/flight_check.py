@@ -72,13 +72,7 @@ def look(cfg: DictConfig) -> Seen:
     steps = derive_plan(cfg, counts, shape).total_steps
     needed, inert = memory(cfg, shape), cautions(cfg)
     problems, temperature = drawn(data, cfg), first_temperature(cfg, steps)
-    engine, pool = build(cfg, "engine"), build(cfg, "reward")
-    try:
-        sample = sample_rollouts(cfg, policy, problems, temperature, engine, pool)
-        answers = checks.check_answers(answer_test(pool, problems), len(problems))
-    finally:
-        engine.close()
-        pool.close()
+    sample, answers = sampled(cfg, policy, problems, temperature)
     dead = dead_groups(believed(sample.right, sample.rollouts), cfg.rollouts_per_prompt)
     worths, rule = compared(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
@@ -98,6 +92,19 @@ def look(cfg: DictConfig) -> Seen:
         *checks.as_findings(inert),
     ]
     return Seen(sample, dead, worths, forecast, findings)
+
+
+def sampled(
+    cfg: DictConfig, policy: Policy, problems: list[Problem], temperature: float
+) -> tuple[Sample, Finding]:
+    """A few rollouts, and whether the gold answers score; engine and workers are closed again."""
+    engine, pool = build(cfg, "engine"), build(cfg, "reward")
+    try:
+        sample = sample_rollouts(cfg, policy, problems, temperature, engine, pool)
+        return sample, checks.check_answers(answer_test(pool, problems), len(problems))
+    finally:
+        engine.close()
+        pool.close()
 
 
 def drawn(data: PromptDataModule, cfg: DictConfig) -> list[Problem]:

@@ -10,31 +10,14 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from e3rl.closing import Closing
 
 FIRST_COLUMNS = ("kind", "rollout_step", "epoch")
 
 
-class Closed:
-    """Closed where its `with` ends."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Ledger(Closed):
+class Ledger(Closing):
     """JSON lines of one run; opening an existing file goes on after its last whole row."""
 
     def __init__(self, path: str | Path) -> None:

@@ -121,12 +121,7 @@ class VLLMEngine:
             self._count()
             return
         started = time.monotonic()
-        blueprint = policy.model.config.to_json_string(), dtype_name(policy.model), policy.device
-        if blueprint != self._blueprint:  # another model than the engine was built for
-            self.close()
-            self._shapes, self._blueprint = expected_shapes(policy.model), blueprint
-        check_shapes(policy.model, self._shapes)
-        check_finite(policy.model, version)
+        self._check(policy, version)
         if self._llm is None:
             self._start(policy)
             started += self._metrics["engine/start_s"]
@@ -139,6 +134,15 @@ class VLLMEngine:
             torch.cuda.synchronize(policy.device)
         self._policy = policy
         self._count()
+
+    def _check(self, policy: Policy, version: int) -> None:
+        """Raise where weights cannot be sent; an engine for another model is closed."""
+        blueprint = policy.model.config.to_json_string(), dtype_name(policy.model), policy.device
+        if blueprint != self._blueprint:
+            self.close()
+            self._shapes, self._blueprint = expected_shapes(policy.model), blueprint
+        check_shapes(policy.model, self._shapes)
+        check_finite(policy.model, version)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         """Yield each rollout when it is finished, while vLLM goes on with the others.

@@ -4,10 +4,10 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from tqdm import tqdm
 
+from e3rl.closing import Closing
 from e3rl.rewards.answer import AnswerFormat, normal_form, read_answer
 from e3rl.rewards.known_answers import KNOWN_COMPARISONS, KNOWN_COMPLETIONS
 from e3rl.rewards.verifier import (
@@ -27,7 +27,7 @@ SELF_TEST_TRIES = 5
 STATUSES: tuple[Status, ...] = ("correct", "wrong", "unparsed", "timeout", "error")
 
 
-class RewardPool:
+class RewardPool(Closing):
     """Judges completions of one problem set: `submit` from any thread, `collect` in order.
 
     The format is checked, integers are compared and restated questions rejected in this process;
@@ -149,17 +149,6 @@ class RewardPool:
     def close(self) -> None:
         """Kill the workers. May be called twice."""
         self._workers.close()
-
-    def __enter__(self) -> "RewardPool":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @staticmethod
     def _judge(answer: str | None, gold: str, prompt: str) -> Verdict | None:
