@@ -36,7 +36,7 @@ test: setup ## all tests but the slow ones, short training runs included (some s
 check: lint fast ## linters, types and the fast tests: run this before a commit
 
 fast: setup ## the fast tests alone: no slow ones, no training runs, no vLLM (a minute or two)
-	$(RUN) $(PYTEST) -m "not slow" --ignore=tests/training --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
+	$(RUN) $(PYTEST) -m "not slow" --ignore=tests/end_to_end --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
 
 slow: setup ## the slow tests: whole runs and studies
 	$(RUN) $(PYTEST) -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ] # 5: nothing is marked slow

@@ -11,7 +11,7 @@ import pytest
 from torch import distributed
 
 from e3rl.batch import RolloutBatch
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from finished_batches import finished_batch
 
 MakeBatch = Callable[..., RolloutBatch]

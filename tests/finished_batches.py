@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from e3rl.batch import Rollout, RolloutBatch, Score
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
 CHARACTERS = 20  # ids 3..22 of the embedded vocabulary are digits and signs

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from e3rl.batch import WRITERS, Rollout, RolloutBatch, Score
-from e3rl.entropy_probe import EntropyProbe as Probe
+from e3rl.batch import EntropyProbe as Probe
 
 RIGHT, WRONG = Score(1.0, 0.75, "12"), Score(0.0, -0.25)
 

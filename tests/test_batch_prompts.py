@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from e3rl.batch import RolloutBatch
-from e3rl.batch_prompts import hold_prompts, join_columns, prompt_columns
+from e3rl.batch import RolloutBatch, hold_prompts, join_columns, prompt_columns
 
 
 def batch_of(*names: str, levels: bool = True) -> RolloutBatch:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 from e3rl.data.card import answer_kind
 from e3rl.dataset_card import dataset_card
 

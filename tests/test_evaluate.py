@@ -13,12 +13,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from e3rl import evaluating
-from e3rl.checkpoint_files import checksum_file
-from e3rl.checkpoint_io import AtomicCheckpointIO
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+from e3rl.checkpoints.atomic import AtomicCheckpointIO
+from e3rl.checkpoints.files import checksum_file
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 from e3rl.evaluate import evaluate, main
-from e3rl.policy import Policy, embedded_folder
+from e3rl.evaluation import sampling as evaluating
+from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
 SMALL = ("n=2", "ks=[1,2]", "max_new_tokens=20", "prompts_per_batch=4", "engine=transformers")
@@ -54,7 +54,7 @@ def run_folder(tmp_path: Path, policy: Policy) -> Path:
         state = {f"policy.{name}": value for name, value in each.state_dict().items()}
         path = folder / "checkpoints" / f"step-{step:06d}.ckpt"
         AtomicCheckpointIO().save_checkpoint({"state_dict": state}, path)
-    node = {"policy": {"_target_": "e3rl.policy.Policy", "path": "embedded"}}
+    node = {"policy": {"_target_": "e3rl.policy.policy.Policy", "path": "embedded"}}
     (folder / "config.yaml").write_text(json.dumps(node))
     return folder
 

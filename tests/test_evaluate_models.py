@@ -17,14 +17,14 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from e3rl.checkpoint_io import AtomicCheckpointIO
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+from e3rl.checkpoints.atomic import AtomicCheckpointIO
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.evaluate import against, evaluate
-from e3rl.evaluation_targets import Model, wanted_models, wanted_sets
-from e3rl.ledger import read_rows
-from e3rl.policy import Policy, embedded_folder
+from e3rl.evaluation.targets import Model, wanted_models, wanted_sets
+from e3rl.ledger.ledger import read_rows
+from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
 E3_TEST = Path(__file__).parents[2] / "shared" / "data" / "e3_test_sample.jsonl"  # not in git
@@ -65,7 +65,7 @@ def run_folder(tmp_path: Path) -> Path:
     state = {f"policy.{name}": value for name, value in other.state_dict().items()}
     checkpoint = folder / "checkpoints" / "step-000008.ckpt"
     AtomicCheckpointIO().save_checkpoint({"state_dict": state}, checkpoint)
-    node = {"policy": {"_target_": "e3rl.policy.Policy", "path": "embedded"}}
+    node = {"policy": {"_target_": "e3rl.policy.policy.Policy", "path": "embedded"}}
     (folder / "config.yaml").write_text(json.dumps({"name": "e3", "seed": 1, **node}))
     return folder
 
@@ -303,14 +303,14 @@ def test_what_is_asked_for_is_checked_before_anything_is_sampled(
     fractions = tmp_path / "fractions.jsonl"
     fractions.write_text(json.dumps({"prompt": "1/2", "answer": r"\frac{1}{2}"}) + "\n")
     gone, bare = (shutil.copytree(run_folder, tmp_path / name) for name in ("gone", "bare"))
-    node = {"policy": {"_target_": "e3rl.policy.Policy", "path": "no/such/folder"}}
+    node = {"policy": {"_target_": "e3rl.policy.policy.Policy", "path": "no/such/folder"}}
     (gone / "config.yaml").write_text(json.dumps(node))
     (bare / "config.yaml").write_text("name: e3\n")
     places = {"RUN": run_folder, "FRACTIONS": fractions, "GONE": gone, "BARE": bare}
     for name, path in places.items():
         overrides = [each.replace(name, str(path)) for each in overrides]
     monkeypatch.setattr(
-        "e3rl.evaluating.sample_unfinished", lambda *_, **__: pytest.fail("sampled")
+        "e3rl.evaluation.sampling.sample_unfinished", lambda *_, **__: pytest.fail("sampled")
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(Model, "policy", lambda _: pytest.fail("loaded"))

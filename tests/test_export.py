@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from e3rl.adapters import LoRA, merged_state
-from e3rl.checkpoint_files import damage
-from e3rl.checkpoint_io import AtomicCheckpointIO
+from e3rl.checkpoints.atomic import AtomicCheckpointIO
+from e3rl.checkpoints.files import damage
+from e3rl.checkpoints.sharded import save_shards, take_apart
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.export import export, main
-from e3rl.policy import Policy
-from e3rl.sharded_checkpoints import save_shards, take_apart
+from e3rl.policy.adapters import LoRA, merged_state
+from e3rl.policy.policy import Policy
 
-CONFIG = "policy:\n  _target_: e3rl.policy.Policy\n  path: embedded\n"
+CONFIG = "policy:\n  _target_: e3rl.policy.policy.Policy\n  path: embedded\n"
 PROMPT = "12+34=?"
 KINDS = ("file", "shards")
 
@@ -112,7 +112,7 @@ def test_adapters_on_fresh_weights_find_the_base_that_the_runs_seed_made(tmp_pat
     tuned = Policy("random", lora=LoRA(r=2))
     folder = tmp_path / "run"
     save(tuned, "file", folder / "checkpoints" / "step-000002.ckpt")
-    lora = "  lora: {_target_: e3rl.adapters.LoRA, r: 2}\n"
+    lora = "  lora: {_target_: e3rl.policy.adapters.LoRA, r: 2}\n"
     (folder / "config.yaml").write_text(f"seed: 5\n{CONFIG.replace('embedded', 'random')}{lora}")
     before = torch.get_rng_state()
     export(folder, tmp_path / "out")

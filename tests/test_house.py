@@ -109,7 +109,7 @@ def test_hooks_fetch_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["analysis", "budgets", "ledger", "rewards", "simulator", "statistics"]
+    "unit", ["analysis", "budgets", "ledger/ledger", "rewards", "simulator", "statistics"]
 )
 def test_light_units_load_without_torch(unit: str) -> None:
     source = ROOT / "src" / "e3rl"

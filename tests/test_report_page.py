@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from e3rl.ledger import Ledger, read_rows
+from e3rl.ledger.ledger import Ledger, read_rows
 from e3rl.report import main
 
 ROOT = Path(__file__).parents[1]

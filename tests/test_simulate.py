@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
-from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.simulate import simulate
 
 SMALL = ("table.prompts=96", "prompts_per_step=24", "epochs=3")

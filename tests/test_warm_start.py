@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from e3rl.data.arithmetic import FAMILIES, LEVELS, N_BUCKETS, SPLIT_BUCKETS, draw
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 from e3rl.warm_start import (
     BOX_CLOSE,

@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from e3rl.batch import RolloutBatch
+from e3rl.distributed import whole
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.policy_loss import PolicyLoss
-from e3rl.module import GRPOModule
-from e3rl.policy import Policy
-from e3rl.probe import Probe
-from e3rl.reduce import whole
-from e3rl.update import UpdateSettings
+from e3rl.policy.policy import Policy
+from e3rl.training.entropy_meter import Probe
+from e3rl.training.module import GRPOModule
+from e3rl.training.update import UpdateSettings
 
 Named = dict[str, Tensor]
 SGD = partial(torch.optim.SGD, lr=1e-3)

@@ -28,14 +28,14 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from e3rl import running
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks import rollout
-from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.ledger import read_rows
-from e3rl.module import GRPOModule
+from e3rl.ledger.ledger import read_rows
+from e3rl.runs import run as running
+from e3rl.training.module import GRPOModule
 
 WARM_UP = 2
 ENGINE_CPU, TRAINER_CPU = 1, 0

@@ -40,7 +40,7 @@ from transformers.utils.logging import disable_progress_bar
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.policy import Policy, embedded_folder
+from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 from e3rl.seeds import derive_seed
 

@@ -12,14 +12,14 @@ speaks about `tokens[:, t]`.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from e3rl.entropy_probe import EntropyProbe
+from e3rl.checkpoints.state import require_keys
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,23 @@ TemperatureOf = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
 TokenFactorsOf = Callable[[int], Sequence[float]]
 # (top_p, top_k) of rollouts, given prompts and samples; in validation alone.
 TruncationOf = Callable[[Sequence[int], Sequence[int]], Sequence[tuple[float, int]]]
+
+
+@dataclass(frozen=True)
+class EntropyProbe:
+    """Exact entropies of the sampling policy on a uniform sample of this step's rollouts.
+
+    Sums over tokens and a token count, so that ranks and micro-batches add up exactly. All in
+    nats, at the states that the sampler visited.
+    """
+
+    tokens: int
+    entropy_sum: float  # at the sampling temperature
+    entropy_t1_sum: float  # at temperature 1
+    varentropy_sum: float  # Var[log p] at the sampling temperature = dH / d ln tau
+    sampled_t1_sum: float  # importance-weighted sampled estimate at temperature 1
+    factors: tuple[float, ...] = ()  # temperature multipliers of the curve below
+    curve_sums: tuple[float, ...] = ()  # entropy sums at factor * sampling temperature
 
 
 @dataclass
@@ -256,7 +273,59 @@ WRITERS = {
     "advantages": "advantage",
     **dict.fromkeys(("entropy", "grad_norms"), "module"),
 }
+# What the loader writes about each prompt; levels and priors may be missing altogether.
+PROMPT_COLUMNS = (
+    "prompt_ids",
+    "prompts",
+    "answers",
+    "sources",
+    "prompt_tokens",
+    "levels",
+    "priors",
+)
+Columns = Mapping[str, list[Any]]
+# Done with once a batch is sampled, or of the process that holds it.
+LEFT_OUT = {
+    *("plan", "base_temperature", "temperature_of", "token_factors_of", "truncation_of", "scorer"),
+    *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
+}
 PADS = {"completion_mask": 0, "sampler_logprobs": 0}
+
+
+def prompt_columns(batch: RolloutBatch) -> Columns:
+    """The loader's fields by name, each with one entry per prompt."""
+    return {name: list(getattr(batch, name)) for name in PROMPT_COLUMNS}
+
+
+def join_columns(shards: Sequence[Columns]) -> Columns:
+    """The prompts of all ranks, in rank order."""
+    return {name: [x for shard in shards for x in shard[name]] for name in PROMPT_COLUMNS}
+
+
+def hold_prompts(batch: RolloutBatch, columns: Columns, rows: Sequence[int]) -> None:
+    """Make these rows of the columns the batch's prompts, in place, for others hold the batch.
+
+    Raises RuntimeError where rollouts or a decision refer to the prompts that it has.
+    """
+    decided = [name for name in ("plan", "ranks", "group") if getattr(batch, name) is not None]
+    if decided:
+        raise RuntimeError(f"batch.{decided[0]} refers to the prompts that are to be replaced")
+    for name, column in columns.items():
+        setattr(batch, name, [column[row] for row in rows] if column else [])
+
+
+def batch_state(batch: RolloutBatch) -> dict[str, Any]:
+    """The batch's fields by name: builtins and CPU tensors."""
+    kept = [item.name for item in fields(batch) if item.name not in LEFT_OUT]
+    values = {name: getattr(batch, name) for name in kept}
+    return {k: v.cpu() if hasattr(v, "cpu") else v for k, v in values.items()}
+
+
+def batch_from_state(state: Mapping[str, Any]) -> RolloutBatch:
+    """The batch that `batch_state` described; raises ValueError for other keys."""
+    kept = [item.name for item in fields(RolloutBatch) if item.name not in LEFT_OUT]
+    require_keys("RolloutBatch", state, kept)
+    return RolloutBatch(**state)
 
 
 def _stack(rollouts: Sequence[Rollout], pad: int) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from e3rl.analysis.tables import as_markdown, without_empty_columns
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+from e3rl.analysis.tables.cells import as_markdown, without_empty_columns
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.card import Lengths, overlap_rows, set_row
 from e3rl.data.problems import ProblemSet
@@ -35,7 +35,7 @@ def dataset_card(cfg: DictConfig) -> str:
 
     Raises ConfigurationError where no set is given or one cannot be loaded.
     """
-    from e3rl.running import build
+    from e3rl.config.build import build
 
     if not cfg.sets:
         raise ConfigurationError(

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.checkpoint_files import DamagedCheckpointError
-from e3rl.configuration import ConfigurationError, conf_dir, register_resolvers
+from e3rl.checkpoints.files import DamagedCheckpointError
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from e3rl.callbacks.validation_plan import Evaluation
     from e3rl.data.problems import ProblemSet
-    from e3rl.evaluation_results import Finished
-    from e3rl.evaluation_targets import Model
+    from e3rl.evaluation.results import Finished
+    from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
 IRRELEVANT = {"workers", "memory_limit_mb"}  # settings of a reward that change no verdict
@@ -35,7 +35,7 @@ register_resolvers()
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="evaluate")
 def main(cfg: DictConfig) -> float:
     """Evaluate; returns pass@1 of the first model, set and temperature."""
-    from e3rl.running import quiet
+    from e3rl.config.build import quiet
 
     quiet()
     try:
@@ -49,10 +49,10 @@ def evaluate(cfg: DictConfig) -> float:
     """Sample what is not finished, model by model, then write and print."""
     from lightning import seed_everything
 
-    from e3rl.evaluation_results import Wanted, write_results
-    from e3rl.evaluation_settings import check_numbers, evaluations_of, table_ks
-    from e3rl.evaluation_targets import wanted_models, wanted_sets
-    from e3rl.running import build
+    from e3rl.config.build import build
+    from e3rl.evaluation.results import Wanted, write_results
+    from e3rl.evaluation.settings import check_numbers, evaluations_of, table_ks
+    from e3rl.evaluation.targets import wanted_models, wanted_sets
 
     check_numbers(cfg)
     evaluations, models, sets = evaluations_of(cfg), wanted_models(cfg), wanted_sets(cfg)
@@ -79,11 +79,11 @@ def evaluate_model(
     pool: "RewardPool",
 ) -> "list[Finished]":
     """One model on every set, with an engine of its own that is closed before the next model's."""
-    from e3rl.evaluating import sample_unfinished, sampling_settings
-    from e3rl.evaluation_log import EvaluationLog, OtherSettingsError
-    from e3rl.evaluation_results import Finished
-    from e3rl.evaluation_targets import folder_name
-    from e3rl.running import build
+    from e3rl.config.build import build
+    from e3rl.evaluation.log import EvaluationLog, OtherSettingsError
+    from e3rl.evaluation.results import Finished
+    from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
+    from e3rl.evaluation.targets import folder_name
 
     policy, engine = model.policy(), build(cfg, "engine")
     found = []

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from e3rl.checkpoint_files import DamagedCheckpointError, checkpoints, damage, newest_sound
-from e3rl.configuration import ConfigurationError, run_of
-from e3rl.evaluation_targets import of_run
+from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, damage, newest_sound
+from e3rl.config.composition import ConfigurationError, run_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -47,7 +46,8 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
     checkpoint = wanted(path)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
-    from e3rl.policy import DTYPES as dtype_of
+    from e3rl.evaluation.targets import of_run
+    from e3rl.policy.policy import DTYPES as dtype_of
 
     out = out.resolve()  # "." has no name to make a draft's from
     draft = out.with_name(f".{out.name}.tmp")

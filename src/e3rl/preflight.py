@@ -13,7 +13,12 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from e3rl.configuration import ConfigurationError, accept_new_keys, conf_dir, register_resolvers
+from e3rl.config.composition import (
+    ConfigurationError,
+    accept_new_keys,
+    conf_dir,
+    register_resolvers,
+)
 
 register_resolvers()
 
@@ -25,7 +30,7 @@ class NoGo(SystemExit):
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="preflight")
 def main(cfg: DictConfig) -> None:
     """Look and tell."""
-    from e3rl.running import quiet
+    from e3rl.config.build import quiet
 
     quiet()
     try:
@@ -45,8 +50,8 @@ def preflight(cfg: DictConfig) -> bool:
     from torch import OutOfMemoryError
 
     from e3rl.engines.canary import EngineMismatchError
-    from e3rl.flight_check import look
     from e3rl.readiness.finding import Finding, is_go
+    from e3rl.readiness.preflight import look
     from e3rl.readiness.report import as_values, render, verdict
 
     try:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from e3rl.analysis.comparison import Row, compare_arms
-from e3rl.analysis.comparison_table import comparison_text
-from e3rl.analysis.costs import AXES, AXIS_UNITS, spent_in_all
-from e3rl.analysis.page import report_page
-from e3rl.analysis.runs import Run, by_arm
-from e3rl.analysis.sources import read_runs
-from e3rl.analysis.tidy import tidy_table
+from e3rl.analysis.measures.comparison import Row, compare_arms
+from e3rl.analysis.measures.costs import AXES, AXIS_UNITS, spent_in_all
+from e3rl.analysis.page.page import report_page
+from e3rl.analysis.sources.runs import Run, by_arm
+from e3rl.analysis.sources.source import read_runs
+from e3rl.analysis.tables.comparison_table import comparison_text
+from e3rl.analysis.tables.tidy import tidy_table
 
 USUAL_CONTROL = "grpo"
 SHORT = 0.8  # a run that spent less than this share of the longest is mentioned

@@ -18,10 +18,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from e3rl.analysis.tables import as_markdown, as_text
-from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.analysis.tables.cells import as_markdown, as_text
+from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.simulator.figures import by_pass_rate, figures, histogram
 from e3rl.simulator.replay import Course, replay
+from e3rl.simulator.rules import chosen_rules
 from e3rl.simulator.screening import WORDS, as_cells, cells, ordered
 from e3rl.simulator.table import PassRateTable, generated_table, recorded_table, recorded_tables
 
@@ -106,14 +107,6 @@ def build_tables(cfg: DictConfig) -> dict[str, PassRateTable]:
         raise FileNotFoundError("by_arm=true compares recorded arms: give runs=[FOLDER,...]")
     settings = dict(cfg.table) | {"shape": tuple(cfg.table.shape)}
     return {"": generated_table(**settings, learning=cfg.learning, seed=cfg.seed)}
-
-
-def chosen_rules(cfg: DictConfig) -> dict[str, DictConfig]:
-    """The rules to try by name; ValueError for a name that is not among them."""
-    unknown = [name for name in cfg.rules if name not in cfg.budgets]
-    if unknown:
-        raise ValueError(f"rules={unknown}: use some of {', '.join(cfg.budgets)}")
-    return {name: cfg.budgets[name] for name in cfg.rules or cfg.budgets}
 
 
 def write_cells(grid: Sequence[dict[str, Any]], out: Path) -> str:

@@ -27,18 +27,25 @@ import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 
-from e3rl.analysis import figures, study_figures
-from e3rl.analysis.comparison import compare_arms
-from e3rl.analysis.comparison_table import WORDS, comparison_cells
-from e3rl.analysis.metric_rows import metric_cells, metric_rows
-from e3rl.analysis.power_table import power_table
-from e3rl.analysis.reaching import costs_to_reach
-from e3rl.analysis.resource_rows import resource_rows
-from e3rl.analysis.runs import Run, by_arm, load_runs
-from e3rl.analysis.step_response import response_rows
-from e3rl.analysis.study_cells import frame_cells, reaching_cells, resource_cells, response_cells
-from e3rl.analysis.tables import Cells, as_markdown
-from e3rl.run_record import write_whole
+from e3rl.analysis.figures import run_figures as figures
+from e3rl.analysis.figures import study_figures
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.metric_rows import metric_rows
+from e3rl.analysis.measures.power_table import power_table
+from e3rl.analysis.measures.reaching import costs_to_reach
+from e3rl.analysis.measures.resource_rows import resource_rows
+from e3rl.analysis.measures.step_response import response_rows
+from e3rl.analysis.sources.runs import Run, by_arm, load_runs
+from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
+from e3rl.analysis.tables.metric_cells import metric_cells
+from e3rl.analysis.tables.study_cells import (
+    frame_cells,
+    reaching_cells,
+    resource_cells,
+    response_cells,
+)
+from e3rl.checkpoints.durable import write_whole
 
 Arms = Mapping[str, Sequence[Run]]
 Made = tuple[pd.DataFrame, Cells]

@@ -10,7 +10,7 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from e3rl.configuration import accept_new_keys, conf_dir, register_resolvers
+from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
 
 register_resolvers()
 
@@ -19,13 +19,13 @@ register_resolvers()
 def main(cfg: DictConfig) -> float | None:
     """Run one job, unless its sweep finished it before; returns the final pass@1 at temperature 1,
     for sweepers."""
-    from e3rl.configuration_check import check
-    from e3rl.running import execute, report
-    from e3rl.sweep_jobs import finished_job
+    from e3rl.config.check import check
+    from e3rl.runs.resume import finished_job
+    from e3rl.runs.run import execute, report
 
     check(cfg)
     if cfg.plan.only:
-        from e3rl.forecast import show_plan
+        from e3rl.planning.forecast import show_plan
 
         show_plan(cfg)
         return None

@@ -169,7 +169,7 @@ def train(steps: int, batch_size: int, peak: float, seed: int, out: Path) -> Non
 
 
 def main() -> None:
-    from e3rl.policy import embedded_folder
+    from e3rl.policy.policy import embedded_folder
 
     parser = argparse.ArgumentParser(description="Make the embedded warm-started policy.")
     parser.add_argument("--steps", type=int, default=4500)

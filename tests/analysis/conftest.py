@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from recorded_runs import write_run, write_study
 
-from e3rl.analysis.runs import Run, by_arm, load_run, load_runs
+from e3rl.analysis.sources.runs import Run, by_arm, load_run, load_runs
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from e3rl.ledger import Ledger
+from e3rl.ledger.ledger import Ledger
 from e3rl.seeds import derive_seed
 
 BOUNDS = ((8, 8), (6, 10), (4, 12))

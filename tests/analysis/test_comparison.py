@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.comparison import (
+from e3rl.analysis.measures.comparison import (
     BETTER,
     NEITHER,
     WORSE,
@@ -12,10 +12,14 @@ from e3rl.analysis.comparison import (
     compare_arms,
     verdict,
 )
-from e3rl.analysis.comparison_table import comparison_cells, comparison_markdown, comparison_text
-from e3rl.analysis.costs import common_budget
-from e3rl.analysis.runs import Run
-from e3rl.analysis.scores import Scores
+from e3rl.analysis.measures.costs import common_budget
+from e3rl.analysis.measures.scores import Scores
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.comparison_table import (
+    comparison_cells,
+    comparison_markdown,
+    comparison_text,
+)
 from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap, paired_difference
 from e3rl.statistics.improvement import probability_of_improvement
 from e3rl.statistics.iqm import interquartile_mean

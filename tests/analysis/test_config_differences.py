@@ -1,8 +1,8 @@
 from dataclasses import replace
 from typing import Any
 
-from e3rl.analysis.config_differences import config_differences
-from e3rl.analysis.runs import Run
+from e3rl.analysis.sources.config_differences import config_differences
+from e3rl.analysis.sources.runs import Run
 
 
 def arm(run: Run, *configs: dict[str, Any]) -> list[Run]:

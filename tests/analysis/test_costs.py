@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.costs import AXES, common_budget, spent_before, spent_in_all
-from e3rl.analysis.runs import Run
+from e3rl.analysis.measures.costs import AXES, common_budget, spent_before, spent_in_all
+from e3rl.analysis.sources.runs import Run
 
 
 @pytest.fixture

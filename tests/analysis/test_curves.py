@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.analysis.curves import annealing_start, fitting_window, seed_band, smooth
+from e3rl.analysis.measures.curves import annealing_start, fitting_window, seed_band, smooth
 
 
 def train(values: list[float | None], column: str = "x") -> pd.DataFrame:

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.difficulty import budget_by_difficulty
-from e3rl.analysis.runs import PROMPT_COLUMNS, Run
+from e3rl.analysis.measures.difficulty import budget_by_difficulty
+from e3rl.analysis.sources.runs import PROMPT_COLUMNS, Run
 
 
 def with_prompts(run: Run, rows: list[tuple[int, str, int, int, float]]) -> Run:

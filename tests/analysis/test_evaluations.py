@@ -2,14 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.evaluations import (
+from e3rl.analysis.measures.evaluations import (
     Evaluation,
     difference,
     evaluation,
     evaluation_names,
     validation_steps,
 )
-from e3rl.analysis.runs import Run
+from e3rl.analysis.sources.runs import Run
 
 
 def counts(n: list[int], correct: list[int], ids: str = "abcdefgh") -> pd.DataFrame:

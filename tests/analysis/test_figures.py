@@ -10,10 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from e3rl.analysis import figures
-from e3rl.analysis.budget_panel import is_uneven, shown_epochs
-from e3rl.analysis.runs import Run, load_run
-from e3rl.analysis.validation_panels import evaluation_title
+from e3rl.analysis.figures import run_figures as figures
+from e3rl.analysis.figures.budget_panel import is_uneven, shown_epochs
+from e3rl.analysis.figures.validation_panels import evaluation_title
+from e3rl.analysis.sources.runs import Run, load_run
 
 DRAWERS: list[Callable[[dict[str, list[Run]]], Figure]] = [
     figures.entropy_figure,

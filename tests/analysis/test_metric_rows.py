@@ -5,8 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from e3rl.analysis.metric_rows import metric_cells, metric_rows
-from e3rl.analysis.runs import Run
+from e3rl.analysis.measures.metric_rows import metric_rows
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.metric_cells import metric_cells
 
 
 def run_of(arm: str, seed: int, values: list[float]) -> Run:

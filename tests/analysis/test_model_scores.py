@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from e3rl.analysis.model_comparison import compare_models
-from e3rl.analysis.model_figures import pass_at_k_of_models
-from e3rl.analysis.model_scores import ALL_SETS, AVERAGE, Sampled, model_rows
-from e3rl.analysis.model_table import WORDS, comparison_cells, model_cells
-from e3rl.analysis.tables import Cells, as_latex, as_markdown
+from e3rl.analysis.figures.model_figures import pass_at_k_of_models
+from e3rl.analysis.measures.model_comparison import compare_models
+from e3rl.analysis.measures.model_scores import ALL_SETS, AVERAGE, Sampled, model_rows
+from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown
+from e3rl.analysis.tables.model_table import WORDS, comparison_cells, model_cells
 from e3rl.statistics.bootstrap import cluster_bootstrap, mean_of_sets, paired_difference
 
 Ballot = Sequence[int | None]  # classes by sample, 0 the right one

@@ -11,13 +11,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from browser import Elements, addresses, browse
-from e3rl.analysis.comparison import compare_arms
-from e3rl.analysis.costs import AXES
-from e3rl.analysis.curves import seed_band
-from e3rl.analysis.page import report_page
-from e3rl.analysis.page_figures import page_figures
-from e3rl.analysis.runs import Run
-from e3rl.analysis.style import arm_colour
+from e3rl.analysis.figures.style import arm_colour
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.costs import AXES
+from e3rl.analysis.measures.curves import seed_band
+from e3rl.analysis.page.page import report_page
+from e3rl.analysis.page.page_figures import page_figures
+from e3rl.analysis.sources.runs import Run
 
 Arms = dict[str, list[Run]]
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from e3rl.analysis.power_table import power_table
-from e3rl.analysis.runs import Run
-from e3rl.analysis.scores import scores_at
+from e3rl.analysis.measures.power_table import power_table
+from e3rl.analysis.measures.scores import scores_at
+from e3rl.analysis.sources.runs import Run
 from e3rl.statistics.power import detectable_difference, seeds_needed, variance_components
 
 Arms = dict[str, list[Run]]

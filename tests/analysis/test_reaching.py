@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.reaching import Course, costs_to_reach, first_reached, replicates
-from e3rl.analysis.runs import Run
-from e3rl.analysis.study_cells import reaching_cells
+from e3rl.analysis.measures.reaching import Course, costs_to_reach, first_reached, replicates
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.study_cells import reaching_cells
 
 
 def run_of(arm: str, seed: int, curve: list[float], every: int = 10, cost: int = 100) -> Run:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from e3rl.analysis.resource_rows import resource_rows
-from e3rl.analysis.runs import Run
-from e3rl.analysis.study_cells import resource_cells
+from e3rl.analysis.measures.resource_rows import resource_rows
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.study_cells import resource_cells
 
 
 def run_of(seed: int, seconds: float) -> Run:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from e3rl.analysis.figures import difficulty_figure, response_figure
-from e3rl.analysis.response_panel import (
+from e3rl.analysis.figures.response_panel import (
     first_entropy,
     gap_of,
     recorded_steps,
     two_level_elasticity,
     two_level_entropy,
 )
-from e3rl.analysis.runs import Run
+from e3rl.analysis.figures.run_figures import difficulty_figure, response_figure
+from e3rl.analysis.sources.runs import Run
 from e3rl.functional.temperature import paper_step
 
 Arms = dict[str, list[Run]]

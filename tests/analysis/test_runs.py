@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from recorded_runs import Size, write_run
 
-from e3rl.analysis.runs import Run, by_arm, load_run, load_runs
-from e3rl.ledger import Ledger
+from e3rl.analysis.sources.runs import Run, by_arm, load_run, load_runs
+from e3rl.ledger.ledger import Ledger
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_analysis_loads_neither_torch_nor_lightning() -> None:
     script = (
-        "import sys, e3rl.analysis.runs, e3rl.analysis.figures, e3rl.analysis.summary\n"
+        "import sys, e3rl.analysis.sources.runs, e3rl.analysis.figures.run_figures\n"
+        "import e3rl.analysis.tables.summary\n"
         "print({'torch', 'lightning', 'transformers', 'matplotlib.pyplot'} & sys.modules.keys())"
     )
     done = subprocess.run(

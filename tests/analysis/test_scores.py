@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.evaluations import evaluation
-from e3rl.analysis.runs import Run
-from e3rl.analysis.scores import scores_at
+from e3rl.analysis.measures.evaluations import evaluation
+from e3rl.analysis.measures.scores import scores_at
+from e3rl.analysis.sources.runs import Run
 
 
 def made_up(seed: int = 1, ids: str = "ab", once: bool = False) -> Run:

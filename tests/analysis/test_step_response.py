@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from e3rl.analysis.runs import Run
-from e3rl.analysis.step_response import response, response_rows
+from e3rl.analysis.measures.step_response import response, response_rows
+from e3rl.analysis.sources.runs import Run
 
 CONFIG = {"callbacks": {"disturbance": {"step": 20, "factor": 1.25}}}
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.evaluations import Evaluation
-from e3rl.analysis.runs import Run
-from e3rl.analysis.summary import arm_evaluations, arm_rows, render, to_markdown
+from e3rl.analysis.measures.evaluations import Evaluation
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.summary import arm_evaluations, arm_rows, render, to_markdown
 
 
 def item(

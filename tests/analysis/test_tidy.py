@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from e3rl.analysis.costs import AXES
-from e3rl.analysis.runs import Run
-from e3rl.analysis.tidy import tidy_table
+from e3rl.analysis.measures.costs import AXES
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.tidy import tidy_table
 
 
 def test_every_row_of_every_run_is_there_once_with_arm_seed_and_cost(

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 import wandb
 
-from e3rl.analysis.runs import Run
-from e3rl.analysis.sources import read_runs
-from e3rl.analysis.tidy import tidy_table
-from e3rl.analysis.wandb_offline import load_offline_runs
-from e3rl.analysis.wandb_project import load_project
-from e3rl.ledger import read_rows
-from e3rl.wandb_mirror import WandbMirror
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.source import read_runs
+from e3rl.analysis.sources.wandb_offline import load_offline_runs
+from e3rl.analysis.sources.wandb_project import load_project
+from e3rl.analysis.tables.tidy import tidy_table
+from e3rl.ledger.ledger import read_rows
+from e3rl.ledger.wandb_mirror import WandbMirror
 
 NAN = float("nan")
 

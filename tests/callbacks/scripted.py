@@ -23,12 +23,12 @@ from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.checkpoint_io import AtomicCheckpointIO
+from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.data.loader import PromptLoader, ValidationLoader, collate
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutRequest
-from e3rl.ledger_logger import LedgerLogger
-from e3rl.policy import Policy
+from e3rl.ledger.logger import LedgerLogger
+from e3rl.policy.policy import Policy
 from e3rl.rewards.verifier import Verdict
 from e3rl.temperatures.fixed import Fixed
 

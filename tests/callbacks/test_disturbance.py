@@ -11,7 +11,7 @@ from scripted import SEED, BarePolicy, Fit, ScriptedEngine, StubModule, slots
 from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.disturbance import Disturbance
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 
 class NormPolicy(BarePolicy):

@@ -21,8 +21,7 @@ from scripted import (
     slots,
 )
 
-from e3rl.batch import RolloutBatch
-from e3rl.batch_prompts import prompt_columns
+from e3rl.batch import RolloutBatch, prompt_columns
 from e3rl.budgets.base import NORMS, Allocation, Budget, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank

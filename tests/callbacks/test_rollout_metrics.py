@@ -19,8 +19,8 @@ from e3rl.callbacks.metrics import (
     sample_completions,
 )
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.checkpoint_io import AtomicCheckpointIO
-from e3rl.ledger import read_rows
+from e3rl.checkpoints.atomic import AtomicCheckpointIO
+from e3rl.ledger.ledger import read_rows
 
 RIGHT, WRONG = (1.0, [-1.0] * 2), (0.0, [-1.0] * 4)
 RAGGED = [

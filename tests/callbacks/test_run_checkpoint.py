@@ -19,8 +19,8 @@ from e3rl.callbacks.checkpoint import (
     set_aside,
     validation_due,
 )
-from e3rl.checkpoint_files import checkpoints, checksum_file, damage, newest_sound, step_of
-from e3rl.ledger import read_rows
+from e3rl.checkpoints.files import checkpoints, checksum_file, damage, newest_sound, step_of
+from e3rl.ledger.ledger import read_rows
 
 Make = Callable[..., Fit]
 

@@ -13,7 +13,7 @@ from scripted import Fit, ScriptedPool, slots
 
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.slot import Slot
-from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.config.composition import conf_dir, register_resolvers
 
 NEEDS = (  # (reader, producer)
     ("temperature", "budget"),

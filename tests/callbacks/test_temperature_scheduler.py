@@ -8,14 +8,13 @@ import pytest
 import torch
 from scripted import Fit, scored_batch, slots
 
-from e3rl.batch_state import batch_from_state, batch_state
+from e3rl.batch import EntropyProbe, batch_from_state, batch_state
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import temperature as temperature_file
 from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.temperature import TemperatureScheduler, difficulty_of, read_entropy
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.entropy_probe import EntropyProbe
 from e3rl.temperatures.annealed_decoding import AnnealedDecoding
 from e3rl.temperatures.annealing import CosineAnnealing
 from e3rl.temperatures.base import Constant, Difficulty, EntropyReading

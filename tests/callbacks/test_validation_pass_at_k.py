@@ -19,7 +19,7 @@ from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.callbacks.validation_plan import Evaluation, Segment
 from e3rl.engines.base import RolloutRequest
-from e3rl.ledger import read_rows
+from e3rl.ledger.ledger import read_rows
 from e3rl.seeds import derive_seed
 from e3rl.temperatures.entropy_target import EntropyTarget
 from e3rl.temperatures.gains import PaperGain

@@ -7,7 +7,7 @@ import torch
 
 from e3rl.batch import Rollout, RolloutBatch, Score
 from e3rl.engines.base import RolloutRequest
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
 PROMPTS = ("12+34=?", "7*8=?", "(3+4)*5-6=?", "99-1=?", "4*x+3=23,x=?")

@@ -25,7 +25,7 @@ from e3rl.engines.weights import (
     named_weights,
 )
 from e3rl.environment import prepare
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 Work = Callable[[int], dict[str, Any]]
 

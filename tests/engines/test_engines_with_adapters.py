@@ -7,11 +7,11 @@ import pytest
 import torch
 from engine_requests import largest_gap, many
 
-from e3rl.adapters import LoRA
 from e3rl.engines.base import RolloutEngine
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm import VLLMEngine
-from e3rl.policy import Policy
+from e3rl.policy.adapters import LoRA
+from e3rl.policy.policy import Policy
 
 if importlib.util.find_spec("peft") is None:
     pytest.skip("peft is not installed: pip install 'e3rl[lora]'", allow_module_level=True)

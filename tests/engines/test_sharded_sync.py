@@ -9,7 +9,7 @@ from sharded_policies import look, on_two_ranks, sample
 
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.engines.whole_copy import WholeCopy
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from engine_requests import (
 )
 
 from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
-from e3rl.losses.micro_batch import forward
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
+from e3rl.training.forward import forward
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_build import INSTALL, check_by_token
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.losses.micro_batch import forward
-from e3rl.policy import Policy, embedded_folder
+from e3rl.policy.policy import Policy, embedded_folder
+from e3rl.training.forward import forward
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)

@@ -10,7 +10,7 @@ from engine_requests import many
 import e3rl.engines.vllm as vllm_engine
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 
 class RecordedLLM:

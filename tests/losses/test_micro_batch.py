@@ -2,7 +2,7 @@ import torch
 
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import microbatches
-from e3rl.losses.micro_batch import forward, per_token
+from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
 
 

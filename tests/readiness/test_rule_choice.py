@@ -4,10 +4,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from samples import sample
 
-from e3rl.configuration import conf_dir, register_resolvers
+from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.readiness.finding import Finding
+from e3rl.readiness.rule_choice import compared, rules_of
 from e3rl.readiness.rules import Worth
-from e3rl.rule_choice import compared, rules_of
 
 FEW = ("preflight.rules=[uniform,knapsack,gvm]", "preflight.tables=2", "prompts_per_step=4")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from e3rl.ledger import Ledger
+from e3rl.ledger.ledger import Ledger
 from e3rl.simulator.table import PassRateTable, generated_table, recorded_table
 
 

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 
-from e3rl.analysis.tables import as_markdown
+from e3rl.analysis.tables.cells import as_markdown
 from e3rl.simulator.figures import figures
 from e3rl.simulator.gradient import noise, relative_variance
 from e3rl.simulator.replay import Passage

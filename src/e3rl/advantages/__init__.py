@@ -1,0 +1,1 @@
+"""Advantages of rollouts within their groups."""

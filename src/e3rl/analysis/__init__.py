@@ -1,1 +1,1 @@
-"""From run folders to tables and figures; needs neither torch nor lightning."""
+"""Recorded runs read, measured and shown: no torch, so that notebooks open fast."""

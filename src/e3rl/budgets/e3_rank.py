@@ -13,7 +13,7 @@ from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.report import allocation_metrics, spearman
 from e3rl.budgets.strict_reference import published_counts
-from e3rl.state import require_keys
+from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import water_fill
 from e3rl.statistics.ranks import mid_ranks
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from e3rl.budgets.history import Counted, RewardHistory, trait_visits
 from e3rl.budgets.selecting import SelectingBudget
-from e3rl.state import require_keys
+from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 
 

@@ -10,16 +10,15 @@ import torch
 from lightning import LightningModule, Trainer
 from numpy.typing import NDArray
 
-from e3rl.batch import Plan, RolloutBatch
-from e3rl.batch_prompts import Columns, hold_prompts, join_columns, prompt_columns
+from e3rl.batch import Columns, Plan, RolloutBatch, hold_prompts, join_columns, prompt_columns
 from e3rl.budgets.base import Budget, Describable, NeedsGradNorms, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.lengths import CompletionLengths
 from e3rl.budgets.report import spearman
 from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, undecided
-from e3rl.reduce import all_gather, rank
-from e3rl.state import require_keys
+from e3rl.checkpoints.state import require_keys
+from e3rl.distributed import all_gather, rank
 from e3rl.statistics.balance import balance, imbalance
 
 

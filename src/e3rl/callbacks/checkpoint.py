@@ -13,8 +13,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import rollout_step, total_steps
-from e3rl.checkpoint_files import checkpoints, checksum_file, remove, step_of
-from e3rl.ledger_logger import ledgers
+from e3rl.checkpoints.files import checkpoints, checksum_file, remove, step_of
+from e3rl.ledger.logger import ledgers
 
 KEY = "e3rl"
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, rollout_step
-from e3rl.ledger_logger import ledgers, log_row
-from e3rl.reduce import all_gather, all_max, all_sum
+from e3rl.distributed import all_gather, all_max, all_sum
+from e3rl.ledger.logger import ledgers, log_row
 
 COSTS = ("rollouts", "tokens", "seconds")
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_plan import Evaluation, Segment, ValidationPlan
-from e3rl.ledger_logger import ledgers, log_row
-from e3rl.reduce import all_gather
+from e3rl.distributed import all_gather
+from e3rl.ledger.logger import ledgers, log_row
 from e3rl.statistics.bootstrap import cluster_bootstrap
 from e3rl.statistics.pass_at_k import pass_at_k
 

@@ -9,7 +9,7 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch, Score
 from e3rl.callbacks.slot import Slot
-from e3rl.reduce import all_sum
+from e3rl.distributed import all_sum
 from e3rl.rewards.pool import STATUSES, RewardPool
 
 # (rewards (n,), completion tokens (n,), difficulty ranks (n,)) -> rewards (n,)

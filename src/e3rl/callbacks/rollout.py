@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot
 from e3rl.engines.base import ManagedEngine, RolloutEngine, RolloutRequest
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
 

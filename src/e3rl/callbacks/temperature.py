@@ -8,8 +8,8 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps, undecided
+from e3rl.distributed import all_sum
 from e3rl.functional.token_temperatures import factor_sums
-from e3rl.reduce import all_sum
 from e3rl.temperatures.base import Difficulty, EntropyReading, TemperaturePlan, TemperatureRule
 
 

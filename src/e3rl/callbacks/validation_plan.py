@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from e3rl.batch import RolloutBatch
-from e3rl.reduce import all_sum
+from e3rl.distributed import all_sum
 from e3rl.temperatures.matching import EntropyMatcher
 
 PILOT_ROLLOUTS = 4  # per prompt and pilot round

@@ -18,12 +18,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from e3rl.batch import RolloutBatch
-from e3rl.batch_state import batch_from_state, batch_state
+from e3rl.batch import RolloutBatch, batch_from_state, batch_state
 from e3rl.data.problem import Problem
 from e3rl.data.prompt_lengths import Encode
 from e3rl.data.prompt_order import PromptOrder
-from e3rl.reduce import all_gather
+from e3rl.distributed import all_gather
 
 
 class PromptLoader:

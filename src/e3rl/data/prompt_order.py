@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from e3rl.checkpoints.state import require_keys
 from e3rl.seeds import derive_seed
-from e3rl.state import require_keys
 
 
 class PromptOrder:

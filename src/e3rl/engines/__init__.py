@@ -1,1 +1,1 @@
-"""Who samples tokens: one file per engine behind the protocol of `base.py`."""
+"""Who samples tokens."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from e3rl.batch import Rollout
 
 if TYPE_CHECKING:
-    from e3rl.policy import Policy
+    from e3rl.policy.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.functional.token_temperatures import token_temperatures
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
 TOLERANCES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.15}  # nats, by the coarser precision

@@ -17,12 +17,13 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from e3rl.batch import Rollout
+from e3rl.distributed import is_sharded
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
-from e3rl.engines.weights import check_finite, is_sharded
+from e3rl.engines.weights import check_finite
 from e3rl.engines.whole_copy import WholeCopy
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 
 class TransformersEngine:

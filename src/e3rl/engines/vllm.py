@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from e3rl.batch import Rollout
+from e3rl.distributed import all_gather
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
 from e3rl.engines.progress import notice, rollout_bar
@@ -36,8 +37,7 @@ from e3rl.engines.weights import (
     expected_shapes,
     named_weights,
 )
-from e3rl.policy import Policy
-from e3rl.reduce import all_gather
+from e3rl.policy.policy import Policy
 
 FIRST_TOKENS = "vLLM samples its first tokens (compiles up to a minute, once a machine) ..."
 log = logging.getLogger(__name__)

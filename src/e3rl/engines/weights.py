@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from e3rl.adapters import Weight, base_weights
-from e3rl.reduce import all_sum
+from e3rl.distributed import all_sum
+from e3rl.policy.adapters import Weight, base_weights
 
 HEAD = "lm_head.weight"
 SHOWN = 3  # names that a message lists
@@ -20,11 +20,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 def dtype_name(model: Any) -> str:
     """Precision of a model's weights, such as "float32"."""
     return str(next(model.parameters()).dtype).removeprefix("torch.")
-
-
-def is_sharded(model: Any) -> bool:
-    """Whether ranks hold parts of the parameters, so that using them takes all ranks."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def expected_shapes(model: Any) -> Shapes:

@@ -11,7 +11,7 @@ from torch import nn
 
 from e3rl.engines.randomness import own_torch_randomness
 from e3rl.engines.weights import check_shapes, named_weights
-from e3rl.policy import Policy
+from e3rl.policy.policy import Policy
 
 TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system")
 

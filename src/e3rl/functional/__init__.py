@@ -1,0 +1,1 @@
+"""Mathematics of tensors."""

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from e3rl.checkpoints.state import require_keys
 from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollout_weights
 from e3rl.functional.kl import k3
 from e3rl.functional.mismatch import Correction
@@ -23,7 +24,6 @@ from e3rl.functional.surrogates import Surrogate, SurrogateInput
 from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
 from e3rl.losses.exploration import ExplorationRule, TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
-from e3rl.state import require_keys
 
 
 @dataclass(frozen=True)

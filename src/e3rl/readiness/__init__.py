@@ -1,1 +1,1 @@
-"""Whether a run may start: checks of what a few rollouts showed (no torch)."""
+"""Whether a run is worth starting."""

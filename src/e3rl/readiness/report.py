@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from e3rl.analysis.tables import Cells, as_text
+from e3rl.analysis.tables.cells import Cells, as_text
 from e3rl.readiness.finding import Finding, is_go
 from e3rl.readiness.pass_rates import DeadGroups, histogram
 from e3rl.readiness.rules import Worth

@@ -3,11 +3,11 @@
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from tqdm import tqdm
 
-from e3rl.closing import Closing
 from e3rl.rewards.answer import AnswerFormat, normal_form, read_answer
 from e3rl.rewards.known_answers import KNOWN_COMPARISONS, KNOWN_COMPLETIONS
 from e3rl.rewards.verifier import (
@@ -27,7 +27,7 @@ SELF_TEST_TRIES = 5
 STATUSES: tuple[Status, ...] = ("correct", "wrong", "unparsed", "timeout", "error")
 
 
-class RewardPool(Closing):
+class RewardPool(AbstractContextManager["RewardPool"]):
     """Judges completions of one problem set: `submit` from any thread, `collect` in order.
 
     The format is checked, integers are compared and restated questions rejected in this process;
@@ -145,6 +145,9 @@ class RewardPool(Closing):
         for case in KNOWN_COMPARISONS:
             case.check(self._compare_patiently(case.gold, case.completion))
         self._trusted = True
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Kill the workers. May be called twice."""

@@ -1,1 +1,1 @@
-"""Budget rules on tables of pass rates, without a model (numpy and pandas only)."""
+"""Budget rules on tables of pass rates."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from e3rl.analysis.tables import Cells
+from e3rl.analysis.tables.cells import Cells
 from e3rl.simulator.gradient import LOSSES, noise, relative_variance
 from e3rl.simulator.replay import Passage
 

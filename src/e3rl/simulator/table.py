@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.runs import Run, by_arm, load_runs
+from e3rl.analysis.sources.runs import Run, by_arm, load_runs
 from e3rl.seeds import derive_seed
 
 

@@ -1,0 +1,1 @@
+"""Intervals, pass@k, apportionment."""

@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from e3rl.checkpoints.state import require_keys
 from e3rl.functional.temperature import (
     elasticity_step,
     paper_step,
     solve_step,
     vocabulary_factor,
 )
-from e3rl.state import require_keys
 from e3rl.temperatures.base import EntropyReading
 
 # Policies measured at temperatures from 0.6 to 1.5 lie between 0.2 and 1.5. Dividing by less would

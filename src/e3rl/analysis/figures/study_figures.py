@@ -1,0 +1,139 @@
+"""Figures of single questions: cost to reach an accuracy, length, time, a step disturbance."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from e3rl.analysis.figures.run_figures import panels, shared_legend
+from e3rl.analysis.figures.style import INK, MUTED, arm_colour, cost_axis, empty, styled
+from e3rl.analysis.figures.training_panels import SAMPLED, TARGET, draw_arms
+from e3rl.analysis.figures.validation_panels import pass_at_1_of_arms
+from e3rl.analysis.measures.arms import arm_label
+from e3rl.analysis.measures.costs import AXIS_LABELS
+from e3rl.analysis.measures.curves import seed_band
+from e3rl.analysis.measures.reaching import costs_to_reach
+from e3rl.analysis.measures.resource_rows import resource_rows
+from e3rl.analysis.measures.step_response import disturbance
+from e3rl.analysis.sources.runs import Run
+
+Arms = Mapping[str, Sequence[Run]]
+
+PART_COLOURS = {"rollouts": "#56B4E9", "update": "#D98A7B", "other": "#E9E4D8"}
+
+
+@styled
+def reaching_figure(
+    arms: Arms, control: str, targets: Sequence[float], axis: str = "rollouts"
+) -> Figure:
+    """Cost at which every arm first reaches each accuracy, with 95 % intervals; a panel each."""
+    rows = costs_to_reach(arms, control, targets, axis=axis)
+    figure, axes = panels(len(targets), columns=3)
+    names = list(dict.fromkeys(row["arm"] for row in rows))
+    for ax, target in zip(axes, targets, strict=True):
+        ax.set_title(f"pass@1 of {100 * target:g} %")
+        for row in (row for row in rows if row["target"] == target):
+            _dot(ax, row, names)
+        ax.set_yticks(range(len(names)), [arm_label(name) for name in names], color=INK)
+        ax.invert_yaxis()
+        ax.grid(False, axis="y")
+        cost_axis(ax, axis)
+        ax.set_xlim(left=0)
+    for ax in axes[1:]:
+        ax.set_yticklabels([])
+    note = f"{AXIS_LABELS[axis]} until the mean curve is there; arrows: not within the runs"
+    figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
+    return figure
+
+
+@styled
+def length_figure(arms: Arms, window: int = 9) -> Figure:
+    """Mean length of completions in training, and pass@1 in validation."""
+    figure, (left, right) = panels(2)
+    left.set_title("Length of completions in training")
+    if not draw_arms(left, arms, "rollout/length", window):
+        empty(left, "no rollout/length recorded")
+    left.set_ylabel(f"tokens ({window}-step mean)")
+    pass_at_1_of_arms(right, arms, "t1")
+    shared_legend(figure, left, arms)
+    return figure
+
+
+@styled
+def resource_figure(arms: Arms) -> Figure:
+    """Seconds of a step by what took them, an arm a bar."""
+    rows = [row for row in resource_rows(arms) if row["seconds"] is not None]
+    figure, (ax,) = panels(1)
+    ax.set_title("Seconds of a rollout step")
+    if not rows:
+        empty(ax, "no time/step_s recorded")
+        return figure
+    for level, row in enumerate(rows):
+        left, each = 0.0, row["seconds"] / row["steps"]
+        for part, colour in PART_COLOURS.items():
+            share = row[f"{part}_share"]
+            width = each * share
+            ax.barh(level, width, left=left, color=colour, height=0.62, linewidth=0)
+            if share > 0.08:
+                text = f"{100 * share:.0f} %"
+                ax.text(left + width / 2, level, text, ha="center", va="center", fontsize=7.5)
+            left += width
+    for part, colour in PART_COLOURS.items():
+        ax.barh([0], [0], color=colour, label=part)
+    ax.set_yticks(range(len(rows)), [arm_label(row["arm"]) for row in rows], color=INK)
+    ax.invert_yaxis()
+    ax.grid(False, axis="y")
+    ax.set_xlabel("seconds, mean over steps and seeds")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    return figure
+
+
+@styled
+def disturbance_figure(arms: Arms) -> Figure:
+    """Entropy over its target and the temperature, around a step disturbance."""
+    figure, (left, right) = panels(2)
+    left.set_title("Entropy over its target")
+    right.set_title("Sampling temperature")
+    for arm, runs in arms.items():
+        colour = arm_colour(arm, list(arms))
+        entropy = seed_band([run.train for run in runs], SAMPLED, 3)
+        target = seed_band([run.train for run in runs], TARGET)
+        if entropy is None or target is None:
+            continue
+        shared = {x: i for i, x in enumerate(target.x)}
+        at = [i for i, x in enumerate(entropy.x) if x in shared]
+        goal = target.mean[[shared[entropy.x[i]] for i in at]]
+        left.plot(entropy.x[at], entropy.mean[at] / goal, color=colour, label=arm_label(arm))
+        low, high = entropy.low[at] / goal, entropy.high[at] / goal
+        left.fill_between(entropy.x[at], low, high, color=colour, alpha=0.16, linewidth=0)
+    draw_arms(right, arms, "rollout/temperature")
+    left.axhline(1.0, color=INK, linewidth=1.0, dashes=(4, 2.5))
+    for ax in (left, right):
+        for step in sorted({disturbance(run)[0] for runs in arms.values() for run in runs}):
+            ax.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        cost_axis(ax)
+    left.set_ylabel("entropy / target (3-step mean)")
+    right.set_ylabel("temperature")
+    shared_legend(figure, left, arms)
+    return figure
+
+
+def _dot(ax: Axes, row: Mapping[str, Any], names: Sequence[str]) -> None:
+    """One arm's cost with its interval; an arrow where it, or a bound, is infinite."""
+    place, colour = names.index(row["arm"]), arm_colour(row["arm"], names)
+    low, cost, high = row["cost_low"], row["cost"], row["cost_high"]
+    if math.isfinite(low) and math.isfinite(high):
+        ax.plot([low, high], [place, place], color=colour, linewidth=1.4)
+    elif math.isfinite(low):
+        ax.annotate(
+            "",
+            xy=(1.0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(low, place),
+            textcoords="data",
+            arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.4},
+        )
+    if math.isfinite(cost):
+        ax.plot([cost], [place], marker="o", markersize=5, color=colour)

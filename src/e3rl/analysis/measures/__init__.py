@@ -1,0 +1,1 @@
+"""Numbers made of recorded runs."""

@@ -1,0 +1,143 @@
+"""`Evaluation`: per-problem counts of one arm at one temperature name, and what they estimate.
+
+Seeds of an arm are averaged per problem first; intervals then resample problems. They say how
+sure the mean is for problems of this kind, given these seeds; how much seeds differ is told
+beside them (two or three seeds carry no interval of their own).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from e3rl.analysis.sources.runs import Run
+from e3rl.statistics.bootstrap import Interval, cluster_bootstrap_columns, paired_difference
+from e3rl.statistics.pass_at_k import pass_at_k
+
+EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
+MEASURED = ("temperature", "entropy")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The validation of an arm at one temperature name; one table per seed.
+
+    `seeds` tables have the columns problem_id, n and correct. Entropy is in nats per token.
+    """
+
+    arm: str
+    name: str
+    temperature: float
+    entropy: float
+    seeds: tuple[pd.DataFrame, ...]
+
+    @property
+    def n_problems(self) -> int:
+        return len(self.per_problem([1]))
+
+    @property
+    def n_samples(self) -> int:
+        """Fewest rollouts of any problem: the largest k of pass@k."""
+        return min(int(table["n"].min()) for table in self.seeds)
+
+    def ks(self) -> list[int]:
+        """Powers of two up to the number of rollouts."""
+        return [1 << i for i in range(self.n_samples.bit_length())]
+
+    def per_problem(self, ks: Sequence[int]) -> pd.DataFrame:
+        """pass@k averaged over seeds: a row per problem that all seeds have, a column per k."""
+        tables = [pass_table(table, ks) for table in self.seeds]
+        common = tables[0].index
+        for table in tables[1:]:
+            common = common.intersection(table.index, sort=False)
+        if common.empty:
+            raise ValueError(
+                f"seeds of {self.arm}/{self.name} have no validation problem in common"
+            )
+        return sum((table.loc[common] for table in tables[1:]), tables[0].loc[common]) / len(tables)
+
+    def pass_at_k(self, ks: Sequence[int], level: float = 0.95) -> list[Interval]:
+        """Mean over problems with its bootstrap interval, one for each k."""
+        return cluster_bootstrap_columns(self.per_problem(ks).to_numpy(), level)
+
+    def by_seed_and_problem(self, k: int) -> NDArray[np.float64]:
+        """(S, P) pass@k of every seed on the problems that all seeds have."""
+        common = self.per_problem([k]).index
+        return np.array([pass_table(table, [k])[k][common] for table in self.seeds])
+
+    def by_seed(self, k: int) -> NDArray[np.float64]:
+        """(S,) mean pass@k of each seed."""
+        return np.array([pass_table(table, [k])[k].mean() for table in self.seeds])
+
+
+def difference(
+    a: Evaluation, b: Evaluation, k: int, level: float = 0.95
+) -> tuple[Interval | None, int]:
+    """pass@k of `a` minus that of `b`, paired by problem, and the number of problems they share.
+
+    None where they share no problem.
+    """
+    pair = pd.concat([a.per_problem([k]), b.per_problem([k])], axis="columns", join="inner")
+    if pair.empty:
+        return None, 0
+    left, right = pair.to_numpy().T
+    return paired_difference(left, right, level), len(pair)
+
+
+def evaluation(
+    runs: Sequence[Run], name: str, when: Literal["first", "last"] | int = "last"
+) -> Evaluation | None:
+    """Validation `name` of the seeds of one arm; None where no seed was evaluated so.
+
+    `when` is a rollout step, or each seed's own last validation, or its first one if that is
+    another than the last.
+    """
+    tables, facts = [], []
+    for run in runs:
+        steps = run.evaluations["rollout_step"]
+        step = _step(steps, when)
+        here = run.evaluations[(steps == step) & (run.evaluations["name"] == name)]
+        if here.empty:
+            continue
+        rows = (run.problems["rollout_step"] == step) & (run.problems["name"] == name)
+        tables.append(run.problems.loc[rows, ["problem_id", "n", "correct"]])
+        facts.append(here.iloc[0])
+    if not tables:
+        return None
+    temperature, entropy = (float(np.mean([f[key] for f in facts])) for key in MEASURED)
+    return Evaluation(runs[0].name, name, temperature, entropy, tuple(tables))
+
+
+def evaluation_names(arms: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Temperature names that any run was evaluated at, in a fixed order."""
+    found = {
+        str(name) for runs in arms.values() for run in runs for name in run.evaluations["name"]
+    }
+    known = [name for name in EVALUATION_ORDER if name in found]
+    return known + sorted(found - set(known))
+
+
+def validation_steps(runs: Sequence[Run]) -> list[int]:
+    """Rollout steps at which every seed was validated."""
+    steps = [set(run.evaluations["rollout_step"].astype(int)) for run in runs]
+    return sorted(set.intersection(*steps)) if steps else []
+
+
+def _step(steps: pd.Series, when: Literal["first", "last"] | int) -> int | None:
+    if isinstance(when, int):
+        return when
+    if steps.empty:
+        return None
+    first, last = int(steps.min()), int(steps.max())
+    if when == "last":
+        return last
+    return first if first < last else None
+
+
+def pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:
+    """pass@k of one validation: a row per problem, a column per k."""
+    columns = {k: pass_at_k(table["n"], table["correct"], k) for k in ks}
+    return pd.DataFrame(columns, index=pd.Index(table["problem_id"].astype(str)))

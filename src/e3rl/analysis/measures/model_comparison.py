@@ -1,0 +1,90 @@
+"""Models compared with one of them, paired by problem: differences, intervals, verdicts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from e3rl.analysis.measures.comparison import bounds, verdict
+from e3rl.analysis.measures.model_scores import ALL_SETS, Sampled
+from e3rl.statistics.bootstrap import cluster_bootstrap_columns, mean_of_sets
+
+Row = dict[str, Any]
+Key = tuple[str, str]  # problem set, evaluation
+
+
+def compare_models(
+    found: Sequence[Sampled], against: str, ks: Sequence[int], level: float = 0.95
+) -> list[Row]:
+    """Every other model minus `against`, on every problem set, in every measure.
+
+    Both keep a problem in every resample, so what makes problems differ cancels. A model with
+    several sets in common with `against` is also compared over all of them, each set with the same
+    weight. The verdict is that of `comparison`: the word for an interval that leaves 0 out.
+
+    Returns:
+        dicts with model, set, evaluation, measure, against, problems (that both have), level,
+        difference with _low and _high, and verdict.
+
+    Raises:
+        ValueError: `against` is none of the models, or a problem set shares no problem.
+    """
+    models = list(dict.fromkeys(each.model for each in found))
+    if against not in models:
+        raise ValueError(f"against={against!r} is no model; there are {', '.join(models)}")
+    tables = {(e.model, e.problem_set, e.evaluation): e.measures(ks) for e in found}
+    rows = []
+    for model in (model for model in models if model != against):
+        pairs = {
+            (each.problem_set, each.evaluation): _difference(
+                tables[model, each.problem_set, each.evaluation],
+                tables[against, each.problem_set, each.evaluation],
+                f"{model} and {against} on {each.problem_set}",
+            )
+            for each in found
+            if each.model == model and (against, each.problem_set, each.evaluation) in tables
+        }
+        head = {"model": model, "against": against, "level": level}
+        rows += [row | head for row in _rows(pairs, level)]
+    return rows
+
+
+def _difference(mine: pd.DataFrame, other: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Measures that both have, on the problems that both have: (P, M)."""
+    common = mine.index.intersection(other.index, sort=False)
+    if common.empty:
+        raise ValueError(f"{where} have no problem in common")
+    names = [name for name in mine if name in other]
+    return mine.loc[common, names] - other.loc[common, names]
+
+
+def _rows(pairs: Mapping[Key, pd.DataFrame], level: float) -> list[Row]:
+    rows = []
+    for (problem_set, evaluation), table in pairs.items():
+        intervals = cluster_bootstrap_columns(table.to_numpy(), level)
+        rows += [
+            _row(problem_set, evaluation, str(name), len(table), interval)
+            for name, interval in zip(table, intervals, strict=True)
+        ]
+    for evaluation in dict.fromkeys(evaluation for _, evaluation in pairs):
+        alike = [table for (_, name), table in pairs.items() if name == evaluation]
+        if len(alike) > 1:
+            names = [name for name in alike[0] if all(name in table for table in alike)]
+            problems = sum(map(len, alike))
+            intervals = mean_of_sets([table[names].to_numpy() for table in alike], level)
+            rows += [
+                _row(ALL_SETS, evaluation, str(name), problems, interval)
+                for name, interval in zip(names, intervals, strict=True)
+            ]
+    return rows
+
+
+def _row(problem_set: str, evaluation: str, measure: str, problems: int, interval: Any) -> Row:
+    return {
+        "set": problem_set,
+        "evaluation": evaluation,
+        "measure": measure,
+        "problems": problems,
+        **bounds("difference", interval),
+        "verdict": verdict(interval),
+    }

@@ -1,0 +1,121 @@
+"""`Scores`: pass@k of one arm by training seed and problem, at a cost that all arms reached."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from e3rl.analysis.measures.costs import spent_before
+from e3rl.analysis.measures.evaluations import MEASURED, pass_table
+from e3rl.analysis.sources.runs import Run
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One measure of an arm at one temperature name. Entropy is in nats per token."""
+
+    arm: str
+    name: str  # evaluation, such as t1
+    measure: str  # such as pass@16
+    temperature: float
+    entropy: float
+    table: pd.DataFrame  # (S, P), a row per training seed, a column per problem
+    sources: dict[str, str]  # family of each problem, where recorded
+
+    @property
+    def n_seeds(self) -> int:
+        return len(self.table)
+
+    def by_source(self) -> NDArray[np.float64]:
+        """(S, K) mean over the problems of each family: the tasks of IQM and improvement."""
+        families = [self.sources.get(problem, "") for problem in self.table.columns]
+        means = self.table.T.groupby(families).mean().T
+        return np.asarray(means, dtype=np.float64)
+
+
+def scores_at(
+    runs: Sequence[Run], name: str, k: int, axis: str, budget: float, whole: bool = False
+) -> Scores | None:
+    """pass@k of every seed and problem when each run had spent `budget`.
+
+    Between two validations a problem's pass@k is interpolated linearly in cost. Where not every
+    validation had k rollouts, the last one is taken as it is, whatever it had cost: a line from
+    the first to the last would run below a curve that flattens.
+
+    Args:
+        runs: seeds of one arm.
+        name: evaluation.
+        k: of pass@k.
+        axis: of the budget, see `costs.AXES`.
+        budget: cost at which to compare.
+        whole: the mean over the costs from the first validation to `budget` (the area under the
+            curve) in place of the value at `budget`.
+
+    Returns:
+        None where no seed was at last evaluated so, with at least k rollouts, or where `whole` is
+        asked for and there is a single such validation.
+
+    Raises:
+        ValueError: seeds without a common problem.
+    """
+    rows, seeds, facts = [], [], []
+    sources: dict[str, str] = {}
+    for run in runs:
+        costs, table = _course(run, name, k, axis)
+        if len(costs) < 1 + whole:
+            continue
+        at = table.iloc[-1] if len(costs) == 1 else _at(costs, table, budget, whole)
+        rows.append(at)
+        seeds.append(run.seed)
+        facts.append(_facts(run, name))
+        sources |= _families(run)
+    if not rows:
+        return None
+    joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
+    if joined.empty:
+        raise ValueError(f"seeds of {runs[0].name}/{name} have no validation problem in common")
+    temperature, entropy = np.mean(facts, axis=0)
+    measure = f"mean pass@{k}" if whole else f"pass@{k}"
+    return Scores(runs[0].name, name, measure, float(temperature), float(entropy), joined, sources)
+
+
+def _families(run: Run) -> dict[str, str]:
+    """Family of each problem by id."""
+    here = run.problems.drop_duplicates("problem_id")
+    return dict(zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True))
+
+
+def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64], pd.DataFrame]:
+    """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them; of the last
+    one alone where others had fewer than k rollouts, and of none where it had itself."""
+    rows = run.problems[run.problems["name"] == name]
+    fewest = rows.groupby("rollout_step")["n"].min().sort_index()
+    only_before = len(fewest) == 1 and fewest.index[0] < run.problems["rollout_step"].max()
+    if fewest.empty or fewest.iloc[-1] < k or only_before:
+        return np.empty(0), pd.DataFrame()
+    steps = [int(step) for step in fewest.index[-1 if fewest.min() < k else 0 :]]
+    tables = [pass_table(rows[rows["rollout_step"] == step], [k])[k] for step in steps]
+    costs = spent_before(run.train, steps, axis)
+    table = pd.concat(tables, axis="columns", join="inner").T
+    known = ~np.isnan(costs)
+    return costs[known], table[known]
+
+
+def _at(costs: NDArray[np.float64], table: pd.DataFrame, budget: float, whole: bool) -> pd.Series:
+    """Each problem's value at the budget, or its mean over the costs up to there."""
+    values = table.to_numpy(dtype=np.float64)
+    end = min(max(budget, costs[0]), costs[-1])
+    last = np.array([np.interp(end, costs, column) for column in values.T])
+    if not whole or end == costs[0]:
+        return pd.Series(last, index=table.columns)
+    before = costs < end
+    x, y = np.append(costs[before], end), np.vstack([values[before], last])
+    return pd.Series(np.trapezoid(y, x, axis=0) / (end - costs[0]), index=table.columns)
+
+
+def _facts(run: Run, name: str) -> list[float]:
+    """Temperature and entropy of the last validation `name`."""
+    rows = run.evaluations[run.evaluations["name"] == name]
+    return [float(value) for value in rows.sort_values("rollout_step").iloc[-1][list(MEASURED)]]

@@ -1,0 +1,81 @@
+"""How a temperature rule answers a step disturbance (`callbacks.disturbance`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from e3rl.analysis.sources.runs import Run
+
+Row = dict[str, Any]
+
+ENTROPY, TARGET, TAU = "policy/entropy", "temperature/target", "rollout/temperature"
+BAND = 0.05  # relative error within which a loop counts as settled: one batch is 3-5 % noisy
+WINDOW = 5  # steps that are averaged, for the same reason
+LATE = 16  # last steps, in which what remains is steady
+
+
+def response_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
+    """A row per arm whose runs were disturbed, each figure the mean over its seeds.
+
+    With e = entropy/target - 1 of each step:
+
+    Returns:
+        dicts with arm, seeds; before: root mean square of e over the 16 steps before the
+        disturbance; dip: the e of largest size in the five steps after it; settling: steps until
+        the first of those 5 from which on their mean e stays within 5 % (the steps that were left
+        where it never does);
+        steady: mean e of the last 16 steps; noise: standard deviation of e there; rise: the
+        temperature of the last 16 steps over that before the disturbance, and wanted: the factor
+        by which the logits were multiplied; settling_by_seed.
+
+    Raises:
+        ValueError: a run without the disturbance, or one that did not record entropy and target.
+    """
+    return [_row(arm, [response(run) for run in runs]) for arm, runs in arms.items()]
+
+
+def errors(run: Run) -> pd.Series:
+    """e by rollout step, from the step on that has a target."""
+    if not {ENTROPY, TARGET, TAU} <= set(run.train):
+        raise ValueError(f"{run.path} recorded no {ENTROPY} or {TARGET}: it had no schedule")
+    table = run.train.set_index("rollout_step")
+    return (table[ENTROPY] / table[TARGET] - 1).dropna()
+
+
+def disturbance(run: Run) -> tuple[int, float]:
+    """First step of the disturbed policy, and the factor on its logits."""
+    node = run.config.get("callbacks", {}).get("disturbance")
+    if not node:
+        raise ValueError(f"{run.path} was not disturbed: use callbacks=disturbed")
+    return int(node["step"]), float(node["factor"])
+
+
+def response(run: Run) -> dict[str, float]:
+    """The figures of one run; see `response_rows`."""
+    step, factor = disturbance(run)
+    e = errors(run)
+    before, after = e[e.index < step].tail(LATE), e[e.index >= step]
+    if before.empty or len(after) <= WINDOW:
+        raise ValueError(f"{run.path}: too few steps around the disturbance at step {step}")
+    means = after.rolling(WINDOW).mean().dropna()
+    outside = np.flatnonzero(np.abs(means.to_numpy()) > BAND)
+    settled = 0 if outside.size == 0 else int(outside[-1]) + 1
+    tau = run.train.set_index("rollout_step")[TAU]
+    first = after.head(WINDOW)
+    return {
+        "before": float(np.sqrt((before**2).mean())),
+        "dip": float(first[first.abs().idxmax()]),
+        "settling": float(len(after) if settled == len(means) else settled),
+        "steady": float(after.tail(LATE).mean()),
+        "noise": float(after.tail(LATE).std(ddof=0)),
+        "rise": float(tau.tail(LATE).mean() / tau[tau.index < step].tail(WINDOW).mean()),
+        "wanted": factor,
+    }
+
+
+def _row(arm: str, found: Sequence[Mapping[str, float]]) -> Row:
+    means = {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+    by_seed = [each["settling"] for each in found]
+    return {"arm": arm, "seeds": len(found), **means, "settling_by_seed": by_seed}

@@ -1,0 +1,148 @@
+"""The report page: one HTML file with everything in it, readable without a network."""
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from e3rl.analysis.figures.style import arm_colour
+from e3rl.analysis.measures.arms import arm_label
+from e3rl.analysis.measures.comparison import BETTER, WORSE, Row
+from e3rl.analysis.page.page_figures import Figure, axes_of, page_figures
+from e3rl.analysis.sources.config_differences import config_differences
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.cells import Cells
+from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
+
+Arms = Mapping[str, Sequence[Run]]
+
+# Whatever a name in the data says, nothing is fetched and nothing but the page's own script runs.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def report_page(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
+    """The whole page: curves, the table of arms with verdicts, what their configurations differ in.
+
+    Args:
+        arms: runs by arm.
+        rows: from `compare_arms`; none where nothing was validated.
+        title: of the page.
+        notes: sentences below the title.
+    """
+    figures = page_figures(arms)
+    axes = axes_of(figures)
+    # "<" could end the script element early.
+    numbers = json.dumps(_data(arms, figures, axes), allow_nan=False).replace("<", "\\u003c")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+{_part("page.css")}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+{_facts(arms, notes)}
+<noscript>The curves need JavaScript; the tables below do not.</noscript>
+<div class="bar">
+<label>x axis <select id="axis">{_options(axes)}</select></label>
+{_buttons(arms)}
+</div>
+<div class="figures">
+{_figures(figures)}
+</div>
+<h2>Arms</h2>
+{_comparison(rows)}
+<h2>What the configurations differ in</h2>
+{_differences(arms)}
+<script type="application/json" id="data">{numbers}</script>
+<script>
+{_part("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def _part(name: str) -> str:
+    return files("e3rl.analysis.page").joinpath("parts", name).read_text(encoding="utf-8")
+
+
+def _data(arms: Arms, figures: Sequence[Figure], axes: Mapping[str, str]) -> dict[str, Any]:
+    shown = [{"label": arm_label(arm), "colour": arm_colour(arm, list(arms))} for arm in arms]
+    drawn = ("id", "title", "y", "percent", "log", "points", "marks", "curves")
+    parts = [{name: figure[name] for name in drawn} for figure in figures]
+    return {"arms": shown, "axes": axes, "figures": parts}
+
+
+def _facts(arms: Arms, notes: Sequence[str]) -> str:
+    counts = ", ".join(
+        f"{arm_label(arm)}: {len(runs)} seed{'s' * (len(runs) != 1)}" for arm, runs in arms.items()
+    )
+    steps = sorted({len(run.train) for runs in arms.values() for run in runs})
+    length = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    told = [f"{counts}. {length} rollout steps each.", *notes]
+    return "\n".join(f'<p class="facts">{escape(text)}</p>' for text in told)
+
+
+def _options(axes: Mapping[str, str]) -> str:
+    return "".join(
+        f'<option value="{axis}">{escape(label)}</option>' for axis, label in axes.items()
+    )
+
+
+def _buttons(arms: Arms) -> str:
+    return "\n".join(
+        f'<button type="button" aria-pressed="true" style="--arm: {arm_colour(arm, list(arms))}">'
+        f"<i></i>{escape(arm_label(arm))}</button>"
+        for arm in arms
+    )
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    return "\n".join(
+        f'<figure id="{escape(figure["id"])}"><h3>{escape(figure["title"])}</h3>'
+        f'<figcaption>{escape(figure["note"])}</figcaption><div class="tip"></div></figure>'
+        for figure in figures
+    )
+
+
+def _comparison(rows: Sequence[Row]) -> str:
+    if not rows:
+        return '<p class="note">No run was validated.</p>'
+    return _table(comparison_cells(rows), WORDS)
+
+
+def _differences(arms: Arms) -> str:
+    found = config_differences(arms)
+    if not found:
+        return '<p class="note">Nothing.</p>'
+    header = ["setting", *(arm_label(arm) for arm in arms)]
+    body = [[key, *values.values()] for key, values in found.items()]
+    return _table(Cells(header, body, ""), header)
+
+
+def _table(cells: Cells, words: Sequence[str]) -> str:
+    """A table; columns named in `words` to the left, verdicts in colour."""
+    sides = ['class="word"' if title in words else "" for title in cells.header]
+    head = "".join(
+        f"<th {side}>{escape(title)}</th>" for side, title in zip(sides, cells.header, strict=True)
+    )
+    lines = [
+        "".join(
+            f"<td {_look(text, side)}>{escape(text)}</td>"
+            for text, side in zip(row, sides, strict=True)
+        )
+        for row in cells.body
+    ]
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    note = f'<p class="note">{escape(cells.note)}</p>' if cells.note else ""
+    return f'<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>{note}'
+
+
+def _look(text: str, side: str) -> str:
+    word = text.split(" (")[0]
+    return f'class="word {word}"' if word in (BETTER, WORSE) else side

@@ -1,0 +1,187 @@
+"""The figures of the report page as plain numbers, which its script draws."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.analysis.figures.training_panels import (
+    EXACT_AT_ONE,
+    NATS,
+    SAMPLED,
+    TARGET,
+    annealing_starts,
+)
+from e3rl.analysis.figures.validation_panels import evaluation_title
+from e3rl.analysis.measures.comparison import mean_interval
+from e3rl.analysis.measures.costs import AXES, AXIS_LABELS, spent_before
+from e3rl.analysis.measures.curves import Band, fitting_window, seed_band
+from e3rl.analysis.measures.difficulty import budget_by_difficulty
+from e3rl.analysis.measures.evaluations import (
+    Evaluation,
+    evaluation,
+    evaluation_names,
+    validation_steps,
+)
+from e3rl.analysis.sources.runs import Run
+from e3rl.statistics.bootstrap import Interval
+
+Arms = Mapping[str, Sequence[Run]]
+Figure = dict[str, Any]
+Curve = dict[str, Any]
+
+POINTS = 240  # of a curve at most; a screen shows no more
+DIGITS = 5
+SEEDS = "Lines: mean over seeds; bands: smallest to largest seed."
+INTERVALS = "95 % intervals over seeds and problems (over problems where an arm has one seed)."
+
+
+def page_figures(arms: Arms) -> list[Figure]:
+    """Every figure of the page: id, title, y, note, percent, and curves by axis.
+
+    A curve has arm (its position), x, mean, low, high, and dashed for targets; a figure that knows
+    one axis alone has its curves under that axis' label. Marks are x positions of upright lines.
+    """
+    window = fitting_window([run.train for runs in arms.values() for run in runs])
+    smoothed = f" {window}-step means." if window > 1 else ""
+    return [
+        _training("entropy", "Entropy at the sampling temperature", arms, SAMPLED, window)
+        | {"y": NATS, "marks": _annealing(arms)}
+        | _with_targets(arms, SAMPLED, window)
+        | {"note": f"{SEEDS}{smoothed} Dashed: target. Dotted: annealing starts."},
+        _training("entropy-t1", "Entropy of the policy at T = 1", arms, EXACT_AT_ONE, window)
+        | {"y": NATS, "note": SEEDS + smoothed},
+        _training("temperature", "Sampling temperature", arms, "rollout/temperature", 1)
+        | {"y": "temperature", "marks": _annealing(arms), "note": SEEDS},
+        _training("accuracy", "Training accuracy", arms, "rollout/accuracy", window)
+        | {"y": "mean over prompts", "percent": True}
+        | {"note": f"{SEEDS}{smoothed} At each arm's own temperature: compare arms below."},
+        *(_validation(arms, name) for name in _repeated(arms)),
+        *(_pass_at_k(arms, name) for name in evaluation_names(arms) if _has_groups(arms, name)),
+        _training(
+            "all-wrong", "Prompts with every rollout wrong", arms, "rollout/all_wrong", window
+        )
+        | {"y": "share of prompts", "percent": True, "note": SEEDS + smoothed},
+        _difficulty(arms),
+    ]
+
+
+def _figure(name: str, title: str, curves: Mapping[str, list[Curve]]) -> Figure:
+    base = {"y": "", "note": "", "percent": False, "log": False, "points": False, "marks": {}}
+    identifier = re.sub(r"[^\w-]+", "-", name)
+    return {"id": identifier, "title": title, "curves": curves} | base
+
+
+def _training(name: str, title: str, arms: Arms, column: str, window: int) -> Figure:
+    curves = {axis: _bands(arms, column, window, axis) for axis in AXES}
+    return _figure(name, title, curves)
+
+
+def _bands(arms: Arms, column: str, window: int, axis: str) -> list[Curve]:
+    bands = [seed_band([run.train for run in runs], column, window, axis) for runs in arms.values()]
+    return [_curve(i, band) for i, band in enumerate(bands) if band is not None]
+
+
+def _with_targets(arms: Arms, column: str, window: int) -> Figure:
+    """Curves of a column with the targets of the schedule."""
+    return {
+        "curves": {
+            axis: _bands(arms, column, window, axis)
+            + [curve | {"dashed": True} for curve in _bands(arms, TARGET, 1, axis)]
+            for axis in AXES
+        }
+    }
+
+
+def _annealing(arms: Arms) -> dict[str, list[float]]:
+    """Where annealing starts, on every axis."""
+    every = [run for runs in arms.values() for run in runs]
+    return {axis: annealing_starts(every, axis) for axis in AXES}
+
+
+def _validation(arms: Arms, name: str) -> Figure:
+    title = f"Validation pass@1 {evaluation_title(name)}"
+    curves: dict[str, list[Curve]] = {axis: [] for axis in AXES}
+    for i, runs in enumerate(arms.values()):
+        found = [(step, evaluation(runs, name, step)) for step in validation_steps(runs)]
+        items = [(step, item) for step, item in found if item is not None]
+        intervals = [_interval(item, 1) for _, item in items]
+        for axis in AXES if items else ():
+            costs = [spent_before(run.train, [s for s, _ in items], axis) for run in runs]
+            x = np.mean(costs, axis=0)
+            if np.isfinite(x).all():
+                curves[axis].append(_curve(i, _intervals(x, intervals, len(runs))))
+    figure = _figure(f"validation-{name}", title, curves)
+    return figure | {"y": "pass@1", "percent": True, "points": True, "note": INTERVALS}
+
+
+def _pass_at_k(arms: Arms, name: str) -> Figure:
+    curves = []
+    for i, runs in enumerate(arms.values()):
+        item = evaluation(runs, name)
+        if item is not None:
+            ks = item.ks()
+            intervals = [_interval(item, k) for k in ks]
+            curves.append(_curve(i, _intervals(np.array(ks, float), intervals, len(runs))))
+    figure = _figure(
+        f"pass-at-k-{name}",
+        f"pass@k {evaluation_title(name)}, last validation",
+        {"k, rollouts that one may try": curves},
+    )
+    look = {"y": "pass@k", "percent": True, "log": True, "points": True}
+    return figure | look | {"note": INTERVALS}
+
+
+def _difficulty(arms: Arms) -> Figure:
+    bands = [budget_by_difficulty(runs) for runs in arms.values()]
+    curves = [_curve(i, band) for i, band in enumerate(bands) if band is not None]
+    label = "difficulty rank, 0 = easiest"
+    figure = _figure("difficulty", "Rollouts per prompt by difficulty", {label: curves})
+    note = f"Last epoch. {SEEDS} Arms that give every prompt the same may not record their prompts."
+    return figure | {"y": "rollouts per prompt", "points": True, "note": note}
+
+
+def _curve(arm: int, band: Band) -> Curve:
+    keep = np.unique(np.linspace(0, len(band.x) - 1, min(len(band.x), POINTS)).round().astype(int))
+    parts = {"x": band.x, "mean": band.mean, "low": band.low, "high": band.high}
+    return {"arm": arm, "seeds": band.n_seeds, "dashed": False} | {
+        name: [_number(value) for value in values[keep]] for name, values in parts.items()
+    }
+
+
+def _intervals(x: NDArray[np.float64], items: Sequence[Interval], n_seeds: int) -> Band:
+    mean, low, high = (
+        np.array([getattr(i, end) for i in items]) for end in ("mean", "low", "high")
+    )
+    return Band(x, mean, low, high, n_seeds)
+
+
+def _interval(item: Evaluation, k: int) -> Interval:
+    return mean_interval(item.by_seed_and_problem(k))
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+
+
+def _repeated(arms: Arms) -> Iterable[str]:
+    """Evaluations that some run has at several steps."""
+    return [
+        name
+        for name in evaluation_names(arms)
+        if any((r.evaluations["name"] == name).sum() > 1 for runs in arms.values() for r in runs)
+    ]
+
+
+def _has_groups(arms: Arms, name: str) -> bool:
+    items = [evaluation(runs, name) for runs in arms.values()]
+    return any(item is not None and item.n_samples > 1 for item in items)
+
+
+def axes_of(figures: Sequence[Figure]) -> dict[str, str]:
+    """The axes that some figure can be drawn on, with their labels."""
+    drawn = {axis for figure in figures for axis, curves in figure["curves"].items() if curves}
+    return {axis: AXIS_LABELS[axis] for axis in AXES if axis in drawn}

@@ -1,0 +1,149 @@
+"""`Run`: everything a run folder recorded, as tidy tables."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from e3rl.ledger.ledger import read_rows
+
+CONFIG, METRICS = "config.yaml", "metrics.jsonl"
+PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.json"
+
+PROBLEM_COLUMNS = ("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct")
+EVALUATION_COLUMNS = ("rollout_step", "name", "temperature", "entropy", "tokens")
+PROMPT_COLUMNS = ("rollout_step", "epoch", "prompt_id", "source", "n", "correct", "rank")
+
+ARM_ORDER = ("grpo", "grpo_er", "ts", "ts_an", "budget", "e3")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded run. Entropies are in nats per token; `rollout_step` counts batches."""
+
+    path: Path
+    name: str  # the arm: runs that differ in the seed only share it
+    seed: int
+    config: dict[str, Any]
+    train: pd.DataFrame  # one row per rollout step, metrics as columns
+    validation: pd.DataFrame  # one row per validation, metrics as columns
+    evaluations: pd.DataFrame  # long: one row per validation and temperature name
+    problems: pd.DataFrame  # long: one row per validation, temperature name and problem
+    prompts: pd.DataFrame  # long: one row per rollout step and prompt
+    summary: dict[str, Any] | None
+
+
+def load_run(run_dir: str | Path) -> Run:
+    """Read one run folder.
+
+    config.yaml (with `name` and `seed`) and metrics.jsonl must be there; a run without
+    validation, prompt records or summary has empty tables and None.
+
+    Raises FileNotFoundError naming the missing file, ValueError for a broken one.
+    """
+    path = Path(run_dir)
+    for needed in (CONFIG, METRICS):
+        if not (path / needed).is_file():
+            raise FileNotFoundError(f"{path / needed} is missing: is {path} a run folder?")
+    config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or not {"name", "seed"} <= config.keys():
+        raise ValueError(f"{path / CONFIG} must have the top-level keys `name` and `seed`")
+    metrics = pd.DataFrame(read_rows(path / METRICS))
+    evaluations = _rows_or_none(path / VALIDATION)
+    summary = path / SUMMARY
+    return Run(
+        path=path,
+        name=str(config["name"]),
+        seed=int(config["seed"]),
+        config=config,
+        train=rows_of_kind(metrics, "train"),
+        validation=rows_of_kind(metrics, "validation"),
+        evaluations=_evaluation_table(evaluations),
+        problems=_long(evaluations, PROBLEM_COLUMNS, path / VALIDATION),
+        prompts=_long(_rows_or_none(path / PROMPTS), PROMPT_COLUMNS, path / PROMPTS),
+        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else None,
+    )
+
+
+def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
+    """Read the given run folders, or every run folder below one root, by arm and seed.
+
+    Raises FileNotFoundError where there is none.
+    """
+    if isinstance(source, str | Path):
+        folders = sorted(file.parent for file in Path(source).rglob(METRICS))
+    else:
+        folders = [Path(folder) for folder in source]
+    if not folders:
+        raise FileNotFoundError(f"no run folder (one with {METRICS}) in {source}")
+    return sorted((load_run(folder) for folder in folders), key=arm_and_seed)
+
+
+def by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs grouped by name: the paper's arms in their order first, then others by name."""
+    arms: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=arm_and_seed):
+        arms.setdefault(run.name, []).append(run)
+    return arms
+
+
+def arm_and_seed(run: Run) -> tuple[int, str, int, str]:
+    """Sorting key: the paper's arms in their order first, then others by name; then the seed."""
+    known = ARM_ORDER.index(run.name) if run.name in ARM_ORDER else len(ARM_ORDER)
+    return known, run.name, run.seed, str(run.path)
+
+
+def rows_of_kind(metrics: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Rows of one kind by rollout step; metrics that this kind never has are left out."""
+    if metrics.empty:
+        return pd.DataFrame({"rollout_step": pd.Series(dtype="int64")})
+    rows = metrics[metrics["kind"] == kind].sort_values("rollout_step", kind="stable")
+    rows = rows.drop(columns="kind").dropna(axis="columns", how="all")
+    return rows.drop_duplicates("rollout_step", keep="last").reset_index(drop=True)
+
+
+def _rows_or_none(path: Path) -> list[dict[str, Any]]:
+    return read_rows(path) if path.is_file() else []
+
+
+def _evaluation_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Token-weighted entropy H = Σ entropy / Σ tokens of every validation and temperature."""
+    table = pd.DataFrame(
+        [
+            {
+                **{column: row.get(column) for column in EVALUATION_COLUMNS},
+                "entropy": _ratio(row.get("entropy_sum"), row.get("tokens")),
+            }
+            for row in _latest(rows)
+        ],
+        columns=list(EVALUATION_COLUMNS),
+    )
+    return table.astype({"temperature": "float64", "entropy": "float64"})
+
+
+def _ratio(total: float | None, count: float | None) -> float:
+    return total / count if total is not None and count else float("nan")
+
+
+def _long(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: Path) -> pd.DataFrame:
+    """Rows that hold lists of equal length, one table row per list element."""
+    parts = []
+    for row in _latest(rows):
+        lengths = {name: len(row[name]) for name in columns if isinstance(row.get(name), list)}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"{file}, rollout_step {row['rollout_step']}: list lengths {lengths}")
+        parts.append(pd.DataFrame({name: row.get(name) for name in columns}))
+    if not parts:
+        return pd.DataFrame(columns=list(columns))
+    table = pd.concat(parts, ignore_index=True)
+    return table.astype({name: "float64" for name in ("temperature", "rank") if name in columns})
+
+
+def _latest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of a validation that was repeated at the same step, the last one stands."""
+    unique = {(row["rollout_step"], row.get("name")): row for row in rows}
+    return list(unique.values())

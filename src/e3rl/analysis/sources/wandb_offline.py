@@ -1,0 +1,79 @@
+"""Offline W&B runs read back from their folders, by W&B's own reader of its record files."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from e3rl.analysis.sources.runs import Run, arm_and_seed
+from e3rl.analysis.sources.wandb_run import TABLES, table_path, wandb_run
+
+RECORDS = "run-*.wandb"
+
+
+def offline_files(root: str | Path) -> list[Path]:
+    """Record files below a folder, oldest first (W&B puts the time into their folder's name)."""
+    return sorted(Path(root).rglob(RECORDS), key=lambda path: (path.parent.name[-24:], path))
+
+
+def load_offline_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
+    """Every offline W&B run below the given folder or folders, by arm and seed.
+
+    A resumed run has several record files with one id; rows of a rollout step that was trained
+    again replace the earlier ones.
+
+    Raises FileNotFoundError where there is none, ValueError for a file that W&B cannot read.
+    """
+    roots = [source] if isinstance(source, str | Path) else list(source)
+    files = [file for root in roots for file in offline_files(root)]
+    if not files:
+        raise FileNotFoundError(f"no offline W&B run (a file {RECORDS}) in {source}")
+    parts: dict[str, list[Path]] = {}
+    for file in files:
+        parts.setdefault(file.stem, []).append(file)
+    return sorted((_load(group) for group in parts.values()), key=arm_and_seed)
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    """The records of a `.wandb` file, in order; a torn last one, left by a kill, is passed over.
+
+    Raises ValueError naming the file and W&B's reason.
+    """
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if not lines:
+        raise ValueError(f"W&B cannot read {file}: {done.stderr.strip() or 'it holds no record'}")
+    return [json.loads(line) for line in lines]
+
+
+def _load(files: Sequence[Path]) -> Run:
+    config: dict[str, Any] = {}
+    history: list[Mapping[str, Any]] = []
+    tables: dict[str, pd.DataFrame] = {}
+    for file in files:
+        for record in records(file):
+            match record["type"]:
+                case "run":
+                    config |= record["run"].get("config", {}).get("update", {})
+                case "config":
+                    config |= record["config"].get("update", {})
+                case "history":
+                    item = record["history"]["item"]
+                    history.append(item)
+                    tables |= _tables(item, file.parent / "files")
+    config.pop("_wandb", None)
+    return wandb_run(files[-1].parent, config, history, tables)
+
+
+def _tables(item: Mapping[str, Any], folder: Path) -> dict[str, pd.DataFrame]:
+    found = {name: table_path(item, name) for name in TABLES}
+    return {
+        name: pd.DataFrame(**json.loads((folder / path).read_text(encoding="utf-8")))
+        for name, path in found.items()
+        if path is not None
+    }

@@ -1,0 +1,105 @@
+"""The comparison of arms as a table of texts, with the rule of its verdicts in words."""
+
+from collections.abc import Sequence
+
+from e3rl.analysis.measures.arms import arm_label
+from e3rl.analysis.measures.comparison import ENOUGH_SEEDS, Row
+from e3rl.analysis.measures.costs import AXIS_UNITS
+from e3rl.analysis.tables.cells import Cells, as_markdown, as_text, without_empty_columns
+
+WORDS = ("arm", "sampling", "measure", "against", "verdict")  # columns of words
+CONSTANTS = ("seeds", "problems")
+EQUAL_ENTROPY = 0.05  # relative difference up to which two ways of sampling count as alike
+
+
+def comparison_cells(rows: Sequence[Row]) -> Cells:
+    """Header, rows and note; shares in percent, differences in points.
+
+    Raises ValueError for no rows.
+    """
+    if not rows:
+        raise ValueError("no arm was validated at the common cost: validate first")
+    texts = [_texts(row) for row in rows]
+    notes = []
+    for name in CONSTANTS:  # a column that says the same in every row is a note
+        if len({row[name] for row in texts}) == 1:
+            notes.append(f"{texts[0][name]} {name if texts[0][name] != '1' else name[:-1]}")
+            texts = [{**row, name: ""} for row in texts]
+    note = f"{rule(rows)} {', '.join(notes).capitalize()}." if notes else rule(rows)
+    return without_empty_columns(texts, note)
+
+
+def comparison_text(rows: Sequence[Row]) -> str:
+    """The table as plain text."""
+    return as_text(comparison_cells(rows), WORDS)
+
+
+def comparison_markdown(rows: Sequence[Row]) -> str:
+    """The table as Markdown."""
+    return as_markdown(comparison_cells(rows), WORDS)
+
+
+def rule(rows: Sequence[Row]) -> str:
+    """What was compared, at which cost, and when a verdict is given."""
+    first = rows[0]
+    few, most = (of(row["seeds"] for row in rows) for of in (min, max))
+    judged = sum(row["verdict"] is not None for row in rows)
+    cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
+    text = (
+        f"At equal cost ({cost}); {100 * first['level']:g} % intervals over seeds and problems "
+        "(over problems alone where an arm has one seed)."
+    )
+    if judged:
+        text += (
+            " Better or worse: the interval of Δ, paired by problem, leaves 0 out; "
+            f"{judged} comparison{'s' * (judged > 1)}, none corrected for the others. "
+            "Detectable: the smallest difference found with 80 % power."
+        )
+    if few < ENOUGH_SEEDS:
+        where = "With" if few == most else "In rows of"
+        text += f" {where} {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
+    return text
+
+
+def _texts(row: Row) -> dict[str, str]:
+    return {
+        "arm": arm_label(row["arm"]),
+        "sampling": row["evaluation"],
+        "T": f"{row['temperature']:.2f}",
+        "measure": row["measure"],
+        "%": _interval(row, "value", ""),
+        "IQM %": _interval(row, "iqm", ""),
+        "Δ points": _interval(row, "difference", "+"),
+        "against": row["against"] or "",
+        "P(better) %": _interval(row, "improvement", "", digits=0),
+        "verdict": _verdict(row),
+        "detectable": _number(row["detectable"], "", 1),
+        "seeds": str(row["seeds"]),
+        "problems": str(row["problems"]),
+    }
+
+
+def _verdict(row: Row) -> str:
+    """The word, and what speaks against taking it at its face."""
+    if row["verdict"] is None:
+        return ""
+    remarks = []
+    if row["seeds"] < ENOUGH_SEEDS:
+        remarks.append(f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}")
+    # At temperature 1 the entropy belongs to the policy; at its own an arm may just be hotter.
+    gap = row["entropy"] / row["against_entropy"] - 1 if row["against_entropy"] else 0.0
+    if row["evaluation"] == "live" and abs(gap) > EQUAL_ENTROPY:
+        remarks.append(f"entropy {100 * gap:+.0f} %")
+    return f"{row['verdict']} ({', '.join(remarks)})" if remarks else str(row["verdict"])
+
+
+def _interval(row: Row, name: str, sign: str, digits: int = 1) -> str:
+    """`41.2 [38.0, 44.5]`, in percent."""
+    middle, low, high = (
+        _number(row[f"{name}{end}"], sign, digits) for end in ("", "_low", "_high")
+    )
+    return f"{middle} [{low}, {high}]" if low else middle
+
+
+def _number(share: float | None, sign: str, digits: int) -> str:
+    return "" if share is None else f"{100 * share:{sign}.{digits}f}"

@@ -1,0 +1,87 @@
+"""Models on problem sets as the table of a paper, and their comparison as another one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from e3rl.analysis.measures.arms import arm_label
+from e3rl.analysis.measures.model_scores import AVERAGE
+from e3rl.analysis.tables.cells import Cells, without_empty_columns
+
+Row = dict[str, Any]
+
+WORDS = ("model", "problems", "sampling", "measure", "against", "verdict")  # columns of words
+
+
+def model_cells(rows: Sequence[Row], ks: Sequence[int]) -> Cells:
+    """Header, rows and note from `model_rows`; shares in percent, lengths in tokens.
+
+    `ks` are the k of pass@k and maj@k that are shown. What is the same in all rows is a note.
+
+    Raises ValueError for no rows.
+    """
+    if not rows:
+        raise ValueError("nothing was sampled: give at least one model and one problem set")
+    texts = [_texts(row, ks) for row in rows]
+    samples = {row["samples"] for row in rows}
+    average = f"avg@{samples.pop()}" if len(samples) == 1 else "avg@n (n samples)"
+    notes = [
+        f"{100 * rows[0]['level']:g} % intervals over problems",
+        f"{average} is pass@1 as well",
+        "maj@k: votes of k samples over equal answers, ties shared",
+    ]
+    for name, words in (("sampling", "sampling {}"), ("T", "T = {}")):
+        if len({text[name] for text in texts}) == 1:
+            notes.append(words.format(texts[0][name]))
+            texts = [{**text, name: ""} for text in texts]
+    renamed = [{average if k == AVERAGE else k: v for k, v in text.items()} for text in texts]
+    return without_empty_columns(renamed, "; ".join(notes) + ".")
+
+
+def comparison_cells(rows: Sequence[Row]) -> Cells:
+    """Header, rows and note from `compare_models`; differences in points."""
+    texts = [
+        {
+            "model": arm_label(row["model"]),
+            "problems": row["set"],
+            "sampling": row["evaluation"],
+            "measure": row["measure"],
+            "Δ points": _interval(row, "difference", "+"),
+            "against": arm_label(row["against"]),
+            "verdict": row["verdict"],
+            "paired": str(row["problems"]),
+        }
+        for row in rows
+    ]
+    note = (
+        f"Δ paired by problem, {100 * rows[0]['level']:g} % intervals; better or worse where they "
+        f"leave 0 out; {len(rows)} comparison{'s' * (len(rows) > 1)}, none corrected for the others"
+    )
+    if len({text["sampling"] for text in texts}) == 1:
+        note += f"; sampling {texts[0]['sampling']}"
+        texts = [{**text, "sampling": ""} for text in texts]
+    return without_empty_columns(texts, f"{note}.")
+
+
+def _texts(row: Row, ks: Sequence[int]) -> dict[str, str]:
+    measures = [AVERAGE, *(f"pass@{k}" for k in ks), *(f"maj@{k}" for k in ks)]
+    lengths = [row[f"length_{name}"] for name in ("mean", "p50", "p95")]
+    return {
+        "model": arm_label(row["model"]),
+        "problems": row["set"],
+        "sampling": row["evaluation"],
+        "T": "" if row["temperature"] is None else f"{row['temperature']:.2f}",
+        "P": str(row["problems"]),
+        **{name: _interval(row, name, "") for name in dict.fromkeys(measures)},
+        "tokens mean / p50 / p95": " / ".join("–" if x is None else f"{x:.0f}" for x in lengths),
+        "truncated %": f"{100 * row['truncated']:.1f}",
+    }
+
+
+def _interval(row: Row, name: str, sign: str) -> str:
+    """`41.2 [38.0, 44.5]`, in percent; without bounds where a single problem gives none."""
+    if row.get(name) is None:
+        return ""
+    middle = f"{100 * row[name]:{sign}.1f}"
+    if row[f"{name}_low"] is None:
+        return middle
+    return f"{middle} [{100 * row[f'{name}_low']:{sign}.1f}, {100 * row[f'{name}_high']:{sign}.1f}]"

@@ -1,0 +1,138 @@
+"""The final table: every arm at every validation temperature, beside a control.
+
+A difference of sampling temperatures alone moves pass@k a lot, so a row says at which temperature
+and entropy it was measured, and an arm at its own temperature is compared with the control at the
+nearest entropy.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from e3rl.analysis.measures.arms import arm_label, control_of
+from e3rl.analysis.measures.evaluations import Evaluation, difference, evaluation, evaluation_names
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.cells import Cells, as_markdown, as_text, without_empty_columns
+from e3rl.statistics.bootstrap import Interval
+
+Row = dict[str, Any]
+
+LEFT = ("arm", "sampling", "against")  # columns of words
+CONSTANTS = ("problems", "seeds")  # columns that become a note where all rows agree
+
+
+def arm_evaluations(arms: Mapping[str, Sequence[Run]]) -> list[Evaluation]:
+    """Last validation of every arm at every temperature name, arm by arm."""
+    names = evaluation_names(arms)
+    found = [(arm, evaluation(runs, name)) for arm, runs in arms.items() for name in names]
+    return [replace(item, arm=arm) for arm, item in found if item is not None]
+
+
+def arm_rows(
+    evaluations: Sequence[Evaluation], control: str | None = None, k: int = 16, level: float = 0.95
+) -> list[Row]:
+    """One row per evaluation: pass@1 and pass@k with intervals, and paired differences.
+
+    Args:
+        evaluations: from `arm_evaluations`, or made from per-problem counts.
+        control: arm whose evaluations the others are compared with, by problem: at the same
+            temperature name, but `live` with whichever of the control's `live` and `matched...`
+            has the nearest entropy.
+        k: the larger k; None where a problem has fewer rollouts.
+        level: coverage of all intervals.
+
+    Returns:
+        dicts with arm, evaluation, temperature, entropy (nats per token), problems, samples,
+        seeds, level, pass@1 and pass@<k> with _low and _high, pass@1_by_seed; and against,
+        paired_problems, pass@1_difference and pass@<k>_difference with _low and _high. Numbers
+        that do not exist are None.
+
+    Raises ValueError for a control that is not among the evaluations.
+    """
+    controls = {item.name: item for item in evaluations if item.arm == control}
+    if control is not None and not controls:
+        arms = sorted({item.arm for item in evaluations})
+        raise ValueError(f"control={control!r} has no evaluation; there are {arms}")
+    return [_row(item, control_of(item, controls), k, level) for item in evaluations]
+
+
+def render(rows: Sequence[Row], width: int | None = None) -> str:
+    """The rows as plain text, shares in percent; as wide as needed, or wrapped to `width`."""
+    return as_text(_cells(rows), LEFT, width)
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """The same table as Markdown, followed by its note."""
+    return as_markdown(_cells(rows), LEFT)
+
+
+def _row(item: Evaluation, control: Evaluation | None, k: int, level: float) -> Row:
+    row: Row = {
+        "arm": item.arm,
+        "evaluation": item.name,
+        "temperature": item.temperature,
+        "entropy": item.entropy,
+        "problems": item.n_problems,
+        "samples": item.n_samples,
+        "seeds": len(item.seeds),
+        "pass@1_by_seed": item.by_seed(1).tolist(),
+        "level": level,
+        "against": f"{control.arm} {control.name}" if control else None,
+        "paired_problems": None,
+    }
+    for each in dict.fromkeys((1, k)):
+        enough = item.n_samples >= each
+        row |= _bounds(f"pass@{each}", item.pass_at_k([each], level)[0] if enough else None)
+        pair: Interval | None = None
+        if control is not None and enough and control.n_samples >= each:
+            pair, row["paired_problems"] = difference(item, control, each, level)
+        row |= _bounds(f"pass@{each}_difference", pair)
+    return row
+
+
+def _bounds(name: str, interval: Interval | None) -> Row:
+    values = (interval.mean, interval.low, interval.high) if interval else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def _cells(rows: Sequence[Row]) -> Cells:
+    """Header, rows and note as texts, without columns that are empty in every row."""
+    if not rows:
+        raise ValueError("no evaluation to show: validate first")
+    table = [_texts(row) for row in rows]
+    notes = [f"{100 * rows[0]['level']:g} % intervals over problems"]
+    if any(row["against"] for row in rows):
+        notes.append("Δ paired by problem")
+    for name in CONSTANTS:
+        if len({cells[name] for cells in table}) == 1:
+            notes.append(f"{table[0][name]} {name if table[0][name] != '1' else name[:-1]}")
+            table = [{**cells, name: ""} for cells in table]
+    return without_empty_columns(table, "; ".join(notes))
+
+
+def _texts(row: Row) -> dict[str, str]:
+    shares = [name for name in row if f"{name}_low" in row]
+    plain = [name for name in shares if not name.endswith("_difference")]
+    return {
+        "arm": arm_label(row["arm"]),
+        "sampling": row["evaluation"],
+        "T": f"{row['temperature']:.2f}",
+        "entropy": "" if math.isnan(row["entropy"]) else f"{row['entropy']:.3f}",
+        **{f"{name} %": _share(row, name, "") for name in plain},
+        **{f"Δ {name}": _share(row, f"{name}_difference", "+") for name in plain},
+        "against": row["against"] or "",
+        "problems": str(row["problems"]),
+        "paired": ""
+        if row["paired_problems"] in (None, row["problems"])
+        else f"{row['paired_problems']}",
+        "seeds": str(row["seeds"]),
+    }
+
+
+def _share(row: Row, name: str, sign: str) -> str:
+    """`41.2 [38.0, 44.5]`, in percent."""
+    if row[name] is None:
+        return ""
+    mean, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return f"{mean:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

@@ -1,0 +1,71 @@
+"""Writing files such that what has a name is whole, whatever ends the process or the machine."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+def to_disk(file: IO[Any]) -> None:
+    """Wait until what was written to an open file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def told_by_the_disk() -> Iterator[None]:
+    """Raise the OSError that is behind an error of torch's, where there is one.
+
+    Its savers end their file after a failed write, and fail once more, about its position.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if (cause := of_the_disk(error)) is None:
+            raise
+        raise cause from None
+
+
+def of_the_disk(error: BaseException) -> OSError | None:
+    """The OSError that an error is, or that it came from."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait: inside torch's savers it would surface as another error, such as one about
+    file positions."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if caught:
+            signal.raise_signal(signal.SIGINT)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a kill leaves as it was or whole; others tell by it how far a run is."""
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)

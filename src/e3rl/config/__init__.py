@@ -1,0 +1,1 @@
+"""Configurations: composed, checked, built."""

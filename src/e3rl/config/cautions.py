@@ -1,0 +1,200 @@
+"""Settings that are valid and yet do nothing, or not what one may think, told before a run."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig
+
+from e3rl.config.composition import resolved
+
+UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
+SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
+
+
+def cautions(cfg: DictConfig) -> list[str]:
+    """One line per setting that is inert in this configuration, with the reason and a remedy."""
+    plain = resolved(cfg)
+    found = (
+        *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_annealing),
+        *(_inert_shaping, _mismatch, _lookahead, _rounded_updates),
+    )
+    return [caution for of in found for caution in of(plain)]
+
+
+def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
+    """What acts on importance ratios, where there is one optimiser step per batch."""
+    settings, loss = plain["module"]["settings"], plain["loss"]
+    steps = settings["minibatches"] * settings["inner_epochs"]
+    if steps > 1 or settings["old_logprobs"] == "sampler":
+        return
+    reason = f"with one optimiser step per batch every importance ratio is 1: {SEVERAL_STEPS}"
+    surrogate, rule = _name(loss["surrogate"]), _name(loss["exploration"])
+    if surrogate in ("gspo", "cispo"):
+        yield f"loss.surrogate={surrogate} has the gradient of the clipped surrogate; {reason}"
+    if rule == "KLCov":
+        yield f"loss.exploration=KLCov has neither value nor gradient; {reason}"
+    elif surrogate == "clipped" and loss["surrogate"]["clip_high"] > loss["surrogate"]["clip_low"]:
+        high = loss["surrogate"]["clip_high"]
+        yield f"loss.surrogate.clip_high={high} (clip-higher) never acts; {reason}"
+
+
+def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
+    """What weighs prompts or rollouts, where all weigh the same anyway."""
+    mean_size, advantage = plain["rollouts_per_prompt"], plain["advantage"]
+    if plain["loss"]["prompt_weight"] == "prompt" and _name(plain["budget"]) == "Uniform":
+        yield (
+            "loss.prompt_weight=prompt changes nothing: budget=uniform gives every prompt the same "
+            "number of rollouts already"
+        )
+    if _name(advantage) == "PassAtK" and min(advantage["k"], mean_size - 1) <= 1:
+        yield (
+            f"advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
+            f"k={advantage['k']} and rollouts_per_prompt={mean_size} that is at most 1: raise both"
+        )
+
+
+def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
+    """Rules that have nothing to go by, or nothing to move."""
+    budget, mean_size = plain["budget"], plain["rollouts_per_prompt"]
+    rule = _name(budget)
+    selects = rule in ("Mopps", "Vcrl")
+    learns = selects or rule in ("E3Rank", "Knapsack", "Neyman")
+    if plain["epochs"] == 1 and (learns or (rule == "Hora" and budget["mode"] == "history")):
+        chooses = "draws prompts blindly" if selects else "is uniform"
+        yield (
+            f"budget={rule} {chooses} with epochs=1: nothing is known of a prompt before its first "
+            "visit; use 2 or more, or a rule with rounds (sequential, hora with mode=pilot)"
+        )
+    for name in ("n_low", "n_high", "per_round"):
+        if budget.get(name) == mean_size:
+            yield (
+                f"budget={rule} is uniform: budget.{name} is rollouts_per_prompt={mean_size}, so "
+                "there are no rollouts to move; change one of the two"
+            )
+    if rule == "E3Rank" and budget["n_update"] == 0 and not _wants_ranks(plain):
+        yield "budget=E3Rank is uniform: with n_update=0 its bounds never widen"
+
+
+def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
+    """Temperatures of single rollouts that come out the same."""
+    spread, budget = plain["temperature"].get("spread"), _name(plain["budget"])
+    idle = "temperature.spread=ByDifficulty changes nothing"
+    if _name(spread) == "ByDifficulty" and budget in UNRANKED:
+        yield (
+            f"{idle}: budget={budget} does not rank prompts by difficulty; choose budget=e3_rank, "
+            "knapsack, neyman or hora"
+        )
+    elif _name(spread) == "ByDifficulty" and plain["epochs"] == 1:
+        yield f"{idle} with epochs=1: no prompt has a rank before its second visit; use 2 or more"
+    if _name(spread) == "Ladder" and plain["rollouts_per_prompt"] < len(spread["rungs"]):
+        yield (
+            f"temperature.spread=Ladder has {len(spread['rungs'])} rungs, and a group of "
+            f"rollouts_per_prompt={plain['rollouts_per_prompt']} uses the first ones only: raise "
+            "it, or leave rungs out"
+        )
+
+
+def _wants_ranks(plain: dict[str, Any]) -> bool:
+    """Whether something else than the budget goes by the ranks of its prompts."""
+    shapes = _name(plain["shaping"]) == "LengthShaping"
+    return shapes or _name(plain["temperature"].get("spread")) == "ByDifficulty"
+
+
+def _inert_shaping(plain: dict[str, Any]) -> Iterator[str]:
+    """A length-aware reward without an easy prompt to act on."""
+    if _name(plain["shaping"]) != "LengthShaping":
+        return
+    if (budget := _name(plain["budget"])) in UNRANKED:
+        yield (
+            f"shaping=length changes nothing: budget={budget} does not rank prompts by difficulty, "
+            "so none is easy; choose budget=e3_rank (with budget.n_update=0 it is uniform)"
+        )
+    elif plain["epochs"] == 1:
+        yield (
+            "shaping=length changes nothing with epochs=1: no prompt has a rank before its second "
+            "visit; use 2 or more"
+        )
+
+
+def _inert_annealing(plain: dict[str, Any]) -> Iterator[str]:
+    """Decoding whose temperature hardly falls before a completion has to end."""
+    rule, tokens = plain["temperature"], plain["max_new_tokens"]
+    while _name(rule) == "MultiTemperature":
+        rule = rule["rule"]
+    if _name(rule) != "AnnealedDecoding":
+        return
+    highest, lowest, scale = rule["highest"], rule["lowest"], rule["scale"]
+    last = 1 + highest - math.exp(min((tokens - 1) / scale, 9.0))
+    if last > (highest + lowest) / 2:
+        fitting = tokens / math.log(1 + highest - lowest)
+        yield (
+            f"temperature=annealed_decoding hardly anneals: with temperature.scale={scale} the "
+            f"factor falls from {highest} to {last:.2g} only within max_new_tokens={tokens}; lower "
+            f"it, at {fitting:.3g} the floor is reached there"
+        )
+
+
+def _mismatch(plain: dict[str, Any]) -> Iterator[str]:
+    """A correction without anything to correct, and something to correct without a correction."""
+    ahead = plain["rollout"]["lookahead"] > 0
+    corrected = plain["loss"]["correction"] is not None
+    bypass = plain["module"]["settings"]["old_logprobs"] == "sampler"
+    same_code = _name(plain["engine"]) == "TransformersEngine"
+    if corrected and same_code and not ahead and plain["trainer"]["precision"] == "32-true":
+        yield (
+            "loss.correction changes nothing: engine=transformers samples with the trainer's own "
+            "model in the same precision, and rollouts are not older than it"
+        )
+    if ahead and not (corrected or bypass):
+        yield (
+            f"rollout.lookahead={plain['rollout']['lookahead']} trains on rollouts of an older "
+            "policy as if they were its own: choose loss/correction=tis (or another), or "
+            "module.settings.old_logprobs=sampler"
+        )
+
+
+def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
+    """Look-ahead that hides nothing, keeps awake what should sleep, or comes before its time."""
+    if plain["rollout"]["lookahead"] == 0:
+        return
+    if any(_name(node) == "Disturbance" for node in plain["callbacks"].values()):
+        yield (
+            "callbacks=disturbed shows one step late with rollout.lookahead=1: the step that it is "
+            "set for is sampled before the policy changes; use rollout.lookahead=0"
+        )
+    engine = plain["engine"]
+    if _name(engine) == "TransformersEngine":
+        yield (
+            "rollout.lookahead=1 saves no time: engine=transformers samples with the trainer's own "
+            "weights, before the update; use engine=vllm"
+        )
+    elif engine.get("settings", {}).get("sleep_level", 0):
+        yield (
+            f"engine.settings.sleep_level={engine['settings']['sleep_level']} frees no memory for "
+            "the update: with rollout.lookahead=1 the engine is awake during it; use 0"
+        )
+
+
+def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:
+    """Trained weights of so few bits that most updates leave them as they are."""
+    policy, precision = plain["policy"], plain["trainer"]["precision"]
+    adapted = policy.get("lora") is not None
+    if precision in ("bf16-true", "16-true"):
+        setting, bits = f"trainer.precision={precision}", precision
+    elif policy.get("dtype") in ("bfloat16", "float16") and not adapted:
+        setting, bits = f"policy.dtype={policy['dtype']}", policy["dtype"]
+    else:
+        return
+    trained, also = ("adapters", "") if adapted else ("weights", "policy.dtype=float32 and ")
+    least = 512 if bits.startswith("bf") else 4096  # half a unit in the last place, at most
+    yield (
+        f"{setting} trains {trained} of 16 bits: updates below 1/{least} of a weight are rounded "
+        f"away, most of them with lr={plain['module']['optimizer']['lr']}; use {also}"
+        f"trainer.precision={'bf16' if least == 512 else '16'}-mixed"
+    )
+
+
+def _name(node: dict[str, Any] | None) -> str | None:
+    """Class or function that a node makes."""
+    return None if node is None else str(node["_target_"]).split(".")[-1]

@@ -1,0 +1,146 @@
+"""Configurations and the folders they lead to: resolvers of conf/, the command line, resuming."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import CompactHydraException
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound
+from e3rl.seeds import derive_seed
+
+UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing about what is run
+MAX_SUBDIR = 200  # file systems end at 255 bytes
+
+
+class ConfigurationError(CompactHydraException):
+    """What is wrong with a configuration; Hydra shows the message without a traceback."""
+
+
+def conf_dir() -> Path:
+    """The checkout's conf/, or the copy inside an installed package."""
+    checkout = Path(__file__).parents[3] / "conf"
+    return checkout if checkout.is_dir() else Path(__file__).parents[1] / "conf"
+
+
+def register_resolvers() -> None:
+    """Make the `${e3rl.*}` interpolations of conf/ known; safe to call again."""
+    functions: dict[str, Callable[..., Any]] = {
+        "root": lambda *_: str(conf_dir().parent),
+        "run_id": run_id,
+        "sweep_name": lambda *_: sweep_name(),
+        "subdir": subdir,
+    }
+    for name, function in functions.items():
+        OmegaConf.register_new_resolver(f"e3rl.{name}", function, replace=True)
+    # One configuration has one folder, however often it is asked for.
+    OmegaConf.register_new_resolver("e3rl.run_dir", run_dir, replace=True, use_cache=True)
+
+
+def accept_new_keys(arguments: Sequence[str]) -> list[str]:
+    """Command-line arguments with every `key=value` as `++key=value`; groups stay as they are.
+
+    Hydra refuses keys that no YAML file mentions, whether or not the constructor knows them, and
+    advises `+key`. This way `check` judges all of them, and names the key that was meant. What is
+    removed by `key=null` must exist.
+    """
+    keys = [re.match(r"[\w.]+(?==(?!null$))", argument) for argument in arguments]
+    return [
+        f"++{argument}" if key and not _is_group(key[0]) else argument
+        for argument, key in zip(arguments, keys, strict=True)
+    ]
+
+
+def _is_group(key: str) -> bool:
+    return key.split(".")[0] == "hydra" or (conf_dir() / key).is_dir()
+
+
+def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
+    """Folder of a single run: the one that `ckpt_path` continues, else a new one.
+
+    Where `ckpt_path` leads nowhere it is a new one too; `checkpoint_to_resume` says so then.
+
+    Raises ConfigurationError where processes that were started together would each make a folder
+    of their own.
+    """
+    if ckpt_path == "last":
+        found = [p for p in Path(runs, name).glob("*") if checkpoints(p / "checkpoints")]
+        if found:
+            return str(max(found, key=lambda p: p.name))
+    elif ckpt_path is not None and run_of(Path(ckpt_path)).is_dir():
+        return str(run_of(Path(ckpt_path)))
+    if (count := started_together()) > 1:
+        raise ConfigurationError(
+            f"{count} processes were started together and need one folder, which the clock does "
+            "not give them: make a sweep of one job (-m ... sweep.name=NAME), which also goes on "
+            "when it is started again, or give hydra.run.dir=FOLDER"
+        )
+    return str(Path(runs) / name / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
+
+
+def started_together() -> int:
+    """Processes of this run that srun or torchrun has started; 1 where none of them has."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    # A shell that waits in an allocation has these variables too, and starts one process.
+    if "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_JOB_NAME") != "interactive":
+        return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    return 1
+
+
+def checkpoint_to_resume(ckpt_path: str, run_dir: Path) -> Path:
+    """The checkpoint that `ckpt_path` means: the newest sound one, if it names no file.
+
+    Raises ConfigurationError where there is none, or none that is sound.
+    """
+    if ckpt_path == "last" and not checkpoints(run_dir / "checkpoints"):
+        raise ConfigurationError(
+            f"ckpt_path=last: no run with a checkpoint in {run_dir.parent}; name the run by "
+            "name=..., give a path, or leave ckpt_path out to start a new run"
+        )
+    path = run_dir if ckpt_path == "last" else Path(ckpt_path)
+    try:
+        return newest_sound(path if path.suffix == ".ckpt" else run_of(path) / "checkpoints")
+    except (FileNotFoundError, DamagedCheckpointError) as error:
+        raise ConfigurationError(f"ckpt_path={ckpt_path}: {error}") from error
+
+
+def run_of(path: Path) -> Path:
+    """The run folder of a checkpoint file, a checkpoints folder, or a run folder."""
+    if path.suffix == ".ckpt":
+        return path.parent.parent
+    return path.parent if path.name == "checkpoints" else path
+
+
+def run_id(folder: str) -> str:
+    """W&B id of a run folder: the same when the run is resumed."""
+    return f"{derive_seed('run', str(Path(folder).resolve())):x}"
+
+
+def sweep_name() -> str:
+    """A unique name for runs started together; child processes inherit it."""
+    unique = f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
+    return os.environ.setdefault("E3RL_SWEEP", unique)
+
+
+def subdir(overrides: Sequence[str]) -> str:
+    """Overrides of a job as one folder name that needs no quotes on the command line."""
+    told = [override.lstrip("+").replace("=", "-").replace("/", ".") for override in overrides]
+    name = "_".join(text for text in told if not text.startswith(UNTOLD))
+    name = re.sub(r"[^\w.-]", "_", name)
+    if len(name) > MAX_SUBDIR:  # the end, where names differ, lives on in a digest
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: MAX_SUBDIR - 9]}_{digest}"
+    return name or "default"
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, Hydra's own part left out."""
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items() if key != "hydra"}

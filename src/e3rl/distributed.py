@@ -1,0 +1,51 @@
+"""Sums and gathers over ranks; without a process group they return what they were given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def all_sum(values: Sequence[float]) -> list[float]:
+    """Element-wise sums over ranks, in float64; every rank gets the same numbers."""
+    if world_size() == 1:
+        return [float(value) for value in values]
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    tensor = torch.tensor(list(values), dtype=torch.float64, device=device)
+    dist.all_reduce(tensor)
+    return [float(value) for value in tensor.tolist()]
+
+
+def all_max(value: float) -> float:
+    """The largest value on any rank."""
+    return float(max(all_gather(float(value))))
+
+
+def all_gather(item: Any) -> list[Any]:
+    """One picklable object per rank, in rank order."""
+    if world_size() == 1:
+        return [item]
+    items: list[Any] = [None] * world_size()
+    dist.all_gather_object(items, item)
+    return items
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor gathered from all ranks where it is sharded, itself otherwise."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether ranks hold parts of the parameters, so that using them takes all ranks."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())

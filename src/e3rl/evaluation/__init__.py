@@ -1,0 +1,1 @@
+"""Models sampled on problem sets."""

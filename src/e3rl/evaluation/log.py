@@ -1,0 +1,84 @@
+"""`EvaluationLog`: what was sampled of a model on a problem set, and where a killed one goes on.
+
+A folder holds two ledgers. `problems.jsonl` has the settings in its first row and then a row per
+finished problem, with everything that tables are made from; `completions.jsonl` a row per rollout.
+The completions of a problem are written before its row, which says how many there are then: those
+that a kill left without a row are set aside and sampled again, from the same seeds.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from e3rl.ledger.ledger import Ledger, read_rows
+
+PROBLEMS, COMPLETIONS = "problems.jsonl", "completions.jsonl"
+Row = dict[str, Any]
+
+
+class OtherSettingsError(ValueError):
+    """A folder whose completions were sampled in another way than is asked for now."""
+
+
+class EvaluationLog(AbstractContextManager["EvaluationLog"]):
+    """The finished problems of an evaluation; opening an existing folder goes on with it.
+
+    `settings` are all that decides what is sampled and how it is judged, in values that JSON has.
+    A torn last line, of a process that was killed while writing, is passed over.
+
+    Raises OtherSettingsError naming every setting that differs from those of the folder.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        wanted = json.loads(json.dumps(settings))
+        self.folder = folder
+        self._problems = Ledger(folder / PROBLEMS)
+        found = read_rows(folder / PROBLEMS)
+        if found:
+            self._check(found[0].get("settings", {}), wanted)
+        else:
+            self._problems.append({"settings": wanted})
+        self.rows: list[Row] = found[1:]  # of finished problems, in the order they were finished
+        self._completions = Ledger(folder / COMPLETIONS)
+        self._completions.rewind(self.rows[-1]["completions"] if self.rows else 0)
+
+    @property
+    def finished(self) -> set[str]:
+        """Ids of the problems that need not be sampled any more."""
+        return {row["problem_id"] for row in self.rows}
+
+    def append(self, problem: Mapping[str, Any], completions: Sequence[Mapping[str, Any]]) -> None:
+        """Write a finished problem, by `problem_id`, after all its completions."""
+        for completion in completions:
+            self._completions.append(completion)
+        row = {**problem, "completions": self._completions.rows}
+        self._problems.append(row)
+        self.rows.append(row)
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the files; safe to call twice."""
+        self._problems.close()
+        self._completions.close()
+
+    def _check(self, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        if different := list(differences(there, now)):
+            self._problems.close()
+            listed = "\n".join(f"  - {each}" for each in different)
+            raise OtherSettingsError(
+                f"{self.folder} holds an evaluation with other settings:\n{listed}\n"
+                "repeat them to go on with it, or choose another folder by out=..."
+            )
+
+
+def differences(there: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Every setting in which two nested values differ, with its dotted path."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        for key in [*there, *(key for key in now if key not in there)]:
+            yield from differences(there.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif there != now:
+        yield f"{path}: {there!r} there, {now!r} now"

@@ -1,0 +1,72 @@
+"""A configured policy, judged by its settings and its model's configuration, without weights."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from e3rl.config.check import node_mistakes
+from e3rl.config.composition import ConfigurationError
+from e3rl.policy.policy import DTYPES, resolved_path
+
+
+def check_policy(source: DictConfig, where: str, absent: str, max_new_tokens: int) -> None:
+    """Raise ConfigurationError where the `policy` of a configuration could not be made.
+
+    That is for unknown settings and wrong values, where transformers finds no model configuration,
+    and for a model whose positions leave no room for `max_new_tokens` beside a prompt.
+
+    Args:
+        where: what messages begin with.
+        absent: what is said of a path where there is no model.
+    """
+    try:
+        policy = OmegaConf.to_container(source.policy, resolve=True)
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ConfigurationError(f"{where}: its policy cannot be read: {error}") from error
+    assert isinstance(policy, dict)
+    if mistakes := [*node_mistakes(source.policy, "policy"), *_wrong_dtype(policy)]:
+        raise ConfigurationError(f"{where}: {'; '.join(mistakes)}")
+    path = str(policy.get("path", "embedded"))
+    config = _configuration(path, bool(policy.get("trust_remote_code", False)), absent)
+    room = context_length(config)
+    if room is not None and max_new_tokens >= room:
+        raise ConfigurationError(
+            f"{where}: max_new_tokens={max_new_tokens} leaves no room for a prompt within the "
+            f"{room:g} positions of {path}; lower it below that"
+        )
+
+
+def _wrong_dtype(policy: dict[Any, Any]) -> Iterator[str]:
+    dtype = policy.get("dtype", "float32")
+    if dtype not in DTYPES:
+        yield f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}"
+
+
+def _configuration(path: str, trust_remote_code: bool, absent: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(resolved_path(path), trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{absent}: {error}") from error
+
+
+def context_length(config: Any) -> float | None:
+    """Positions that a model was made for, stretched as it says itself; None where it does not."""
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    ropes = [getattr(text, name, None) for name in ("rope_parameters", "rope_scaling")]
+    return positions * max([1.0, *(factor for rope in ropes for factor in _factors(rope))])
+
+
+def _factors(rope: Any) -> Iterator[float]:
+    """Factors of rotary embeddings, which may be set for each type of layer."""
+    if isinstance(rope, dict):
+        if isinstance(rope.get("factor"), int | float):
+            yield float(rope["factor"])
+        for inner in rope.values():
+            yield from _factors(inner)

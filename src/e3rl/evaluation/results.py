@@ -1,0 +1,96 @@
+"""What an evaluation leaves in its folder: counts, tables, a comparison and curves."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from e3rl.analysis.figures.model_figures import pass_at_k_of_models
+from e3rl.analysis.measures.model_comparison import compare_models
+from e3rl.analysis.measures.model_scores import Sampled, model_rows
+from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown, as_text
+from e3rl.analysis.tables.model_table import WORDS, comparison_cells, model_cells
+from e3rl.analysis.tables.summary import arm_rows, render
+from e3rl.evaluation.sampling import counts_of, measured
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One model on one problem set, all sampled."""
+
+    model: str
+    step: int
+    problem_set: str
+    rows: Sequence[Mapping[str, Any]]  # of the log
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What tables show: k of the curves and of their columns, and whom models are compared with."""
+
+    ks: Sequence[int]
+    table_ks: Sequence[int]
+    against: str
+    latex: bool = False
+
+
+def write_results(found: Sequence[Finished], wanted: Wanted, out: Path) -> tuple[str, list[Row]]:
+    """Write every file; returns what to print, and the rows of `summary.json`.
+
+    A single model on a single set is printed as it always was; several as the table of a paper.
+    """
+    sampled = [s for f in found for s in Sampled.of_rows(f.model, f.problem_set, f.rows)]
+    write_counts(found, out)
+    summary = summary_rows(found, wanted)
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    rows = model_rows(sampled, wanted.ks)
+    pd.DataFrame(rows).to_csv(out / "results.csv", index=False)
+    tables = {"table": model_cells(rows, wanted.table_ks)}
+    if len({each.model for each in sampled}) > 1:
+        compared = compare_models(sampled, wanted.against, wanted.ks)
+        pd.DataFrame(compared).to_csv(out / "comparison.csv", index=False)
+        measures = {"avg@n", *(f"{name}@{k}" for name in ("pass", "maj") for k in wanted.table_ks)}
+        shown = [row for row in compared if row["measure"] in measures]
+        tables["comparison"] = comparison_cells(shown)
+    write_tables(tables, out, wanted.latex)
+    if any(each.n_samples > 1 for each in sampled):
+        pass_at_k_of_models(sampled).savefig(out / "pass_at_k.png", dpi=200)
+    if len(found) == 1:
+        return render(summary), summary
+    return "\n\n".join(as_text(cells, WORDS) for cells in tables.values()), summary
+
+
+def write_counts(found: Sequence[Finished], out: Path) -> None:
+    """`validation.jsonl`: per-problem counts of every evaluation, in the form of a run's."""
+    lines = [
+        json.dumps({"model": f.model, "set": f.problem_set, "rollout_step": f.step, **vars(counts)})
+        for f in found
+        for counts in counts_of(f.rows)
+    ]
+    (out / "validation.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def summary_rows(found: Sequence[Finished], wanted: Wanted) -> list[Row]:
+    """Arms' rows of each problem set, with differences where there are several models."""
+    rows: list[Row] = []
+    control = wanted.against if len({each.model for each in found}) > 1 else None
+    for problem_set in dict.fromkeys(each.problem_set for each in found):
+        here = [each for each in found if each.problem_set == problem_set]
+        arms = [measured(each.model, counts) for each in here for counts in counts_of(each.rows)]
+        k = min(max(wanted.ks), max(arm.n_samples for arm in arms))
+        rows += [{"set": problem_set, **row} for row in arm_rows(arms, control, k)]
+    return rows
+
+
+def write_tables(tables: Mapping[str, Cells], out: Path, latex: bool) -> None:
+    """`table.md`, and with `latex` `table.tex`, which hold all tables one after the other."""
+    markdown = "\n\n".join(as_markdown(cells, WORDS) for cells in tables.values())
+    (out / "table.md").write_text(markdown + "\n", encoding="utf-8")
+    if latex:
+        text = "\n\n".join(as_latex(cells, WORDS) for cells in tables.values())
+        (out / "table.tex").write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,188 @@
+"""Sampling a policy on problems outside of training, by the same slots that validate in it."""
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from e3rl.analysis.measures.evaluations import Evaluation as Measured
+from e3rl.batch import RolloutBatch
+from e3rl.callbacks.pass_at_k import Counts, PassAtK, Tally, merge
+from e3rl.callbacks.reward import RewardScorer
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.temperature import TemperatureScheduler
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.checkpoints.atomic import read_weights
+from e3rl.data.loader import ValidationLoader, fingerprint
+from e3rl.data.problem import Problem
+from e3rl.engines.base import RolloutEngine
+from e3rl.evaluation.log import EvaluationLog
+from e3rl.evaluation.recorder import EvaluationRecorder
+from e3rl.policy.policy import Policy
+from e3rl.rewards.pool import RewardPool
+from e3rl.temperatures.fixed import Fixed
+
+POLICY_PREFIX = "policy."
+
+
+class PolicyHolder(LightningModule):
+    """What Lightning's validation loop needs of a module: a policy and a `validation_step`."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """The slots do the work."""
+
+
+def evaluate_policy(
+    policy: Policy,
+    problems: Sequence[Problem],
+    evaluations: Sequence[Evaluation],
+    engine: RolloutEngine,
+    pool: RewardPool,
+    max_new_tokens: int,
+    ks: Sequence[int] = (1,),
+    prompts_per_batch: int = 64,
+    progress: bool = True,
+) -> list[Counts]:
+    """Per-problem counts of every evaluation; closes engine and pool, also after an error."""
+    pass_at_k = PassAtK(evaluations, ks)
+    sampler = RolloutSampler(engine, max_new_tokens, seed=0)
+    try:
+        validate(policy, problems, pass_at_k, sampler, pool, prompts_per_batch, progress)
+    finally:
+        engine.close()
+        pool.close()
+    return pass_at_k.results
+
+
+def sample_unfinished(
+    log: EvaluationLog,
+    policy: Policy,
+    problems: Sequence[Problem],
+    evaluations: Sequence[Evaluation],
+    engine: RolloutEngine,
+    pool: RewardPool,
+    max_new_tokens: int,
+    prompts_per_batch: int = 64,
+    progress: bool = True,
+) -> None:
+    """Sample the problems that a log lacks and append them; leaves engine and pool open.
+
+    Seeds belong to problems, so an evaluation that was killed ends with the counts of one that was
+    not. A temperature that was found for an entropy is the log's where it has one.
+    """
+    finished = log.finished
+    waiting = [problem for problem in problems if problem.id not in finished]
+    if waiting:
+        pass_at_k = PassAtK(with_found_temperatures(evaluations, log.rows), ks=(1,))
+        sampler = RolloutSampler(engine, max_new_tokens, seed=0)
+        recorder = EvaluationRecorder(log, pool)
+        validate(policy, waiting, pass_at_k, sampler, pool, prompts_per_batch, progress, [recorder])
+
+
+def validate(
+    policy: Policy,
+    problems: Sequence[Problem],
+    pass_at_k: PassAtK,
+    sampler: RolloutSampler,
+    pool: RewardPool,
+    prompts_per_batch: int,
+    progress: bool,
+    more: Sequence[Callback] = (),
+) -> None:
+    """One pass of Lightning's validation over the problems, through the slots."""
+    trainer = Trainer(
+        accelerator="auto",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=progress and sys.stdout.isatty(),
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        callbacks=[TemperatureScheduler(Fixed()), pass_at_k, RewardScorer(pool), sampler, *more],
+    )
+    loader = ValidationLoader(problems, policy.encode, prompts_per_batch)
+    trainer.validate(PolicyHolder(policy), dataloaders=loader, verbose=False)
+
+
+def with_found_temperatures(
+    evaluations: Sequence[Evaluation], rows: Sequence[Mapping[str, Any]]
+) -> list[Evaluation]:
+    """Evaluations that match an entropy, at the temperature that finished problems had."""
+    found = {each["name"]: each["temperature"] for row in rows for each in row["evaluations"]}
+    return [
+        replace(each, entropy=None, temperature=found[each.name])
+        if each.entropy is not None and each.name in found
+        else each
+        for each in evaluations
+    ]
+
+
+def counts_of(rows: Sequence[Mapping[str, Any]]) -> list[Counts]:
+    """The counts of every evaluation in the rows of a log, problems in the order of the rows."""
+    known = [field.name for field in fields(Tally)]
+    tallies = [Tally(**{name: e[name] for name in known}) for r in rows for e in r["evaluations"]]
+    names = dict.fromkeys(each.name for each in tallies)
+    return [merge([each for each in tallies if each.name == name]) for name in names]
+
+
+def sampling_settings(
+    policy: Policy,
+    problems: Sequence[Problem],
+    evaluations: Sequence[Evaluation],
+    max_new_tokens: int,
+) -> dict[str, Any]:
+    """What decides the completions, as far as model and problems do; see `EvaluationLog`."""
+    prompts = hashlib.blake2b(digest_size=8)
+    for problem in problems:
+        prompts.update(repr(policy.encode(problem)[1]).encode())
+    return {
+        "model": {"weights": weights_digest(policy), "dtype": str(next(policy.parameters()).dtype)},
+        "problems": {"n": len(problems), "content": fingerprint(problems)},
+        "prompts": prompts.hexdigest(),  # as the template and the tokenizer make them
+        "evaluations": {each.name: asdict(each) for each in evaluations},
+        "max_new_tokens": max_new_tokens,
+    }
+
+
+def weights_digest(policy: Policy) -> str:
+    """Digest of all weights: the same file name may hold others tomorrow."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in sorted(policy.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def load_weights(policy: Policy, checkpoint: Path) -> None:
+    """Put the weights of a run's checkpoint into a policy of the same architecture.
+
+    Raises DamagedCheckpointError for a damaged one and RuntimeError naming the parameters that
+    do not fit.
+    """
+    state = read_weights(checkpoint)
+    own = {
+        name.removeprefix(POLICY_PREFIX): value
+        for name, value in state.items()
+        if name.startswith(POLICY_PREFIX)
+    }
+    with torch.no_grad():
+        policy.load_state_dict(own, strict=True)
+
+
+def measured(arm: str, counts: Counts) -> Measured:
+    """Counts in the form that tables and figures take."""
+    table = pd.DataFrame(
+        {"problem_id": counts.problem_id, "n": counts.n, "correct": counts.correct}
+    )
+    entropy = counts.entropy_sum / counts.tokens
+    return Measured(arm, counts.name, counts.temperature, entropy, (table,))

@@ -1,0 +1,98 @@
+"""Numbers that `e3rl.evaluate` is given, checked before anything is loaded, sampled or written."""
+
+import typing
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import Field, FiniteFloat, PositiveInt
+
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.config.check import wrong_values
+from e3rl.config.composition import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The settings that are numbers, or lists of them."""
+
+    n: PositiveInt
+    ks: Annotated[list[PositiveInt], Field(min_length=1)]
+    table_ks: list[PositiveInt] | None
+    temperatures: list[FiniteFloat]
+    entropies: list[FiniteFloat]
+    top_p: FiniteFloat
+    top_k: int
+    max_new_tokens: PositiveInt
+    prompts_per_batch: PositiveInt
+
+
+LISTS = ("ks", "table_ks", "temperatures", "entropies")
+
+
+def check_numbers(cfg: DictConfig) -> None:
+    """Raise ConfigurationError for numbers of a wrong type or size, a number where a list is
+    meant, and columns that the table cannot have."""
+    for name in LISTS:
+        value = cfg[name]
+        optional = name == "table_ks" and value is None
+        if not (optional or OmegaConf.is_list(value)):
+            inside = "" if value is None else value
+            raise ConfigurationError(f"{name}={value} is no list: write {name}=[{inside}]")
+    hints = typing.get_type_hints(Numbers, include_extras=True)
+    values = {name: OmegaConf.to_container(cfg[name]) for name in LISTS if cfg[name] is not None}
+    wrong = wrong_values({name: cfg[name] for name in hints} | values, Numbers)
+    if mistakes := list(wrong):
+        raise ConfigurationError("; ".join(mistakes))
+    for k in cfg.table_ks or []:
+        if k not in cfg.ks:
+            raise ConfigurationError(
+                f"table_ks={list(cfg.table_ks)}: {k} is not among ks={list(cfg.ks)}; add it there"
+            )
+        if k > cfg.n:
+            raise ConfigurationError(
+                f"table_ks={list(cfg.table_ks)}: {k} of n={cfg.n} samples cannot be chosen; lower "
+                "it, or raise n"
+            )
+
+
+def evaluations_of(cfg: DictConfig) -> list[Evaluation]:
+    """One evaluation per temperature and entropy, named after it and what truncates it.
+
+    Raises ConfigurationError where a value makes no sense, where there is none, and where one is
+    given twice.
+    """
+    cut = {"top_p": cfg.top_p, "top_k": cfg.top_k}
+    suffix = f"_p{cfg.top_p:g}" * (cfg.top_p != 1) + f"_k{cfg.top_k}" * (cfg.top_k != 0)
+    try:
+        found = [
+            Evaluation("greedy", 1, temperature=0)
+            if t == 0
+            else Evaluation(f"t{t:g}{suffix}", cfg.n, temperature=t, **cut)
+            for t in cfg.temperatures
+        ] + [Evaluation(f"h{h:g}{suffix}", cfg.n, entropy=h, **cut) for h in cfg.entropies]
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    _check_names(cfg, [each.name for each in found])
+    return found
+
+
+def _check_names(cfg: DictConfig, names: Sequence[str]) -> None:
+    given = f"temperatures={list(cfg.temperatures)} and entropies={list(cfg.entropies)}"
+    if not names:
+        raise ConfigurationError(
+            f"{given} ask for no sample: give one of either, for instance temperatures=[1.0]"
+        )
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigurationError(
+            f"{given} ask for {', '.join(repeated)} more than once: leave out the repeats"
+        )
+
+
+def table_ks(cfg: DictConfig) -> list[int]:
+    """The k of a table's columns: the configured ones, or the largest that n allows."""
+    if cfg.table_ks is not None:
+        return list(cfg.table_ks)
+    return [max((k for k in cfg.ks if k <= cfg.n), default=1)]

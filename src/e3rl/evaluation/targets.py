@@ -1,0 +1,252 @@
+"""What `e3rl.evaluate` is asked for: models by label, problem sets by name.
+
+All of it is found and checked before anything is sampled: a misspelt third model should not be
+known after hours spent on the first two.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
+from e3rl.config.build import build
+from e3rl.config.composition import ConfigurationError, conf_dir, run_of
+from e3rl.data.problems import ProblemSet
+from e3rl.engines.randomness import own_torch_randomness
+from e3rl.evaluation.policy_check import check_policy
+from e3rl.evaluation.sampling import load_weights
+from e3rl.policy.policy import Policy, resolved_path
+from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to sample: a configuration with its `policy`, and weights of a run to put into it."""
+
+    label: str
+    source: DictConfig
+    checkpoint: Path | None = None
+
+    def check(self, max_new_tokens: int) -> None:
+        """Raise ConfigurationError where the policy could not be made, as far as can be known
+        without its weights."""
+        path = OmegaConf.select(self.source, "policy.path")
+        if self.checkpoint is None:
+            absent = (
+                f"models: {path} is no checkpoint, run folder, model folder or hub name within "
+                "reach"
+            )
+        else:
+            absent = (
+                f"{self.checkpoint} belongs to policy.path={path}, which is no model folder or "
+                "hub name within reach; put it back there, or correct it in the run's config.yaml"
+            )
+        check_policy(self.source, f"model {self.label}", absent, max_new_tokens)
+
+    @property
+    def step(self) -> int:
+        """Finished rollout steps of the checkpoint; 0 where its name tells none."""
+        found = PATTERN.search(self.checkpoint.name) if self.checkpoint else None
+        return int(found[1]) if found else 0
+
+    def policy(self) -> Policy:
+        """Load it; fresh weights under a run's adapters follow its seed."""
+        if self.checkpoint is None:
+            return cast(Policy, build(self.source, "policy"))
+        with own_torch_randomness():
+            torch.manual_seed(self.source.get("seed", 0))
+            policy: Policy = build(self.source, "policy")
+        load_weights(policy, self.checkpoint)
+        return policy
+
+
+def wanted_models(cfg: DictConfig) -> list[Model]:
+    """The models of `models`, or the one of `ckpt_path` and `policy`.
+
+    Raises ConfigurationError for a model that is not there or has no room for `max_new_tokens`,
+    for settings that no policy has, and for labels that are not unique; FileNotFoundError or
+    DamagedCheckpointError for a run without a sound checkpoint.
+    """
+    models = _several(cfg) if cfg.models else [_single(cfg)]
+    for model in models:
+        model.check(cfg.max_new_tokens)
+    return models
+
+
+def _several(cfg: DictConfig) -> list[Model]:
+    if cfg.ckpt_path:
+        raise ConfigurationError(
+            f"ckpt_path={cfg.ckpt_path} beside models: give the checkpoint as one of the models"
+        )
+    given = _listed(cfg.models)
+    entries = list(given.values()) if isinstance(given, dict) else given
+    found = [_model(cfg, entry) for entry in entries]
+    labels = [str(label) for label in given] if isinstance(given, dict) else _labels(found)
+    models = [
+        Model(label, model.source, model.checkpoint)
+        for label, model in zip(labels, found, strict=True)
+    ]
+    _check_unique([folder_name(model.label) for model in models], "models={LABEL: PATH, ...}")
+    return models
+
+
+def _listed(given: Any) -> dict[Any, Any] | list[Any]:
+    """What a setting holds: entries by label or in order; a single one may come without a list."""
+    if OmegaConf.is_config(given):
+        found = OmegaConf.to_container(given, resolve=True)
+        assert isinstance(found, dict | list)
+        return found
+    return [] if given is None else [given]
+
+
+def _single(cfg: DictConfig) -> Model:
+    if not cfg.ckpt_path:
+        if OmegaConf.is_missing(cfg.policy, "path"):
+            raise ConfigurationError(
+                "policy.path is missing: give policy.path=MODEL, or models=[MODEL, ...]"
+            )
+        return Model(Path(resolved_path(cfg.policy.path)).name, cfg)
+    model = of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
+    assert model.checkpoint is not None
+    return Model(model.checkpoint.stem, model.source, model.checkpoint)
+
+
+def _model(cfg: DictConfig, entry: Any) -> Model:
+    """One entry of `models`, with the shortest label."""
+    settings = dict(entry) if isinstance(entry, Mapping) else {"path": entry}
+    path = settings.get("path")
+    if not isinstance(path, str):
+        raise ConfigurationError(f"models: {entry!r} names no model: give a path or a hub name")
+    if is_run(Path(path)):
+        if len(settings) > 1:
+            raise ConfigurationError(
+                f"models: {path} is a run's, whose policy settings are its own; leave out "
+                f"{', '.join(key for key in settings if key != 'path')}"
+            )
+        return of_run(newest_sound(checkpoint_path(path)))
+    source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy, resolve=True)})
+    source.policy = OmegaConf.merge(source.policy, settings)
+    return Model(Path(path).name, source)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path means a checkpoint, a checkpoints folder or a run folder."""
+    folder = run_of(path)
+    named = path.suffix == ".ckpt" or path.name == "checkpoints"
+    return named or (folder / "checkpoints").is_dir() or bool(checkpoints(path))
+
+
+def of_run(checkpoint: Path) -> Model:
+    """The policy that a run's configuration describes, with a checkpoint's weights.
+
+    Raises FileNotFoundError where the configuration is not there, ConfigurationError where it has
+    no policy.
+    """
+    saved = run_of(checkpoint) / "config.yaml"
+    if not saved.is_file():
+        raise FileNotFoundError(
+            f"{saved} is missing: it says which model the checkpoint belongs to; keep "
+            "checkpoints in their run folder"
+        )
+    source = OmegaConf.load(saved)
+    if not (isinstance(source, DictConfig) and OmegaConf.is_dict(source.get("policy"))):
+        raise ConfigurationError(
+            f"{saved} has no policy: it is not a run's; keep checkpoints in their run folder"
+        )
+    return Model(str(source.get("name", run_of(checkpoint).name)), source, checkpoint)
+
+
+def _labels(models: list[Model]) -> list[str]:
+    """Names of runs and models, with seed and step of runs where names alone are not unique."""
+    named = [model.label for model in models]
+    if len(set(named)) == len(named):
+        return named
+    seeds = [
+        f"{m.label}-seed{m.source.seed}" if m.checkpoint and "seed" in m.source else m.label
+        for m in models
+    ]
+    if len(set(seeds)) == len(seeds):
+        return seeds
+    return [
+        f"{seed}-{model.checkpoint.stem}" if model.checkpoint else seed
+        for seed, model in zip(seeds, models, strict=True)
+    ]
+
+
+def checkpoint_path(ckpt_path: str) -> Path:
+    """A checkpoint file, or the checkpoints folder of a run folder."""
+    path = Path(ckpt_path)
+    return path if path.suffix == ".ckpt" else run_of(path) / "checkpoints"
+
+
+def wanted_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
+    """The problem sets of `sets` by name, or the one of `problems`, their gold answers checked.
+
+    Raises ConfigurationError for one that cannot be loaded or has answers that nothing matches.
+    """
+    given = _listed(cfg.sets)
+    if isinstance(given, dict):
+        nodes = [(str(name), _problems_node(entry)[1]) for name, entry in given.items()]
+    else:
+        nodes = [_problems_node(entry) for entry in given]
+    nodes = nodes or [(set_name(cfg.problems), cfg.problems)]
+    _check_unique([folder_name(name) for name, _ in nodes], "+problems@sets.NAME=...")
+    return {name: _loaded(name, node, cfg.reward.answer_format) for name, node in nodes}
+
+
+def _loaded(name: str, node: Mapping[str, Any], answer_format: AnswerFormat) -> ProblemSet:
+    problems = ProblemSet.of(build(OmegaConf.create({"problems": node}), "problems"), name)
+    try:
+        check_golds([(p.id, p.answer) for p in problems], answer_format)
+    except UnmatchableGoldsError as error:
+        raise ConfigurationError(
+            f"problems {name}, judged by reward.answer_format={answer_format}: {error}"
+        ) from error
+    return problems
+
+
+def _problems_node(entry: Any) -> tuple[str, Mapping[str, Any]]:
+    """Name and settings of an entry of `sets`: of conf/problems, of a file, or as given."""
+    if isinstance(entry, Mapping):
+        return set_name(entry), entry
+    path = conf_dir() / "problems" / f"{entry}.yaml"
+    if not path.is_file():
+        node = {"_target_": "e3rl.data.problems.load_problems", "path": str(entry)}
+        return set_name(node), node
+    known = OmegaConf.load(path)
+    if missing := OmegaConf.missing_keys(known):
+        settings = " ".join(f"sets.{entry}.{key}=..." for key in sorted(missing))
+        raise ConfigurationError(
+            f"sets: {entry} does not say everything; +problems@sets.{entry}={entry} {settings}"
+        )
+    assert isinstance(known, DictConfig)
+    return str(entry), known
+
+
+def set_name(node: Mapping[str, Any]) -> str:
+    """What to call a problem set: its own name, that of its file, or what generates it."""
+    if node.get("name"):
+        return str(node["name"])
+    if node.get("path"):
+        return Path(str(node["path"])).stem
+    return str(node["_target_"]).split(".")[-1].removesuffix("_problems")
+
+
+def folder_name(label: str) -> str:
+    """A label as the name of a folder."""
+    return re.sub(r"[^\w.-]", "_", label)
+
+
+def _check_unique(names: list[str], remedy: str) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ConfigurationError(
+            f"several are called {', '.join(repeated)}: give each a name of its own by {remedy}"
+        )

@@ -1,0 +1,276 @@
+"""`debug=plan`: what a run amounts to in tokens, hours and memory, before weights are loaded."""
+
+import copy
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.config.build import build
+from e3rl.config.cautions import cautions
+from e3rl.config.composition import ConfigurationError
+from e3rl.engines.vllm_settings import CPU_CACHE
+from e3rl.planning.memory import (
+    ADAM_MOMENTS,
+    GIB,
+    EngineMemory,
+    Training,
+    training_bytes,
+    transformers_memory,
+    vllm_memory,
+)
+from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
+from e3rl.policy.adapters import UnknownTargetError
+from e3rl.policy.shape import KNOWN, ModelShape
+
+TOO_MUCH = "does not fit"
+RESIDENT = ("weights", "gradients", "optimiser states")  # also while rollouts are sampled
+
+
+def show_plan(cfg: DictConfig) -> None:
+    """Print the plan of a checked configuration and its cautions; see `plan_ahead`."""
+    print(plan_ahead(cfg).render())
+    for caution in cautions(cfg):
+        print(f"caution: {caution}")
+
+
+def plan_ahead(cfg: DictConfig) -> RunPlan:
+    """The plan of a run, with its costs.
+
+    Raises ConfigurationError where the run would, as far as that can be known, and where the
+    model's configuration is not found.
+    """
+    problems, shape = problems_of(cfg), shape_of(cfg)
+    plan = derive_plan(cfg, problems, shape)
+    costs = work(cfg, plan.total_steps, problems.validation) | memory(cfg, shape)
+    return RunPlan(plan.quantities | costs, plan.total_steps)
+
+
+def problems_of(cfg: DictConfig) -> ProblemCounts:
+    """As many as the files hold, or as `plan` says where no files are given.
+
+    Over-long prompts, which a run may drop, are among them: there is no tokenizer yet.
+    """
+    if not OmegaConf.missing_keys(cfg.data):
+        return ProblemCounts.of(build(cfg, "data"))
+    counts = ProblemCounts(cfg.plan.train_problems, cfg.plan.validation_problems)
+    if counts.train < cfg.prompts_per_step:
+        raise ConfigurationError(
+            f"plan.train_problems={counts.train} are less than prompts_per_step="
+            f"{cfg.prompts_per_step}: there would be no step"
+        )
+    return counts
+
+
+def shape_of(cfg: DictConfig) -> ModelShape:
+    """The shape of what `policy.path` names."""
+    path, config = cfg.policy.path, cfg.plan.model_config
+    try:
+        lora = build(cfg, "policy.lora") if cfg.policy.get("lora") else None
+        return ModelShape.of_path(path, config, cfg.policy.get("trust_remote_code", False), lora)
+    except UnknownTargetError as error:
+        raise ConfigurationError(str(error)) from error
+    except (OSError, ValueError) as error:
+        tried = f"plan.model_config={config}" if config else f"policy.path={path}"
+        raise ConfigurationError(
+            f"{tried}: no model configuration found there; give "
+            f"plan.model_config=FOLDER/config.json (known without a hub: {', '.join(KNOWN)})"
+        ) from error
+
+
+def work(cfg: DictConfig, total_steps: int, validation_problems: int) -> dict[str, str]:
+    """Steps, rollouts, tokens and hours, by label.
+
+    Raises ConfigurationError for a mean length above the limit.
+    """
+    mean, limit, speed = cfg.plan.mean_tokens, cfg.max_new_tokens, cfg.plan.tokens_per_s
+    if mean and mean > limit:
+        raise ConfigurationError(
+            f"plan.mean_tokens={mean} is above max_new_tokens={limit}: completions end there"
+        )
+    trained, validated, validations = _rollouts(cfg, total_steps, validation_problems)
+    settings = cfg.module.settings
+    time = "give plan.tokens_per_s to know it"
+    if speed:
+        most = (trained + validated) * limit / speed / 3600
+        expected = f", {most * mean / limit:.1f} expected" if mean else ""
+        time = f"at most {most:.1f} hours{expected}, at {speed:g} tokens per second"
+    return {
+        "optimiser steps": str(total_steps * settings.minibatches * settings.inner_epochs),
+        "tokens trained on": _tokens(trained, limit, mean),
+        "tokens validated": f"{_tokens(validated, limit, mean)}; {validated} rollouts in "
+        f"{validations} validations",
+        "time": time,
+    }
+
+
+def hours(cfg: DictConfig, total_steps: int, validation_problems: int) -> float:
+    """Expected length of a run from `plan.tokens_per_s` and `plan.mean_tokens`."""
+    trained, validated, _ = _rollouts(cfg, total_steps, validation_problems)
+    return float((trained + validated) * cfg.plan.mean_tokens / cfg.plan.tokens_per_s / 3600)
+
+
+def as_measured(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
+    """The configuration with the speed of one device and the length of completions in its `plan`.
+
+    A speed that the user gave stays; a length does not, since it was another policy's or a guess.
+    All devices are as fast as the one, and none waits for another.
+    """
+    found: DictConfig = copy.deepcopy(cfg)
+    # Rounded, 2048 would be 2050, and completions end at the limit.
+    found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
+    if found.plan.tokens_per_s is None:
+        found.plan.tokens_per_s = _rounded(tokens_per_s * processes(cfg))
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _rollouts(cfg: DictConfig, total_steps: int, validation_problems: int) -> tuple[int, int, int]:
+    """Rollouts trained on, rollouts validated, and validations."""
+    validations = 1 + total_steps // cfg.validate_every
+    validated = validation_problems * sum(
+        _rollouts_per_problem(evaluation, validations)
+        for evaluation in cfg.callbacks.pass_at_k.evaluations
+    )
+    return total_steps * cfg.prompts_per_step * cfg.rollouts_per_prompt, validated, validations
+
+
+def _rollouts_per_problem(evaluation: Any, validations: int) -> int:
+    """Of an `Evaluation` node over a run, pilots for a wanted entropy left out."""
+    n = evaluation.get("n", 16)
+    last = n if evaluation.get("last_n") is None else evaluation.last_n
+    return int(last + (0 if evaluation.get("last_only") else n * (validations - 1)))
+
+
+def _tokens(rollouts: int, limit: int, mean: float | None) -> str:
+    expected = f", {_millions(rollouts * mean)} expected at {mean:g} each" if mean else ""
+    return f"at most {_millions(rollouts * limit)}{expected}"
+
+
+def _millions(number: float) -> str:
+    return f"{number / 1e6:,.2f} M"
+
+
+def memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
+    """Memory on one device by label, of which the last is the sum at its peak."""
+    capacity = _capacity(cfg)
+    parts = training_bytes(shape, _training(cfg))
+    engine = _engine(cfg, shape, capacity)
+    shown = {f"memory: {part}": _size(size) for part, size in parts.items() if size}
+    rollouts = engine.cache_tokens // _longest(cfg)
+    shown["memory: engine"] = (
+        f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
+        "longest rollouts"
+    )
+    update, resident = sum(parts.values()), sum(parts[part] for part in RESIDENT)
+    awake = "settings" in cfg.engine and (
+        cfg.engine.settings.sleep_level == 0 or cfg.rollout.lookahead > 0
+    )
+    peak = update + engine.total if awake else max(update, resident + engine.total)
+    shown["memory: peak"] = f"{_size(peak)} per device"
+    if capacity:
+        shown["memory: peak"] += f" of {_size(capacity)}"
+        if peak > capacity or not rollouts:
+            shown["memory: peak"] += f": {TOO_MUCH}; {_remedy(cfg, peak > capacity)}"
+    return shown
+
+
+def _remedy(cfg: DictConfig, too_much: bool) -> str:
+    if not too_much:
+        return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
+    if processes(cfg) > 1 and not _is_sharded(cfg):
+        return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
+    blocks = "" if cfg.policy.head.mode == "chunked" else "take policy/head=chunked, or "
+    return (
+        f"{blocks}lower engine.settings.gpu_memory_utilization, "
+        "module.settings.tokens_per_microbatch or max_new_tokens, or train adapters "
+        "(policy/lora=linear)"
+    )
+
+
+def _training(cfg: DictConfig) -> Training:
+    weight_bytes, compute_bytes = _element_bytes(cfg)
+    ranks, longest = processes(cfg), _longest(cfg)
+    rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // ranks)
+    bonus = cfg.loss.entropy_coef
+    return Training(
+        weight_bytes=weight_bytes,
+        compute_bytes=compute_bytes,
+        shards=ranks if _is_sharded(cfg) else 1,
+        bucketed=ranks > 1 and not _is_sharded(cfg),
+        moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
+        tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
+        checkpointing=cfg.policy.get("gradient_checkpointing", False),
+        entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
+        probe=cfg.module.probe.rows > 0,
+        block=cfg.policy.head.block if cfg.policy.head.mode == "chunked" else None,
+        head_bytes=4 if cfg.policy.head.dtype == "float32" else None,
+    )
+
+
+def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineMemory:
+    weight_bytes, _ = _element_bytes(cfg)
+    if "settings" not in cfg.engine:
+        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // processes(cfg))
+        rows = min(cfg.engine.rows_per_call, rollouts)
+        copied = weight_bytes * _is_sharded(cfg)  # samples with a whole copy
+        return transformers_memory(shape, weight_bytes, rows * _longest(cfg), copied)
+    settings = cfg.engine.settings
+    sizes = {"auto": weight_bytes, "float32": 4}
+    share = None
+    if capacity and settings.kv_cache_memory_bytes is None:
+        share = int(capacity * settings.gpu_memory_utilization)
+    return vllm_memory(
+        shape,
+        sizes.get(settings.dtype, 2),
+        settings.tensor_parallel_size,
+        share,
+        settings.kv_cache_memory_bytes or CPU_CACHE,
+    )
+
+
+def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
+    """Bytes of a weight and of an activation."""
+    precision = str(cfg.trainer.precision)
+    half = "16" in precision
+    if cfg.policy.get("dtype", "float32") != "float32" or (half and "true" in precision):
+        return 2, 2
+    return 4, 2 if half else 4
+
+
+def _longest(cfg: DictConfig) -> int:
+    return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
+
+
+def _is_sharded(cfg: DictConfig) -> bool:
+    strategy = cfg.trainer.get("strategy", "auto")
+    name = strategy if isinstance(strategy, str) else strategy._target_
+    return any(word in name.lower() for word in ("fsdp", "modelparallel"))
+
+
+def processes(cfg: DictConfig) -> int:
+    """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
+    devices = cfg.trainer.devices
+    if OmegaConf.is_list(devices):
+        count = len(devices)
+    elif devices in ("auto", -1, "-1"):
+        count = 1 if cfg.trainer.accelerator == "cpu" else max(1, torch.cuda.device_count())
+    else:
+        count = len(devices.split(",")) if "," in str(devices) else int(devices)
+    return count * int(cfg.trainer.get("num_nodes", 1))
+
+
+def _capacity(cfg: DictConfig) -> int | None:
+    """Bytes of one GPU: as planned, or as this machine has; None on CPU."""
+    if cfg.plan.gpu_gib:
+        return int(cfg.plan.gpu_gib * GIB)
+    if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return None
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"

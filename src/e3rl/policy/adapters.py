@@ -1,0 +1,230 @@
+"""Low-rank adapters on a frozen model (LoRA, arXiv 2106.09685), through peft.
+
+Of an adapted linear layer with weights W (out, in) only A (r, in) and B (out, r) are trained:
+
+    y = W x + (α / r) B A x,    B = 0 at first, so that the policy starts as its base
+
+Checkpoints hold A and B, and a digest of what they belong to; the base is read from its path again.
+Adapters are float32 beside a base of any precision, so small updates are not rounded away.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from e3rl.distributed import whole
+
+ALL_LINEAR = "all-linear"
+DIGEST = "adapted_base"  # buffer of a policy with adapters
+ADAPTER = ".lora_"  # in the names of their parameters
+SAMPLED = 64  # values of each parameter that the digest is made from
+
+
+class UnknownTargetError(ValueError):
+    """A name of `target_modules` that a model has no fitting layer for."""
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Which layers get adapters, and how large.
+
+    There is no dropout: importance ratios and probes need the very function that sampled.
+
+    Args:
+        r: rank.
+        alpha: α; the update is scaled by α / r.
+        target_modules: last parts of the names of linear layers, such as q_proj, or "all-linear":
+            all but the output layer.
+    """
+
+    r: int = 16
+    alpha: int = 32
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+    def __post_init__(self) -> None:
+        if self.r < 1:
+            raise ValueError(f"policy.lora.r={self.r}: use a rank of at least 1")
+        if self.alpha < 1:
+            raise ValueError(f"policy.lora.alpha={self.alpha}: use at least 1")
+        targets = self.target_modules
+        if not targets or (isinstance(targets, str) and targets != ALL_LINEAR):
+            raise ValueError(
+                f"policy.lora.target_modules={targets!r}: give a list of layer names such as "
+                f"[q_proj, v_proj], or {ALL_LINEAR}"
+            )
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.r
+
+    def layers(self, model: Any) -> dict[str, nn.Linear]:
+        """The layers of a model without adapters that get one, by name.
+
+        Raises UnknownTargetError naming targets that are not there, are not linear, or are the
+        output layer, which blocks of logits are made from as it is.
+        """
+        head = model.get_output_embeddings()
+        if self.target_modules == ALL_LINEAR:
+            modules = model.named_modules()
+            return {n: m for n, m in modules if isinstance(m, nn.Linear) and m is not head}
+        found: dict[str, nn.Linear] = {}
+        for target in self.target_modules:
+            own = {n: m for n, m in model.named_modules() if n.split(".")[-1] == target}
+            if not own or any(not isinstance(m, nn.Linear) or m is head for m in own.values()):
+                raise UnknownTargetError(
+                    f"policy.lora.target_modules: {target} names no linear layer inside the "
+                    f"{model.config.model_type} model: choose from {_linear_names(model, head)}"
+                )
+            found |= own
+        return found
+
+    def parameters(self, model: Any) -> int:
+        """Numbers that adapters of a model without any would have."""
+        layers = self.layers(model).values()
+        return sum(self.r * (layer.in_features + layer.out_features) for layer in layers)
+
+
+def _linear_names(model: Any, head: nn.Module) -> str:
+    named = model.named_modules()
+    names = {n.split(".")[-1] for n, m in named if isinstance(m, nn.Linear) and m is not head}
+    return ", ".join(sorted(names))
+
+
+def add_adapters(model: Any, lora: LoRA) -> None:
+    """Put adapters into a model's linear layers and freeze everything else.
+
+    Raises ModuleNotFoundError, with the command that installs it, where peft is missing.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "policy.lora needs the package peft: pip install 'e3rl[lora]'", name="peft"
+        ) from error
+    names = list(lora.layers(model))
+    settings = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=names, bias="none")
+    inject_adapter_in_model(settings, model)
+    for layer in _adapted(model).values():
+        layer.lora_A.float()
+        layer.lora_B.float()
+
+
+def _adapted(model: nn.Module) -> dict[str, Any]:
+    """The layers with adapters, by the name that the layer without has."""
+    return {name: m for name, m in model.named_modules() if hasattr(m, "lora_A")}
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The model computes as its base does."""
+    layers = _adapted(model).values()
+    try:
+        for layer in layers:
+            for adapter in layer.lora_A:
+                layer.set_scale(adapter, 0.0)
+        yield
+    finally:
+        for layer in layers:
+            for adapter in layer.lora_A:
+                layer.set_scale(adapter, 1.0)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or buffer of the model without adapters, and what adapters add to it."""
+
+    value: Tensor
+    down: Tensor | None = None  # A
+    up: Tensor | None = None  # B
+    scale: float = 1.0
+
+    def whole(self) -> Tensor:
+        """The value with its update, of the value's precision; the model's own stays as it is.
+
+        Parts on other ranks are gathered, which takes all ranks.
+        """
+        value = whole(self.value.detach())
+        if self.down is None or self.up is None:
+            return value
+        update = whole(self.up.detach()).float() @ whole(self.down.detach()).float()
+        return (value.float() + self.scale * update).to(value.dtype)
+
+
+def base_weights(named: Iterator[tuple[str, Tensor]], model: nn.Module) -> dict[str, Weight]:
+    """Parameters (or a whole state dict) of a model by the names that it has without adapters."""
+    layers, found = _adapted(model), {}
+    for name, value in named:
+        owner, _, kind = name.rpartition(".base_layer.")
+        if not owner and ADAPTER not in name:
+            found[name] = Weight(value)
+        elif kind == "weight":
+            layer = layers[owner]
+            (adapter,) = layer.lora_A
+            a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+            found[f"{owner}.weight"] = Weight(value, a, b, layer.scaling[adapter])
+        elif owner:
+            found[f"{owner}.{kind}"] = Weight(value)
+    return found
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a model without adapters that computes the same."""
+    named = iter(model.state_dict().items())
+    return {name: weight.whole() for name, weight in base_weights(named, model).items()}
+
+
+# -- checkpoints
+
+
+def keep_adapters_only(policy: nn.Module) -> None:
+    """Leave frozen parameters out of a policy's state dict, and check on loading whose it is."""
+    digest = torch.frombuffer(bytearray(_digest(policy)), dtype=torch.uint8)
+    policy.register_buffer(DIGEST, digest)
+    policy.register_state_dict_post_hook(_drop_frozen)
+    policy.register_load_state_dict_pre_hook(_fill_in_frozen)
+
+
+def _digest(policy: nn.Module) -> bytes:
+    """SHA-256 of names, shapes and some values of the frozen parameters, and of the scales."""
+    digest = hashlib.sha256()
+    for name, layer in sorted(_adapted(policy).items()):
+        digest.update(f"{name} {sorted(layer.scaling.items())}".encode())
+    for name, parameter in policy.named_parameters():
+        if ADAPTER not in name:
+            flat = parameter.detach().reshape(-1)
+            values = flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float().cpu()
+            digest.update(f"{name} {tuple(parameter.shape)}".encode())
+            digest.update(values.numpy().tobytes())
+    return digest.digest()
+
+
+def _frozen(policy: nn.Module) -> Mapping[str, Tensor]:
+    own = policy.named_parameters(remove_duplicate=False)  # a tied head under both its names
+    return {name: parameter for name, parameter in own if ADAPTER not in name}
+
+
+def _drop_frozen(policy: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    for name in _frozen(policy):
+        del state[prefix + name]
+
+
+def _fill_in_frozen(policy: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    given = state.get(prefix + DIGEST)
+    if given is None:
+        raise ValueError(
+            "the checkpoint has no adapters: it is of a run without policy.lora; load it with the "
+            "policy settings in the config.yaml of its run folder"
+        )
+    if not torch.equal(given.cpu(), policy.get_buffer(DIGEST).cpu()):
+        raise ValueError(
+            "the checkpoint's adapters belong to another base: policy.path, policy.dtype and "
+            "policy.lora must name what they were trained on, as the config.yaml of their run "
+            "folder does"
+        )
+    for name, parameter in _frozen(policy).items():
+        state[prefix + name] = parameter.detach()

@@ -1,0 +1,295 @@
+"""The policy: a tokenizer and a causal language model, from the package, a folder or a hub."""
+
+import copy
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, overload
+
+import torch
+from torch import Tensor, nn
+
+from e3rl.data.problem import Message, Problem
+from e3rl.functional.head import Adjustment, Head
+from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
+from e3rl.policy.adapters import (
+    LoRA,
+    add_adapters,
+    keep_adapters_only,
+    merged_state,
+    without_adapters,
+)
+from e3rl.policy.head import HeadSettings, adjustments
+from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
+
+EMBEDDED = "embedded"
+RANDOM = "random"  # as embedded, but for the weights
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+Render = Literal["auto", "chat", "plain"]
+T = TypeVar("T")
+
+
+def embedded_folder() -> Path:
+    """Folder of the warm-started tiny policy that ships with the package."""
+    return Path(str(resources.files("e3rl"))) / "assets" / "warm_start"
+
+
+def resolved_path(path: str) -> str:
+    """Where transformers finds what `policy.path` names."""
+    return str(embedded_folder()) if path in (EMBEDDED, RANDOM) else path
+
+
+class Policy(nn.Module):
+    """A causal LM with the text side that belongs to it.
+
+    The update and the engines see token ids only; prompts are rendered and encoded once, here.
+    Dropout is off: importance ratios and probes need the very function that sampled.
+
+    Args:
+        path: "embedded" (the tiny warm-started policy), "random" (the same shape and tokenizer,
+            fresh weights), a local folder, or a hub name.
+        dtype: precision of the weights, "float32", "bfloat16" or "float16".
+        attention: attention implementation handed to transformers ("sdpa", "eager", ...).
+        gradient_checkpointing: recompute activations in the backward pass.
+        render: "chat" applies the tokenizer's chat template, "plain" does not, "auto" does
+            where the tokenizer has one.
+        instruction: text appended to the last message, e.g. what form the answer is to have.
+        system: system message of prompts that have none; a paragraph of its own in plain text.
+        chat_template: Jinja template for a tokenizer that has none; its own always wins.
+        trust_remote_code: run code that a hub repository brings along.
+        random_weights: build from the configuration only, with fresh weights.
+        head: how log-probs and entropies are made from the output layer; None = whole logits.
+        lora: train adapters on frozen weights; None = train the weights.
+
+    Raises:
+        ValueError: for an unknown dtype or render mode, a tokenizer without an end token, or a
+            model whose logits cannot be made in blocks where that is asked for.
+        OSError: where `path` is neither a folder with a model nor reachable as a hub name.
+    """
+
+    computed_in: str | None = None  # precision of forward passes, where not the weights' own
+
+    def __init__(
+        self,
+        path: str = EMBEDDED,
+        dtype: str = "float32",
+        attention: str = "sdpa",
+        gradient_checkpointing: bool = False,
+        render: Render = "auto",
+        instruction: str = "",
+        trust_remote_code: bool = False,
+        random_weights: bool = False,
+        system: str = "",
+        chat_template: str | None = None,
+        head: HeadSettings | None = None,
+        lora: LoRA | None = None,
+    ) -> None:
+        super().__init__()
+        if dtype not in DTYPES:
+            raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
+        if render not in ("auto", "chat", "plain"):
+            raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
+        self.path = resolved_path(path)
+        self.tokenizer = load_tokenizer(self.path, trust_remote_code)
+        self.model = load_model(
+            self.path,
+            DTYPES[dtype],
+            attention,
+            trust_remote_code,
+            random_weights or path == RANDOM,
+        )
+        self.lora = lora
+        if lora is not None:
+            add_adapters(self.model, lora)
+            keep_adapters_only(self)
+        set_checkpointing(self.model, gradient_checkpointing)
+        if render != "plain" and not self.tokenizer.chat_template:
+            self.tokenizer.chat_template = chat_template
+        self.render = self._render_mode(render)
+        self.instruction = instruction
+        self.system = system
+        self.head = head or HeadSettings()
+        self._adjustment: Adjustment | None = None  # of the logits, once it is known
+        self._runs_whole = False  # the model's logits are not those of its output layer
+        if not self.head.is_plain and self.device.type != "meta":
+            self._settle_head()  # may refuse, better now than in the first step
+
+    def _render_mode(self, render: Render) -> Render:
+        has_template = bool(self.tokenizer.chat_template)
+        if render == "chat" and not has_template:
+            raise ValueError(
+                f"policy.render=chat, but the tokenizer of {self.path} has no chat template: "
+                "use render=plain or a tokenizer with a template"
+            )
+        return ("chat" if has_template else "plain") if render == "auto" else render
+
+    @property
+    def pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self.eos_id if pad is None else pad)
+
+    @property
+    def eos_id(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Every token that ends a completion: the tokenizer's and the generation config's."""
+        configured = self.model.generation_config.eos_token_id
+        extra = configured if isinstance(configured, list) else [configured]
+        return sorted({self.eos_id, *(int(token) for token in extra if token is not None)})
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Width of the output layer (not the tokenizer's length), as entropy formulas need it."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def encode(self, problem: Problem) -> tuple[str, list[int]]:
+        """The rendered prompt of a problem and its token ids, ready to sample from."""
+        messages = self._messages(problem.prompt)
+        if self.render == "chat":
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+            # The template writes every special token itself, the leading one included.
+            return text, list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        text = "\n\n".join(message["content"] for message in messages)
+        return text, list(self.tokenizer(text)["input_ids"])
+
+    def _messages(self, prompt: str | tuple[Message, ...]) -> list[Message]:
+        """The chat that a prompt is, with the system message and the instruction."""
+        asked = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+        messages = [dict(message) for message in asked]
+        if self.system and messages[0]["role"] not in ("system", "developer"):
+            messages.insert(0, {"role": "system", "content": self.system})
+        messages[-1]["content"] += self.instruction
+        return messages
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of a completion, special tokens left out."""
+        return cast(str, self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    @overload
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor: ...
+
+    @overload
+    def forward(self, tokens: Tensor, positions: Tensor, read: Callable[[Predictions], T]) -> T: ...
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, read: Callable[[Predictions], T] | None = None
+    ) -> Tensor | T:
+        """What the policy predicts of chosen tokens.
+
+        Causal attention cannot see the padding on the right, so no mask is given: attention then
+        takes its fast causal path, with the same numbers.
+
+        Args:
+            tokens: (n, t) int64, right-padded.
+            positions: (n, t) bool, the M tokens to predict (never column 0).
+            read: takes what is wanted from the predictions, in row-major order of `positions`. It
+                is called in here, where a policy that is sharded over ranks has its weights.
+
+        Returns:
+            What `read` does, or all logits (M, V). The head runs on the M places only, so the
+            (n, t, V) tensor never exists.
+        """
+        before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
+        predictions = self._predictions(tokens, before)
+        if read is not None:
+            return read(predictions)
+        if isinstance(predictions, WholeLogits):
+            return predictions.logits
+        return predictions.head.logits(predictions.hidden)
+
+    def _predictions(self, tokens: Tensor, before: Tensor) -> WholeLogits | LogitBlocks:
+        if self._adjustment is None and not self._runs_whole:
+            self._settle_head()
+        if self._adjustment is None:
+            return WholeLogits(self.model(input_ids=tokens, use_cache=False).logits[before])
+        hidden = self.model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+        layer = self.model.get_output_embeddings()
+        if self.head.mode == "full" and self.head.dtype == "compute":
+            return WholeLogits(self._adjustment(layer(hidden[before])))
+        dtype = self.head.product_dtype(layer.weight)
+        head = Head(layer.weight, layer.bias, self._adjustment, dtype)
+        if self.head.mode == "full":
+            return WholeLogits(head.logits(hidden[before]))
+        return LogitBlocks(hidden[before], head, self.head.block)
+
+    @torch.no_grad()
+    def _settle_head(self) -> None:
+        """Find out how the model's logits follow from its output layer.
+
+        Raises ValueError where they do not in a known way, and the head is not to be run whole.
+        """
+        probe = torch.full((1, 4), self.eos_id, device=self.device)
+        whole = self.model(input_ids=probe, use_cache=False).logits
+        hidden = self.model.get_decoder()(input_ids=probe, use_cache=False).last_hidden_state
+        products = self.model.get_output_embeddings()(hidden)
+        config = self.model.config.get_text_config()
+        known = adjustments(config)
+        self._adjustment = next((a for a in known if torch.equal(a(products), whole)), None)
+        self._runs_whole = self._adjustment is None
+        if self._runs_whole and not self.head.is_plain:
+            raise ValueError(
+                f"policy.head: model type {config.model_type!r} alters the logits of its output "
+                "layer in a way unknown here: use policy.head.mode=full and "
+                "policy.head.dtype=compute, which run the model as it is"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Policy":
+        """Casts to half precisions reach the weights alone, as where transformers loads in one.
+
+        Rotary frequencies rounded to 8 bits would turn the thousandth token by radians.
+        """
+        own = [(m, name, b) for m in self.modules() for name, b in m._buffers.items()]
+        kept = [(module, name, old) for module, name, old in own if old is not None]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for module, name, old in kept:
+            new = module._buffers[name]
+            if new is not None and new.is_floating_point() and new.itemsize < old.itemsize:
+                module._buffers[name] = old.to(new.device)
+        return self
+
+    def reference(self) -> "Policy | AdaptersOff":
+        """What the policy is now, for good: the reference of a KL term.
+
+        A frozen copy, or, of a policy with adapters, its base, which shares the weights.
+        """
+        if self.lora is not None:
+            return AdaptersOff(self)
+        return copy.deepcopy(self).requires_grad_(False).eval()
+
+    def save(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Write model and tokenizer so that transformers and vLLM load them (safetensors).
+
+        Adapters are merged into what is written, before weights are cast to `dtype`, as the
+        policy's own then are too.
+        """
+        state = None if self.lora is None else merged_state(self.model)
+        if dtype is not None:
+            self.to(dtype=dtype)
+            state = state and {k: v.to(dtype) for k, v in state.items()}
+        self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+
+
+class AdaptersOff(nn.Module):
+    """The base of a policy with adapters, called as the policy is."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self._policy = (policy,)  # in a tuple: not a part of this module
+
+    @property
+    def model(self) -> Any:
+        return self._policy[0].model
+
+    def forward(self, *arguments: Any) -> Any:
+        (policy,) = self._policy
+        with without_adapters(policy.model):
+            return policy(*arguments)

@@ -1,0 +1,144 @@
+"""A few rollouts of a configured policy without an update, and what they show."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from lightning import Trainer
+from omegaconf import DictConfig
+from torch import Tensor
+
+from e3rl.batch import RolloutBatch
+from e3rl.callbacks.pass_at_k import PassAtK
+from e3rl.callbacks.reward import RewardScorer
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.temperature import TemperatureScheduler
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.config.build import build
+from e3rl.data.loader import ValidationLoader
+from e3rl.data.problem import Problem
+from e3rl.engines.base import RolloutEngine
+from e3rl.evaluation.sampling import PolicyHolder
+from e3rl.functional.kl import k3
+from e3rl.functional.logprobs import token_logprobs
+from e3rl.functional.mismatch import WeightSums, weight_figures
+from e3rl.functional.packing import microbatches
+from e3rl.policy.policy import Policy
+from e3rl.readiness.sample import Mismatch, Sample
+from e3rl.rewards.pool import RewardPool
+from e3rl.temperatures.fixed import Fixed
+from e3rl.training.forward import measure
+
+ROWS_COMPARED = 32  # rollouts per batch that the trainer scores as well
+UPDATE_FORWARDS = 3  # a backward pass is reckoned as two forward passes
+
+
+class Trial(PolicyHolder):
+    """Takes finished batches to pieces; in its validation step the trainer's precision holds."""
+
+    def __init__(self, policy: Policy, tokens_per_microbatch: int) -> None:
+        super().__init__(policy)
+        self.tokens_per_microbatch = tokens_per_microbatch
+        self.batches: list[RolloutBatch] = []
+        self.gaps: list[Tensor] = []  # trainer's log-prob - sampler's of the tokens compared
+        self.passes: list[tuple[int, float]] = []  # sampled tokens and seconds of each
+
+    def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """Score some of the rollouts as the update would."""
+        n = batch.n_rollouts
+        batch.advantages = torch.zeros_like(batch.tensor("rewards"))  # nothing is updated
+        rows = torch.linspace(0, n - 1, min(n, ROWS_COMPARED)).long().unique().to(self.device)
+        for pack in microbatches(batch.tensor("lengths"), rows, self.tokens_per_microbatch):
+            started = time.monotonic()
+            sampled, own = measure(self.policy, batch, pack, token_logprobs)
+            self.gaps.append((own.float() - sampled.sampler_logprobs).double().cpu())
+            self.passes.append((own.numel(), time.monotonic() - started))
+        self.batches.append(batch.to("cpu"))
+
+    def update_s(self) -> float:
+        """Seconds of an update per sampled token; the first pass, which warms up, left out.
+
+        Where activations are recomputed, the backward pass takes one more forward pass.
+        """
+        forwards = UPDATE_FORWARDS + bool(self.policy.model.is_gradient_checkpointing)
+        passes = self.passes[1:] or self.passes
+        seconds = sum(seconds for _, seconds in passes)
+        return forwards * seconds / sum(tokens for tokens, _ in passes)
+
+    def mismatch(self) -> Mismatch:
+        gaps = torch.cat(self.gaps)
+        weights = WeightSums()
+        weights.add(gaps.exp())
+        kl, largest = float(k3(gaps * 0, gaps).mean()), float(gaps.abs().max())
+        return Mismatch(gaps.numel(), kl, largest, weight_figures(weights).ess)
+
+
+def sample_rollouts(
+    cfg: DictConfig,
+    policy: Policy,
+    problems: Sequence[Problem],
+    temperature: float,
+    engine: RolloutEngine,
+    pool: RewardPool,
+) -> Sample:
+    """Rollouts of `problems` as a step samples them, on one device and without an update.
+
+    The caller closes engine and pool.
+    """
+    count = cfg.preflight.rollouts or cfg.rollouts_per_prompt
+    trial = Trial(policy, cfg.module.settings.tokens_per_microbatch)
+    trainer: Trainer = build(
+        cfg,
+        "trainer",
+        devices=1,
+        num_nodes=1,
+        strategy="auto",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        limit_val_batches=None,
+        callbacks=[
+            TemperatureScheduler(Fixed(temperature)),
+            PassAtK([Evaluation("preflight", count, temperature=temperature)], (1,), cfg.seed),
+            RewardScorer(pool),
+            RolloutSampler(engine, cfg.max_new_tokens, cfg.seed),
+        ],
+    )
+    loader = ValidationLoader(problems, policy.encode, min(cfg.prompts_per_step, len(problems)))
+    trainer.validate(trial, dataloaders=loader, verbose=False)
+    return gathered(trial, temperature)
+
+
+def gathered(trial: Trial, temperature: float) -> Sample:
+    """The figures of all batches."""
+    batches = trial.batches
+    report = [batch.report for batch in batches]
+    waited = sum(each["time/reward_s"] for each in report)
+    rolled = sum(each["time/rollout_s"] - each["time/sync_s"] for each in report)
+    statuses: Counter[str] = Counter()
+    for each in report:
+        statuses.update(
+            {k.removeprefix("reward/"): int(v) for k, v in each.items() if k.startswith("reward/")}
+        )
+    tallies = [batch.tally() for batch in batches]
+    masks = [batch.tensor("completion_mask").sum(dim=1).numpy() for batch in batches]
+    surprise = -sum(float(batch.tensor("sampler_logprobs").double().sum()) for batch in batches)
+    lengths = np.concatenate(masks)
+    answers = [answer for batch in batches for answer in batch.given_answers or []]
+    return Sample(
+        prompt_ids=[name for batch in batches for name in batch.prompt_ids],
+        right=np.concatenate([right for _, right in tallies]).astype(np.int64),
+        rollouts=np.concatenate([n for n, _ in tallies]),
+        lengths=lengths,
+        truncated=np.concatenate([batch.tensor("truncated").numpy() for batch in batches]),
+        answered=np.array([answer is not None for answer in answers]),
+        statuses=statuses,
+        temperature=temperature,
+        entropy=surprise / float(lengths.sum()),
+        generation_s=rolled - waited,
+        reward_s=waited,
+        update_s=trial.update_s(),
+        mismatch=trial.mismatch(),
+    )

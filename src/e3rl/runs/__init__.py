@@ -1,0 +1,1 @@
+"""Whole runs and sweeps of them."""

@@ -1,0 +1,118 @@
+"""What a run folder says about how its run was started, and whether it may go on."""
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.checkpoints.durable import write_whole
+from e3rl.config.composition import ConfigurationError, resolved
+
+CONFIG = "config.yaml"
+# A resumed run may change these and what is below them: where and how it is observed, and the
+# machine it runs on. Everything else decides its numbers.
+CHANGEABLE = (
+    *("ckpt_path", "control", "paths", "logger", "sweep", "plan"),
+    *("validate_every", "checkpoint_every"),
+    *("callbacks.checkpoint", "callbacks.metrics", "engine.progress", "reward.workers", "trainer"),
+)
+NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_train_batches")
+PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "math-verify", "wandb", "numpy")
+
+
+ABSENT = object()  # a setting that a configuration does not mention
+ANEW = "repeat those overrides, or start a new run without ckpt_path"
+
+
+def check_same_run(
+    cfg: DictConfig, run_dir: Path, remedy: str = ANEW, finished: bool = False
+) -> None:
+    """Raise ConfigurationError where a resumed run is not configured as it was started.
+
+    A finished run may have been made before some setting existed: what its configuration does not
+    mention is not compared.
+    """
+    saved = run_dir / CONFIG
+    if not saved.is_file():
+        raise ConfigurationError(f"{saved} is missing: keep checkpoints in their run folder")
+    written = OmegaConf.to_container(cfg, resolve=False)
+    found = _differences(yaml.safe_load(saved.read_text()), resolved(cfg))
+    sources = [(before, after) for path, before, after in found if not _is_copy(written, path)]
+    changed = [
+        f"  - {path}: {None if before is ABSENT else before!r} at the start, {after!r} now"
+        for path, before, after in found
+        if not (finished and before is ABSENT)
+        and not (_is_copy(written, path) and (before, after) in sources)
+        and (path in NOT_CHANGEABLE or not _is_changeable(path))
+    ]
+    if changed:
+        listed = "\n".join(changed)
+        raise ConfigurationError(f"{run_dir} was started with other settings; {remedy}:\n{listed}")
+
+
+def _is_changeable(path: str) -> bool:
+    return f"{path}.".startswith(tuple(f"{prefix}." for prefix in CHANGEABLE))
+
+
+def _is_copy(written: Any, path: str) -> bool:
+    """Whether a setting has its value by an interpolation of itself or of a node above it."""
+    for key in path.split("."):
+        if isinstance(written, dict):
+            written = written.get(key)
+    return isinstance(written, str) and "${" in written
+
+
+def _differences(before: Any, after: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            found
+            for key in sorted(before.keys() | after.keys())
+            for found in _differences(
+                before.get(key, ABSENT), after.get(key), f"{path}.{key}".strip(".")
+            )
+        ]
+    same = before == after or (before is ABSENT and after is None)
+    return [] if same else [(path, before, after)]
+
+
+def record(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:
+    """Write the resolved configuration and the environment; a resumed run keeps the first ones."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if resume is None or not (run_dir / CONFIG).exists():
+        write_whole(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(resolved(cfg))))
+        facts = json.dumps(environment(), indent=1)
+        (run_dir / "environment.json").write_text(facts + "\n")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine, command and state of the checkout."""
+    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    return {
+        "e3rl": version("e3rl"),
+        "python": platform.python_version(),
+        "packages": {package: version(package) for package in PACKAGES},
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "overrides": overrides,
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted": bool(_git("status", "--porcelain")),
+    }
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # a machine without git
+        return ""
+    return done.stdout.strip()

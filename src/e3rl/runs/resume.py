@@ -1,0 +1,71 @@
+"""Jobs of a sweep that is started again: finished ones are skipped, broken ones go on.
+
+A job is told by its folder, which lies in that of the sweep, and not by how it was started: all
+processes of a run over several devices must come to the same answer.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig
+
+from e3rl.checkpoints.files import checkpoints, damage, newest_sound
+from e3rl.config.composition import checkpoint_to_resume, run_of
+from e3rl.runs.record import CONFIG, check_same_run
+
+SUMMARY = "summary.json"
+
+
+def is_job(cfg: DictConfig) -> bool:
+    """Whether the run's folder is one of its sweep's."""
+    sweep = Path(cfg.paths.sweeps, cfg.sweep.name)
+    return Path(cfg.paths.run_dir).resolve().parent == sweep.resolve()
+
+
+def finished_job(cfg: DictConfig) -> dict[str, Any] | None:
+    """Summary of a job that was finished by an earlier start of its sweep, else None.
+
+    Raises ConfigurationError, naming the differences, where the run in the folder is another one.
+    """
+    run_dir = Path(cfg.paths.run_dir)
+    if not is_job(cfg) or not (run_dir / SUMMARY).is_file():
+        return None
+    asked = cfg.copy()
+    # Only a policy knows it, and none is built to find out that there is nothing to do.
+    asked.vocabulary_size = yaml.safe_load((run_dir / CONFIG).read_text())["vocabulary_size"]
+    _check_same_job(asked, run_dir, finished=True)
+    summary: dict[str, Any] = json.loads((run_dir / SUMMARY).read_text())
+    return summary
+
+
+def where_to_go_on(cfg: DictConfig) -> Path | None:
+    """The checkpoint that `ckpt_path` means, or the newest sound one of a job of a sweep.
+
+    Raises ConfigurationError where `ckpt_path` leads to none.
+    """
+    run_dir = Path(cfg.paths.run_dir)
+    if cfg.ckpt_path:
+        return checkpoint_to_resume(cfg.ckpt_path, run_dir)
+    folder = run_dir / "checkpoints"
+    if not is_job(cfg) or all(damage(path) for path in checkpoints(folder)):
+        return None
+    return newest_sound(folder)
+
+
+def check_begun(cfg: DictConfig, resume: Path | None) -> None:
+    """Raise ConfigurationError where the run that is gone on with is configured otherwise.
+
+    A job counts as begun from the moment on that its configuration is written down.
+    """
+    run_dir = Path(cfg.paths.run_dir)
+    if resume and cfg.ckpt_path:
+        check_same_run(cfg, run_of(resume))
+    elif resume or (is_job(cfg) and (run_dir / CONFIG).is_file()):
+        _check_same_job(cfg, run_dir)
+
+
+def _check_same_job(cfg: DictConfig, run_dir: Path, finished: bool = False) -> None:
+    remedy = f"repeat those overrides, or choose another sweep.name than {cfg.sweep.name}"
+    check_same_run(cfg, run_dir, remedy, finished)

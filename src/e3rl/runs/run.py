@@ -1,0 +1,214 @@
+"""One run from a composed configuration to a finished run folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import DictConfig
+from torch import distributed
+
+from e3rl.analysis.figures.run_figures import save_figures
+from e3rl.analysis.measures.evaluations import Evaluation as Measured
+from e3rl.analysis.sources.runs import Run, load_run
+from e3rl.analysis.tables.summary import arm_evaluations, arm_rows, render
+from e3rl.callbacks.checkpoint import set_aside
+from e3rl.callbacks.progress import progress_callbacks
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.checkpoints.atomic import AtomicCheckpointIO
+from e3rl.checkpoints.durable import write_whole
+from e3rl.checkpoints.files import checkpoints, damage, step_of
+from e3rl.config.build import build, build_data, quiet
+from e3rl.config.cautions import cautions
+from e3rl.config.check import check
+from e3rl.config.composition import ConfigurationError, resolved
+from e3rl.data.datamodule import PromptDataModule
+from e3rl.evaluation.sampling import evaluate_policy, measured
+from e3rl.ledger.ledger import export, read_rows
+from e3rl.ledger.logger import LedgerLogger
+from e3rl.ledger.wandb_mirror import WandbMirror
+from e3rl.planning.plan import ProblemCounts, derive_plan
+from e3rl.policy.policy import Policy
+from e3rl.policy.shape import ModelShape
+from e3rl.runs.record import record
+from e3rl.runs.resume import SUMMARY, check_begun, is_job, where_to_go_on
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run leaves."""
+
+    run_dir: Path
+    evaluations: list[Measured]
+    control: str | None  # arm name of the control among the evaluations
+    figures: list[Path]
+    pass_at_1: float | None  # at temperature 1, where that was validated
+
+
+def execute(cfg: DictConfig) -> Outcome | None:
+    """Check, build, validate, train, and write everything a run folder holds.
+
+    Returns None on other ranks than zero. Raises ConfigurationError, with every mistake that can
+    be known by then, before any work.
+    """
+    check(cfg)
+    quiet()
+    run_dir = Path(cfg.paths.run_dir)
+    resume = where_to_go_on(cfg)
+    seed_everything(cfg.seed, verbose=False)
+    policy: Policy = build(cfg, "policy")
+    cfg.vocabulary_size = policy.vocabulary_size
+    check_begun(cfg, resume)
+    data = build_data(cfg, policy)
+    plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
+    module = build(cfg, "module", policy=policy)
+    trainer = build_trainer(cfg, plan.total_steps)
+    if resume is None:
+        check_unused(run_dir)  # on every rank, or some would wait for those that refuse
+    if trainer.is_global_zero:
+        if resume is None:
+            start_afresh(run_dir, trainer.loggers)
+        record(cfg, run_dir, resume)
+        print(plan.render(run_dir, resume))
+        for caution in cautions(cfg):
+            print(f"caution: {caution}")
+    try:
+        if resume is None:
+            trainer.validate(module, datamodule=data, verbose=False)  # the baseline, step 0
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
+        if trainer.is_global_zero:
+            print(how_to_go_on(cfg))
+        raise SystemExit(143 if isinstance(stop, SIGTERMException) else 130) from stop
+    if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
+        distributed.destroy_process_group()
+    return finish(cfg, run_dir, data, trainer.loggers) if trainer.is_global_zero else None
+
+
+def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
+    """The trainer with callbacks, loggers, atomic checkpoints and progress."""
+    callbacks: list[Callback] = [
+        build(cfg, f"callbacks.{name}") for name, node in cfg.callbacks.items() if node
+    ]
+    loggers: list[Logger] = [
+        build(cfg, f"logger.{name}") for name, node in cfg.logger.items() if node
+    ]
+    for logger in loggers:
+        if isinstance(logger, WandbMirror):
+            logger.log_hyperparams(resolved(cfg))
+    progress = progress_callbacks(cfg.trainer.enable_progress_bar, total_steps)
+    trainer: Trainer = build(
+        cfg,
+        "trainer",
+        callbacks=[*callbacks, *progress],
+        logger=loggers,
+        plugins=[AtomicCheckpointIO()],
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in progress),
+    )
+    return trainer
+
+
+def check_unused(run_dir: Path) -> None:
+    """Raise ConfigurationError where the folder holds a run that can be resumed."""
+    if not all(damage(path) for path in checkpoints(run_dir / "checkpoints")):
+        raise ConfigurationError(
+            f"{run_dir} holds a run already: go on with it by ckpt_path={run_dir}, or choose "
+            "another folder"
+        )
+
+
+def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
+    """Set aside what a run left that was killed before its first checkpoint was whole."""
+    set_aside(run_dir / "checkpoints", finished=0)
+    for logger in loggers:
+        if isinstance(logger, LedgerLogger):
+            logger.rewind({})
+
+
+def how_to_go_on(cfg: DictConfig) -> str:
+    """What to tell somebody who stopped a run."""
+    run_dir = Path(cfg.paths.run_dir)
+    if is_job(cfg):
+        return (
+            f"\nstopped; go on with the sweep by the same command and sweep.name={cfg.sweep.name}"
+        )
+    saved = checkpoints(run_dir / "checkpoints")
+    if not saved:
+        return f"\nstopped before the first checkpoint; what there is: {run_dir}"
+    step = step_of(saved[-1])
+    return f"\nstopped; go on after rollout step {step} by the same command and ckpt_path={run_dir}"
+
+
+def finish(
+    cfg: DictConfig, run_dir: Path, data: PromptDataModule, loggers: Sequence[Logger] = ()
+) -> Outcome:
+    """Export the ledger, draw the figures, compare with the control, write the summary."""
+    export(run_dir)
+    figures = save_figures(run_dir)
+    run = load_run(run_dir)
+    evaluations = arm_evaluations({run.name: [run]})
+    control = control_evaluations(cfg, run, data, evaluations)
+    evaluations += control
+    pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
+    arm = control[0].arm if control else None
+    rows = arm_rows(evaluations, control=arm)
+    for logger in loggers:
+        if isinstance(logger, WandbMirror):
+            logger.log_completions(read_rows(run_dir / "completions.jsonl"))
+            logger.log_counts("validation", run.problems)
+            logger.log_counts("prompts", run.prompts)
+            logger.experiment.finish()
+    summary = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
+    write_whole(run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n")  # last: it says finished
+    return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
+
+
+def report(outcome: Outcome) -> str:
+    """The summary table and where everything is."""
+    table = render(arm_rows(outcome.evaluations, control=outcome.control))
+    paths = "\n".join(f"  {path}" for path in outcome.figures)
+    return f"\n{table}\n\nrun folder: {outcome.run_dir}\nfigures:\n{paths}"
+
+
+def control_evaluations(
+    cfg: DictConfig, run: Run, data: PromptDataModule, evaluations: Sequence[Measured]
+) -> list[Measured]:
+    """The recorded control's last validation, and the control sampled at this run's entropy.
+
+    Empty where no control is configured, or where it was validated on other problems.
+    """
+    if cfg.control is None or not Path(cfg.control).is_dir():
+        return []
+    recorded = load_run(cfg.control)
+    problems = set(run.problems["problem_id"])
+    if not problems or not problems <= set(recorded.problems["problem_id"]):
+        return []
+    arm = f"{recorded.name} (recorded)"
+    found = arm_evaluations({arm: [recorded]})
+    live = next((e for e in evaluations if e.name == "live"), None)
+    weights = Path(cfg.control) / "policy"
+    if live is None or not weights.is_dir():
+        return found
+    policy = Policy(str(weights))
+    counts = evaluate_policy(
+        policy,
+        data.validation_problems,
+        [Evaluation("matched", n=live.n_samples, entropy=live.entropy)],
+        build(cfg, "engine"),
+        build(cfg, "reward"),
+        cfg.max_new_tokens,
+        prompts_per_batch=data.validation_prompts_per_batch,
+        progress=bool(cfg.trainer.get("enable_progress_bar", True)),
+    )
+    return [*found, *(measured(arm, c) for c in counts)]
+
+
+def _costs(run: Run) -> dict[str, float]:
+    if run.train.empty:
+        return {}
+    last = run.train.iloc[-1]
+    return {key: float(last[key]) for key in run.train.columns if key.startswith("cost/")}

@@ -1,0 +1,155 @@
+"""Around a sweep: what it lacks and how long it will take, told before it; what failed, at once."""
+
+import importlib.util
+import itertools
+import json
+import logging
+import math
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import CompactHydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from e3rl.config.composition import started_together, subdir
+
+log = logging.getLogger(__name__)
+
+PLUGINS = "hydra_plugins"
+INSTALL = {  # what brings a plugin's module
+    "hydra_joblib_launcher": "e3rl[sweeps]",
+    "hydra_submitit_launcher": "e3rl[sweeps]",
+    "hydra_optuna_sweeper": "e3rl[sweeps]",
+    "hydra_ray_launcher": "e3rl[ray]",
+}
+STARTS_TASKS = {"hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"}
+GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+class SweepStart(Callback):
+    """Hydra callback: ends a sweep whose plugin is missing or that cannot run, else prints its
+    planned hours, and puts in order what a launcher's processes lack."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        for part in ("launcher", "sweeper"):
+            target = str(config.hydra[part]._target_)
+            if lacking := missing_plugin(target):
+                # Hydra turns exceptions of callbacks into warnings, but not this one.
+                raise SystemExit(
+                    f"hydra/{part}={config.hydra.runtime.choices[f'hydra/{part}']} needs a package "
+                    f"that is not installed: pip install '{lacking}'"
+                )
+        if reason := lone_processes(config):
+            raise SystemExit(reason)
+        print(planned(config))
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Joblib's processes have a start method of its own, which those that they start lack."""
+        known = (None, *multiprocessing.get_all_start_methods())
+        if multiprocessing.get_start_method(allow_none=True) not in known:
+            multiprocessing.set_start_method(None, force=True)
+
+
+class FailedJobs(Callback):
+    """Hydra callback: logs the error of every job of a sweep, to the console and the job's log.
+
+    Hydra itself shows only the first error, after the last job.
+    """
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        if job_return.status is not JobStatus.FAILED or config.hydra.mode is not RunMode.MULTIRUN:
+            return
+        error = job_return._return_value  # the public name raises it
+        trace = None if isinstance(error, CompactHydraException) else error
+        log.error("%s: %s", " ".join(job_return.overrides or ()), error, exc_info=trace)
+
+
+def lone_processes(config: DictConfig) -> str | None:
+    """Why jobs over several devices cannot run with the launcher; None where they can.
+
+    Lightning starts the other processes of a run by the run's command, which here is the sweep's.
+    """
+    devices, nodes = config.trainer.devices, config.trainer.get("num_nodes", 1)
+    if config.hydra.launcher._target_ in STARTS_TASKS:
+        if str(devices).isdigit():
+            return None
+        return f"trainer.devices={devices} tells Slurm no number of tasks per node: give one"
+    if started_together() > 1 or (devices in (1, "1") and nodes == 1):
+        return None
+    from e3rl.planning.forecast import processes  # brings torch along
+
+    if processes(config) == 1:
+        return None
+    return (
+        f"trainer.devices={devices} and trainer.num_nodes={nodes} in a sweep need something that "
+        "starts the processes of a job: hydra/launcher=slurm, srun or torchrun; or make single runs"
+    )
+
+
+def missing_plugin(target: str) -> str | None:
+    """What to install for a launcher or sweeper of that name; None where nothing is missing."""
+    package, *names = target.split(".")
+    if package != PLUGINS or _found(f"{package}.{names[0]}"):
+        return None
+    return INSTALL.get(names[0], names[0].replace("_", "-"))
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # no plugin is installed at all
+        return False
+
+
+def planned(config: DictConfig) -> str:
+    """Jobs of a sweep, how many are finished, and the hours of the others one after another.
+
+    The seconds of a job are `sweep.seconds_per_job`, or the mean of all jobs finished before.
+    """
+    folder = Path(config.hydra.sweep.dir)
+    took = seconds_of_finished(folder)
+    if config.hydra.sweeper._target_ == GRID:
+        names = {subdir(overrides) for overrides in grid(config)}
+        jobs, finished = len(names), len(names & took.keys())
+    else:  # a search, whose jobs are not known beforehand
+        jobs, finished = int(config.hydra.sweeper.n_trials), len(took)
+    each = config.sweep.get("seconds_per_job")
+    if each is None and took:
+        each = math.fsum(took.values()) / len(took)
+    line = f"sweep {config.sweep.name}: {jobs} jobs, {finished} finished, in {folder}"
+    if each is None:
+        return f"{line}; planned hours: give sweep.seconds_per_job to know them"
+    left = max(jobs - finished, 0)
+    return f"{line}; planned: {left} x {each:.0f} s = {left * each / 3600:.1f} hours in a row"
+
+
+def grid(config: DictConfig) -> list[tuple[str, ...]]:
+    """Overrides of each job: the product of the choices in `hydra.sweeper.params` and, instead of
+    those of the same keys, on the command line."""
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
+    return list(itertools.product(*{o.get_key_element(): _each(o) for o in overrides}.values()))
+
+
+def _each(override: Override) -> list[str]:
+    """A swept override as one for each of its values."""
+    key = override.get_key_element()
+    if override.is_sweep_override():
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [f"{key}={override.get_value_element_as_str()}"]
+
+
+def seconds_of_finished(folder: Path) -> dict[str, float]:
+    """Seconds of every finished job in a sweep's folder by its name, as the runs counted them."""
+    found = {
+        path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/summary.json")
+    }
+    return {name: float(found[name]["costs"].get("cost/seconds", 0.0)) for name in sorted(found)}

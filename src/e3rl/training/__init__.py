@@ -1,0 +1,1 @@
+"""The update, its passes and what is measured before it."""

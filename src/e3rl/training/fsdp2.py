@@ -1,0 +1,94 @@
+"""`FSDP2Strategy`: every rank holds a part of weights, gradients and optimiser states."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor
+
+from e3rl.checkpoints.sharded import (
+    WEIGHTS,
+    by_name,
+    check_same_weights,
+    load_shards,
+    save_shards,
+    take_apart,
+)
+
+# Torch's own strictness knows nothing of weights that a module leaves out on purpose.
+AS_SHARED = StateDictOptions(strict=False)
+WHOLE = StateDictOptions(full_state_dict=True, strict=False)
+
+
+class FSDP2Strategy(ModelParallelStrategy):
+    """Lightning's strategy for PyTorch's FSDP2, with all ranks of all machines in one group.
+
+    What is shared among ranks is up to the module's `configure_model`. Ranks talk by gloo on CPU
+    and by nccl on GPUs. Checkpoints are folders of shards; those of other numbers of ranks are
+    resumed, and single files of other strategies too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(data_parallel_size=1, tensor_parallel_size=1)
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size = self.num_nodes * self.num_processes  # now they are known
+        super().setup_environment()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
+    ) -> None:
+        """Raises OSError on all ranks where one cannot write; the former checkpoint stays."""
+        save_shards(*take_apart(checkpoint), Path(self.broadcast(filepath)))
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Take up weights and optimiser states; returns the rest.
+
+        Raises DamagedCheckpointError, naming file and reason.
+        """
+        path = Path(self.broadcast(checkpoint_path))
+        return self._load_shards(path) if path.is_dir() else self._load_whole(path)
+
+    def _load_shards(self, path: Path) -> dict[str, Any]:
+        assert self.model is not None
+        own = cast(Mapping[str, Tensor], get_model_state_dict(self.model))
+        # A module compares its own buffers with what is loaded, so not in their place.
+        weights = {k: v if isinstance(v, DTensor) else v.clone() for k, v in own.items()}
+        optimizers = [get_optimizer_state_dict(self.model, each) for each in self.optimizers]
+        tensors, _ = take_apart({"state_dict": weights, "optimizer_states": optimizers})
+        rest = load_shards(tensors, path)
+        self._put_weights(weights, AS_SHARED)
+        for optimizer, state, saved in zip(
+            self.optimizers, optimizers, rest["optimizers"], strict=True
+        ):
+            state["param_groups"] = saved["param_groups"]
+            set_optimizer_state_dict(self.model, optimizer, state)
+        return rest
+
+    def _load_whole(self, path: Path) -> dict[str, Any]:
+        assert self.model is not None
+        checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(path)
+        self._put_weights(checkpoint["state_dict"], WHOLE)
+        name_of = {id(weight): name for name, weight in self.model.named_parameters()}
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            names = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
+            set_optimizer_state_dict(self.model, optimizer, by_name(saved, names), options=WHOLE)
+        return checkpoint
+
+    def _put_weights(self, weights: Mapping[str, Tensor], how: StateDictOptions) -> None:
+        """Raises RuntimeError, naming one, for other weights than a checkpoint of the model has."""
+        assert self.model is not None
+        own = get_model_state_dict(self.model)  # frozen weights under adapters are not saved
+        check_same_weights(*([f"{WEIGHTS}{name}" for name in names] for names in (own, weights)))
+        set_model_state_dict(self.model, dict(weights), options=how)

@@ -1,0 +1,290 @@
+"""`GRPOModule`: the policy update, and nothing else.
+
+It receives a finished batch (tokens, temperatures, advantages), takes one clipped step per
+minibatch, and does not know where rollouts come from.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from e3rl.batch import RolloutBatch
+from e3rl.distributed import all_sum, whole, world_size
+from e3rl.functional.aggregation import Totals
+from e3rl.functional.entropy import sampled_entropy
+from e3rl.functional.grad_norms import logit_grad_norm_squared
+from e3rl.functional.logprobs import token_logprobs
+from e3rl.functional.packing import microbatches
+from e3rl.functional.precision import float32_by_default
+from e3rl.functional.predictions import Measure
+from e3rl.losses.exploration import TokenEffects, explore
+from e3rl.losses.policy_loss import PolicyLoss
+from e3rl.policy.policy import Policy
+from e3rl.policy.sharding import idle_packs, shard
+from e3rl.seeds import derive_seed
+from e3rl.training.entropy_meter import Probe
+from e3rl.training.forward import entropies, forward, per_token
+from e3rl.training.update import UpdateSettings, UpdateStatistics
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
+MakeScheduler = Callable[[Optimizer], LRScheduler]
+
+
+class GRPOModule(LightningModule):
+    """Manual optimisation of a policy on rollouts (GRPO, arXiv 2402.03300, and relatives).
+
+    Args:
+        policy: what is trained.
+        loss: the objective.
+        optimizer: parameters -> optimiser.
+        settings: minibatches, micro-batches, clipping, skipping.
+        probe: what is measured without gradient before the update.
+        scheduler: optimiser -> learning-rate schedule, stepped once per optimiser step.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        loss: PolicyLoss,
+        optimizer: MakeOptimizer,
+        settings: UpdateSettings,
+        probe: Probe,
+        scheduler: MakeScheduler | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.policy = policy
+        self.loss = loss
+        self.make_optimizer = optimizer
+        self.make_scheduler = scheduler
+        self.settings = settings
+        self.probe = probe
+        settings.check(loss)
+        self._skips = settings.skips(loss)
+        # In a list: the reference is neither trained nor saved, it is the policy's own start.
+        self._reference = [policy.reference()] if loss.kl_coef else []
+        self._statistics = UpdateStatistics(self.loss.corrects)
+
+    def configure_model(self) -> None:
+        """Share policy and reference among ranks, where the strategy has a mesh of them (FSDP2).
+
+        Lightning calls it before every validation and fit.
+        """
+        if self.device_mesh is not None:
+            ranks = self.device_mesh["data_parallel"]
+            for policy in (self.policy, *self._reference):
+                if isinstance(policy, Policy):  # a base under adapters is a part of the policy
+                    shard(policy, ranks, str(self.trainer.precision))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        if self.make_scheduler is None:
+            return optimizer
+        return [optimizer], [self.make_scheduler(optimizer)]
+
+    @float32_by_default()
+    def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """Update on a finished batch; reports under `policy/` and `time/update_s`.
+
+        Raises FloatingPointError, before the weights are touched, for a non-finite gradient.
+        """
+        started = time.monotonic()
+        batch.check()
+        self._statistics = UpdateStatistics(self.loss.corrects)
+        if self.probe.rows:
+            budget = self.settings.tokens_per_microbatch
+            batch.entropy = self.probe.measure(self.policy, batch, budget)
+        if batch.wants_grad_norms:
+            self._measure_grad_norms(batch)
+        self._observe_entropy(batch)
+        old, effects = self._old_logprobs(batch), self._effects(batch)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
+        for rows in self._minibatches(batch):
+            self._step(batch, rows, old, effects)
+        batch.report |= self._statistics.metrics(learning_rate)
+        batch.report["time/update_s"] = time.monotonic() - started
+
+    def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
+        """Callbacks validate; Lightning runs its validation loop only where this exists."""
+
+    def _old_logprobs(self, batch: RolloutBatch) -> Tensor | None:
+        """(N, T) before the first step, 0 where nothing is forwarded.
+
+        None where a single step makes every ratio 1.
+        """
+        if self.settings.old_logprobs == "sampler":
+            return batch.sampler_logprobs
+        if self.settings.steps_per_batch == 1:
+            return None
+        return self._before_the_first_step(batch, token_logprobs)
+
+    def _effects(self, batch: RolloutBatch) -> TokenEffects | None:
+        """(N, T) what the loss's exploration rule does to each token, if it has one."""
+        rule = self.loss.exploration
+        if rule is None:
+            return None
+        measured = None
+        if rule.needs_entropy != "none":
+            every = rule.needs_entropy == "all"
+            measured = self._before_the_first_step(batch, entropies, every)
+        effects, figures = explore(rule, batch, measured)
+        batch.report |= {f"exploration/{name}": value for name, value in figures.items()}
+        return effects
+
+    def _measure_grad_norms(self, batch: RolloutBatch) -> None:
+        """Write the norm of every rollout's gradient with respect to the logits."""
+        started = time.monotonic()
+        squares = self._before_the_first_step(batch, logit_grad_norm_squared, every=True)
+        batch.grad_norms = squares.sum(dim=1).sqrt()
+        batch.report["time/grad_norms_s"] = time.monotonic() - started
+
+    def _before_the_first_step(
+        self, batch: RolloutBatch, wanted: Measure, every: bool = False
+    ) -> Tensor:
+        """(N, T) by a forward pass over the rollouts that are trained on, or over `every` one; 0
+        elsewhere."""
+        rows = torch.arange(batch.n_rollouts, device=self.device)
+        packs = self._packs(batch, rows if every else self._active(batch, rows))
+        return per_token(self.policy, batch, packs, wanted)
+
+    def _observe_entropy(self, batch: RolloutBatch) -> None:
+        if self.loss.adapts:
+            found = sampled_entropy(
+                batch.tensor("sampler_logprobs"), batch.tensor("completion_mask")
+            )
+            surprisal, tokens = all_sum(found)
+            figures = self.loss.observe(surprisal / tokens)
+            batch.report |= {f"policy/{name}": value for name, value in figures.items()}
+
+    def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
+        """Those of `rows` that are forwarded."""
+        return rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
+
+    def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Tensor]:
+        return microbatches(batch.tensor("lengths"), rows, self.settings.tokens_per_microbatch)
+
+    def _minibatches(self, batch: RolloutBatch) -> Iterator[Tensor]:
+        """Row tensors: the whole batch, or parts shuffled anew in each inner epoch."""
+        for epoch in range(self.settings.inner_epochs):
+            rows = torch.arange(batch.n_rollouts)
+            if self.settings.minibatches > 1:
+                seed = derive_seed(*batch.stream, "minibatches", epoch)
+                generator = torch.Generator().manual_seed(seed)
+                rows = torch.randperm(batch.n_rollouts, generator=generator)
+            for part in rows.tensor_split(self.settings.minibatches):
+                yield part.to(self.device)
+
+    def _step(
+        self, batch: RolloutBatch, rows: Tensor, old: Tensor | None, effects: TokenEffects | None
+    ) -> None:
+        """One optimiser step on a minibatch."""
+        active = self._active(batch, rows)
+        renormalise = self.settings.skip_zero_advantage == "renormalise"
+        weights, totals = self._weights(batch, active if renormalise else rows)
+        self._statistics.rollouts += len(rows)
+        self._statistics.skipped += len(rows) - len(active)
+        if self.settings.empty_batch == "skip" and all_sum([len(active)])[0] == 0:
+            return
+        if self._statistics.steps == 0 and self.settings.old_logprobs == "trainer":
+            old = None  # it is this policy: no rounding between two passes moves ratios off 1
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        assert not isinstance(optimizer, list)
+        optimizer.zero_grad()
+        self._backward(batch, active, weights, totals, old, effects)
+        optimizer.step()
+        self._statistics.steps += 1
+        if isinstance(scheduler, LRScheduler):
+            scheduler.step()
+
+    def _weights(self, batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Totals]:
+        """(N,) token weights, 0 outside `rows`, and the counts of all ranks they are made from."""
+        lengths = batch.tensor("completion_mask")[rows].sum(dim=1)
+        group = batch.tensor("group")[rows]
+        counts = [float(lengths.sum()), len(rows), len(torch.unique(group))]
+        tokens, rollouts, prompts = (max(1, int(n)) for n in all_sum(counts))
+        totals = Totals(tokens=tokens, rollouts=rollouts, prompts=prompts)
+        sizes = torch.bincount(group, minlength=batch.n_prompts)
+        weights = torch.zeros(batch.n_rollouts, device=self.device)
+        weights[rows] = self.loss.weights(lengths, group, sizes, totals)
+        return weights, totals
+
+    def _backward(
+        self,
+        batch: RolloutBatch,
+        rows: Tensor,
+        weights: Tensor,
+        totals: Totals,
+        old: Tensor | None,
+        effects: TokenEffects | None,
+    ) -> None:
+        """Accumulate a minibatch's gradient; ranks meet in the last backward only, or in every
+        one where the policy is sharded."""
+        packs = self._packs(batch, rows)
+        idle = idle_packs(self.policy, batch, len(packs), least=1)
+        first = self._statistics.steps == 0
+        for number, pack in enumerate(packs):
+            with nullcontext() if number == len(packs) - 1 else self._no_sync():
+                micro = forward(self.policy, batch, pack, entropies=self.loss.entropy_coef > 0)
+                parts = self.loss(
+                    micro,
+                    weights[pack][micro.rollout],
+                    totals,
+                    None if old is None else old[pack, : micro.positions.shape[1]][micro.positions],
+                    self._reference_logprobs(batch, pack),
+                    None if effects is None else effects.at(pack, micro.positions),
+                )
+                # DDP averages over ranks, and the weights already divide by global counts.
+                self.manual_backward(parts.loss * world_size())
+            self._statistics.add(parts, micro.sampler_logprobs, first)
+        for pack in idle:
+            micro = forward(self.policy, batch, pack)
+            self._reference_logprobs(batch, pack)
+            self.manual_backward(micro.logprobs.sum() * 0.0)
+        if not packs and not idle:  # no gradient here, but other ranks wait for its reduction
+            zero = torch.stack([p.sum() for p in self.policy.parameters() if p.requires_grad])
+            self.manual_backward(zero.sum() * 0.0)
+
+    def _reference_logprobs(self, batch: RolloutBatch, pack: Tensor) -> Tensor | None:
+        if not self._reference:
+            return None
+        reference = self._reference[0]
+        with torch.no_grad():
+            if self.device_mesh is None:
+                reference.to(self.device)
+            return forward(reference, batch, pack).logprobs
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["loss"] = self.loss.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Strict about a loss that has state; one without has nothing to miss."""
+        self.loss.load_state_dict(checkpoint.get("loss", {}))
+
+    def _no_sync(self) -> AbstractContextManager[Any]:
+        strategy = self.trainer.strategy
+        return (
+            strategy.block_backward_sync()
+            if isinstance(strategy, ParallelStrategy)
+            else nullcontext()
+        )
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Clip here: gradients are reduced over ranks and unscaled at every precision."""
+        parameters = [p for p in self.policy.parameters() if p.grad is not None]
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
+        self._statistics.grad_norm += float(norm)
+        if not torch.isfinite(norm):
+            raise FloatingPointError(
+                f"gradient norm is {float(norm)} at optimiser step {self.global_step}; the weights "
+                "are still those before it: lower module.optimizer.lr, or resume a checkpoint"
+            )

@@ -1,0 +1,164 @@
+"""How one batch is updated on, and what is counted meanwhile."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from e3rl.distributed import all_max, all_sum
+from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
+from e3rl.functional.mismatch import WeightFigures, WeightSums, weight_figures
+from e3rl.losses.policy_loss import LossParts, PolicyLoss
+
+Skip = Literal["off", "exact", "renormalise"]
+EmptyBatch = Literal["step", "skip"]
+OldLogprobs = Literal["trainer", "sampler"]
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Everything about an update that is not the objective.
+
+    Args:
+        minibatches: optimiser steps per pass over the rollouts.
+        inner_epochs: passes over the rollouts of a batch.
+        tokens_per_microbatch: padded tokens of one forward and backward pass.
+        max_grad_norm: gradient clipping, L2.
+        skip_zero_advantage: "exact" leaves out rollouts with advantage 0 where that cannot
+            change the gradient (and none where the loss has terms on them), "renormalise" also
+            takes them out of every count (another objective), "off" forwards all.
+        empty_batch: when every advantage is 0, "step" still takes the (zero-gradient) optimiser
+            step, as the unskipped update would; "skip" leaves the optimiser alone.
+        old_logprobs: who says what the old policy's log-probs are. "trainer": the policy before
+            the first step; "sampler" (bypass): the engine, so that one importance ratio, clipped
+            like any other, covers both what the engine and what the steps changed.
+    """
+
+    minibatches: int = 1
+    inner_epochs: int = 1
+    tokens_per_microbatch: int = 8192
+    max_grad_norm: float = 1.0
+    skip_zero_advantage: Skip = "exact"
+    empty_batch: EmptyBatch = "step"
+    old_logprobs: OldLogprobs = "trainer"
+
+    def __post_init__(self) -> None:
+        for name in ("minibatches", "inner_epochs", "tokens_per_microbatch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"settings.{name}={getattr(self, name)}: use at least 1")
+        if self.max_grad_norm <= 0:
+            raise ValueError(f"settings.max_grad_norm={self.max_grad_norm}: use a number > 0")
+        for name, kind in (
+            ("skip_zero_advantage", Skip),
+            ("empty_batch", EmptyBatch),
+            ("old_logprobs", OldLogprobs),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(
+                    f"settings.{name}={getattr(self, name)!r}: choose one of {get_args(kind)}"
+                )
+
+    @property
+    def steps_per_batch(self) -> int:
+        return self.minibatches * self.inner_epochs
+
+    def check(self, loss: PolicyLoss) -> None:
+        """Raise ValueError, with the remedy, where a loss does not go with these settings."""
+        if self.old_logprobs == "sampler" and loss.corrects:
+            raise ValueError(
+                "settings.old_logprobs=sampler has the sampler's probabilities in the importance "
+                "ratio already, loss.correction would count them twice: use old_logprobs=trainer "
+                "or loss/correction=none"
+            )
+        if self.skip_zero_advantage == "renormalise" and loss.needs_every_rollout:
+            raise ValueError(
+                "settings.skip_zero_advantage=renormalise drops rollouts that the entropy bonus, "
+                "the KL term or KL-Cov needs: use exact or off, or switch those off"
+            )
+
+    def skips(self, loss: PolicyLoss) -> bool:
+        """Whether rollouts with advantage 0 are left out."""
+        return self.skip_zero_advantage != "off" and not loss.needs_every_rollout
+
+
+class UpdateStatistics:
+    """Sums over the forwarded tokens of one batch; ranks are added up at the end.
+
+    Args:
+        corrects: whether the loss weighs tokens by π_trainer / π_sampler.
+    """
+
+    def __init__(self, corrects: bool = False) -> None:
+        self.corrects = corrects
+        self.tokens = self.loss = self.clipped = self.divergence = self.cut = 0.0
+        self.clipped_high = 0.0  # of the clipped tokens those with a ratio above 1
+        self.fresh_tokens = self.mismatch = self.mismatch_max = 0.0
+        self.rollouts = self.skipped = self.steps = self.grad_norm = 0.0
+        self.mismatch_weights = WeightSums()  # of single tokens, whatever the correction
+        self.correction_weights = WeightSums()  # in effect
+
+    def add(self, parts: LossParts, sampler_logprobs: Tensor, first: bool) -> None:
+        """Count a micro-batch; `first` = its policy is still the one before the first step."""
+        self.tokens += len(parts.logprobs)
+        self.loss += float(parts.loss.detach())
+        self.clipped += float(parts.clipped.sum())
+        self.clipped_high += float((parts.clipped & (parts.log_ratios > 0)).sum())
+        # The tokens are the old policy's, so its log-probs go first: KL(old‖new).
+        self.divergence += float(k3(parts.log_ratios * 0, parts.log_ratios).sum())
+        if parts.correction is not None:
+            self.cut += float(parts.correction.cut.sum())
+            self.correction_weights.add(parts.correction.weights)
+        if first:
+            self.fresh_tokens += len(parts.logprobs)
+            gap = (parts.logprobs - sampler_logprobs).double()
+            self.mismatch += float(k3(gap * 0, gap).sum())
+            self.mismatch_max = max(self.mismatch_max, float(gap.abs().max()))
+            self.mismatch_weights.add(gap.clamp(max=LOG_RATIO_LIMIT).exp())
+
+    def metrics(self, learning_rate: float) -> dict[str, float]:
+        """Means over all ranks, under `policy/`.
+
+        clip_fraction splits into tokens clipped above (ratio > 1: A > 0, or the dual clip) and
+        below, whose clips lower and raise entropy in opposite ways (arXiv 2509.26114).
+        mismatch_ figures compare trainer and sampler token by token, before the first step;
+        correction_ figures describe the weights that multiplied the losses. Both are about the
+        forwarded tokens, which are not all where rollouts are skipped.
+        """
+        names = (
+            *("tokens", "loss", "clipped", "clipped_high", "divergence", "cut"),
+            *("fresh_tokens", "mismatch", "rollouts", "skipped"),
+        )
+        total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
+        tokens = max(1.0, total["tokens"])
+        weights = _over_ranks(self.mismatch_weights)
+        figures = {
+            "policy/loss": total["loss"] / max(1.0, self.steps),
+            "policy/clip_fraction": total["clipped"] / tokens,
+            "policy/clip_fraction_high": total["clipped_high"] / tokens,
+            "policy/clip_fraction_low": (total["clipped"] - total["clipped_high"]) / tokens,
+            "policy/approx_kl": total["divergence"] / tokens,
+            "policy/mismatch_kl": total["mismatch"] / max(1.0, total["fresh_tokens"]),
+            "policy/mismatch_max": all_max(self.mismatch_max),
+            "policy/mismatch_weight": weights.mean,
+            "policy/mismatch_weight_max": weights.largest,
+            "policy/mismatch_ess": weights.ess,
+            "policy/mismatch_chi2": weights.chi2,
+            "policy/skipped": total["skipped"] / max(1.0, total["rollouts"]),
+            "policy/grad_norm": self.grad_norm / max(1.0, self.steps),
+            "policy/optimizer_steps": self.steps,
+            "policy/lr": learning_rate,
+        }
+        if self.corrects:
+            weights = _over_ranks(self.correction_weights)
+            figures |= {
+                "policy/correction_weight": weights.mean,
+                "policy/correction_weight_max": weights.largest,
+                "policy/correction_ess": weights.ess,
+                "policy/correction_cut": total["cut"] / tokens,
+            }
+        return figures
+
+
+def _over_ranks(sums: WeightSums) -> WeightFigures:
+    tokens, total, squares = all_sum([sums.tokens, sums.total, sums.squares])
+    return weight_figures(WeightSums(tokens, total, squares, all_max(sums.largest)))

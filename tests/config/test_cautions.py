@@ -1,0 +1,187 @@
+"""What does nothing in a configuration is said before the run, with the reason."""
+
+import copy
+from functools import cache
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.config.cautions import cautions
+from e3rl.config.composition import conf_dir, register_resolvers
+
+SCALARS = {
+    *("module.settings.minibatches", "module.settings.old_logprobs", "rollout.lookahead"),
+    *("loss.prompt_weight", "rollouts_per_prompt", "trainer.precision"),
+}
+TWO_STEPS = "module.settings.minibatches=2"
+BYPASS = "module.settings.old_logprobs=sampler"
+
+
+@cache
+def composed(*choices: str) -> DictConfig:
+    register_resolvers()
+    common = ["paths.run_dir=x", "logger=ledger_only", "experiment=grpo"]
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("train", [*common, *choices])
+
+
+def told(*overrides: str) -> list[str]:
+    """Cautions of a configuration; only choices of groups are composed anew."""
+    choices = [o for o in overrides if o.split("=")[0] not in SCALARS]
+    cfg = copy.deepcopy(composed(*choices))
+    for key, value in (o.split("=") for o in overrides if o not in choices):
+        OmegaConf.update(cfg, key, yaml.safe_load(value))
+    return cautions(cfg)
+
+
+@pytest.mark.parametrize("arm", ["grpo", "e3", "grpo_er"])
+def test_the_arms_of_the_study_need_no_caution(arm: str) -> None:
+    assert told(f"experiment={arm}") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [
+        ("loss=gspo", "loss.surrogate=gspo has the gradient of the clipped surrogate"),
+        ("loss=cispo", "loss.surrogate=cispo has the gradient"),
+        ("loss=dapo", "loss.surrogate.clip_high=0.28 (clip-higher) never acts"),
+        ("loss/exploration=clip_higher", "loss.surrogate.clip_high=0.28 (clip-higher)"),
+        ("loss/exploration=kl_cov", "loss.exploration=KLCov has neither value nor gradient"),
+    ],
+)
+def test_what_acts_on_ratios_needs_several_steps_or_the_samplers_log_probs(
+    option: str, what: str
+) -> None:
+    (line,) = told(option)
+    assert line.startswith(what)
+    assert "every importance ratio is 1: set module.settings.minibatches" in line
+    assert told(option, TWO_STEPS) == told(option, BYPASS) == []
+
+
+@pytest.mark.parametrize("option", ["clip_cov", "high_entropy_mask", "adaptive_entropy_bonus"])
+def test_what_acts_on_tokens_needs_one_step_only(option: str) -> None:
+    assert told(f"loss/exploration={option}") == []
+
+
+def test_prompts_weigh_the_same_where_all_have_as_many_rollouts() -> None:
+    (line,) = told("loss.prompt_weight=prompt")
+    assert line.startswith("loss.prompt_weight=prompt changes nothing: budget=uniform")
+    assert told("loss.prompt_weight=prompt", "budget=e3_rank") == []
+
+
+@pytest.mark.parametrize("option", ["e3_rank", "knapsack", "neyman", "hora", "mopps", "vcrl"])
+def test_a_budget_that_learns_from_visits_needs_a_second_one(option: str) -> None:
+    (line,) = told(f"budget={option}", "epochs=1")
+    assert "with epochs=1: nothing is known of a prompt" in line
+    assert told(f"budget={option}") == []
+
+
+def test_a_budget_that_looks_at_the_step_needs_one_visit_only() -> None:
+    for options in (["sequential"], ["dynamic_sampling"], ["hora", "budget.mode=pilot"]):
+        assert told(f"budget={options[0]}", *options[1:], "epochs=1") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("knapsack", "n_low=8"),
+        ("hora", "n_high=8"),
+        ("sequential", "per_round=8"),
+        ("e3_rank", "n_update=0"),
+    ],
+)
+def test_bounds_that_leave_nothing_to_move_are_told(option: str, setting: str) -> None:
+    (line,) = told(f"budget={option}", f"budget.{setting}")
+    assert "is uniform" in line
+    assert setting.split("=")[0] in line
+
+
+MIXED = "temperature=multi_temperature"
+
+
+def test_temperatures_by_difficulty_need_a_budget_that_ranks() -> None:
+    by_difficulty = (MIXED, "temperature/spread=by_difficulty")
+    (line,) = told(*by_difficulty)
+    assert line.startswith("temperature.spread=ByDifficulty changes nothing: budget=Uniform")
+    for budget in ("e3_rank", "knapsack", "neyman", "hora"):
+        assert told(*by_difficulty, f"budget={budget}") == []
+    *_, line = told(*by_difficulty, "budget=hora", "epochs=1")
+    assert line.startswith("temperature.spread=ByDifficulty changes nothing with epochs=1")
+
+
+def test_shaping_by_length_needs_a_budget_that_ranks() -> None:
+    (line,) = told("shaping=length")
+    assert line.startswith("shaping=length changes nothing: budget=Uniform does not rank")
+    assert told("experiment=short") == []
+    *_, line = told("experiment=short", "epochs=1")
+    assert "no prompt has a rank before its second visit" in line
+
+
+def test_a_ladder_needs_a_rollout_for_each_rung() -> None:
+    assert told(MIXED) == []
+    (line,) = told(MIXED, "rollouts_per_prompt=2")
+    assert "3 rungs, and a group of rollouts_per_prompt=2 uses the first ones only" in line
+
+
+def test_annealed_decoding_needs_a_fall_within_the_completion() -> None:
+    annealed = "temperature=annealed_decoding"
+    assert told(annealed) == []
+    (line,) = told(annealed, "temperature.scale=500")
+    # 2.2 - exp(47/500), and 48/ln 2.1.
+    assert "falls from 1.2 to 1.1 only within max_new_tokens=48; lower it, at 64.7" in line
+
+
+def test_pass_at_k_of_pairs_is_grpo() -> None:
+    (line,) = told("advantage=pass_at_k", "rollouts_per_prompt=2")
+    assert "k=4 and rollouts_per_prompt=2" in line
+    assert told("advantage=pass_at_k") == []
+
+
+def test_a_correction_needs_something_to_correct() -> None:
+    same_model = ("loss/correction=tis", "engine=transformers")
+    (line,) = told(*same_model)
+    assert line.startswith("loss.correction changes nothing: engine=transformers")
+    (other,) = told(*same_model, "rollout.lookahead=1")
+    assert other.startswith("rollout.lookahead=1 saves no time: engine=transformers")
+    assert told("loss/correction=tis", "engine=vllm") == []
+    assert told(*same_model, "trainer.precision=bf16-mixed") == []
+
+
+def test_older_rollouts_need_a_correction_or_the_samplers_log_probs() -> None:
+    (line,) = told("rollout.lookahead=1")
+    assert "rollouts of an older policy as if they were its own" in line
+    assert told("rollout.lookahead=1", BYPASS) == []
+
+
+def test_looking_ahead_keeps_an_engine_awake() -> None:
+    ahead = ("rollout.lookahead=1", "loss/correction=tis", "engine=vllm")
+    assert told(*ahead) == []
+    (line,) = told(*ahead, "engine.settings.sleep_level=1")
+    assert "sleep_level=1 frees no memory for the update" in line
+
+
+def test_a_disturbance_comes_late_for_what_is_sampled_ahead() -> None:
+    assert told("callbacks=disturbed") == []
+    (line,) = told("callbacks=disturbed", "rollout.lookahead=1", BYPASS)
+    assert line.startswith("callbacks=disturbed shows one step late")
+
+
+def test_trained_weights_of_few_bits_lose_updates() -> None:
+    (line,) = told("trainer.precision=bf16-true")
+    assert line.startswith("trainer.precision=bf16-true trains weights of 16 bits: updates below")
+    assert line.endswith("use policy.dtype=float32 and trainer.precision=bf16-mixed")
+    (line,) = told("trainer.precision=16-true")
+    assert "below 1/4096 of a weight" in line
+    (line,) = told("policy=random", "+policy.dtype=bfloat16")
+    assert line.startswith("policy.dtype=bfloat16 trains weights of 16 bits")
+    assert told("trainer.precision=bf16-mixed") == []
+
+
+def test_adapters_stay_precise_beside_a_base_of_few_bits() -> None:
+    adapted = ("policy=random", "+policy.dtype=bfloat16", "policy/lora=linear")
+    assert told(*adapted, "trainer.precision=bf16-mixed") == []
+    (line,) = told(*adapted, "trainer.precision=bf16-true")
+    assert "trains adapters of 16 bits" in line
+    assert line.endswith("; use trainer.precision=bf16-mixed")

@@ -1,0 +1,131 @@
+"""Folders of runs and sweeps, keys of the command line, and what a checkpoint path means."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig
+
+from e3rl.checkpoints.files import checksum_file, sha256
+from e3rl.config.composition import (
+    ConfigurationError,
+    accept_new_keys,
+    checkpoint_to_resume,
+    conf_dir,
+    register_resolvers,
+    run_dir,
+    run_id,
+    run_of,
+    subdir,
+)
+
+
+def make_run(folder: Path, *steps: int) -> Path:
+    for step in steps:
+        path = folder / "checkpoints" / f"step-{step:06d}.ckpt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"weights")
+        checksum_file(path).write_text(f"{sha256(path)}  {path.name}\n")
+    return folder
+
+
+def compose_train(*overrides: str) -> DictConfig:
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("train", list(overrides), return_hydra_config=True)
+
+
+def test_two_runs_in_the_same_moment_have_folders_of_their_own() -> None:
+    assert run_dir("runs", "e3", None) != run_dir("runs", "e3", None)
+    assert Path(run_dir("runs", "e3", None)).parent == Path("runs/e3")
+
+
+def test_one_configuration_has_one_folder_and_another_has_another() -> None:
+    one, other = compose_train(), compose_train()
+    assert one.hydra.run.dir == one.hydra.run.dir
+    assert one.hydra.run.dir != other.hydra.run.dir
+
+
+def test_last_is_the_newest_run_of_that_name_that_has_a_checkpoint(tmp_path: Path) -> None:
+    make_run(tmp_path / "e3" / "2025-01-01_00-00-00-000001", 1)
+    newest = make_run(tmp_path / "e3" / "2025-01-02_00-00-00-000000", 1)
+    (tmp_path / "e3" / "2025-01-03_00-00-00-000000").mkdir()
+    make_run(tmp_path / "grpo" / "2025-01-04_00-00-00-000000", 1)
+    assert run_dir(str(tmp_path), "e3", "last") == str(newest)
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints", "checkpoints/step-000002.ckpt"])
+def test_a_run_is_continued_in_its_own_folder_however_it_is_named(
+    below: str, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "mine", 1, 2)
+    assert run_of(folder / below) == folder
+    assert run_dir("runs", "e3", str(folder / below)) == str(folder)
+    found = checkpoint_to_resume(str(folder / below), folder)
+    assert found == folder / "checkpoints" / "step-000002.ckpt"
+
+
+@pytest.mark.parametrize("ckpt_path", ["last", "nowhere", "nowhere/checkpoints/step-000001.ckpt"])
+def test_a_path_that_leads_nowhere_is_a_plain_error_and_names_no_foreign_folder(
+    ckpt_path: str, tmp_path: Path
+) -> None:
+    folder = run_dir(str(tmp_path), "e3", ckpt_path)
+    assert Path(folder).parent == tmp_path / "e3"
+    with pytest.raises(
+        ConfigurationError, match=f"ckpt_path={ckpt_path}: no .*leave ckpt_path out"
+    ):
+        checkpoint_to_resume(ckpt_path, Path(folder))
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_an_error(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "mine", 1)
+    (folder / "checkpoints" / "step-000001.ckpt").write_bytes(b"other")
+    with (
+        pytest.warns(UserWarning, match="passing over"),
+        pytest.raises(
+            ConfigurationError, match=r"no sound checkpoint .*\n.*checksum does not match"
+        ),
+    ):
+        checkpoint_to_resume(str(folder), folder)
+
+
+def test_the_run_id_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_id("runs/a") == run_id(str(tmp_path / "runs" / "a")) != run_id("runs/b")
+
+
+def test_a_sweeps_folders_tell_what_their_jobs_are() -> None:
+    overrides = [
+        *("experiment=grpo", "++seed=1", "paths.sweeps=/somewhere", "logger=ledger_only"),
+        "temperature/gain=solve",
+    ]
+    assert subdir(overrides) == "experiment-grpo_seed-1_temperature.gain-solve"
+    assert subdir([]) == "default"
+
+
+def test_long_sweeps_keep_folders_of_their_own() -> None:
+    common = [f"module.settings.something_{i}={i}" for i in range(20)]
+    names = {subdir([*common, f"seed={seed}"]) for seed in range(10)}
+    assert len(names) == 10
+    assert {len(name) for name in names} == {200}
+
+
+@given(st.lists(st.text(max_size=80), max_size=8))
+@settings(deadline=None, max_examples=100)
+def test_any_overrides_make_one_folder_that_needs_no_quotes(overrides: list[str]) -> None:
+    name = subdir(overrides)
+    assert 0 < len(name) <= 200
+    assert all(c.isalnum() or c in "_.-" for c in name)
+
+
+def test_keys_are_left_to_the_check_and_groups_to_hydra() -> None:
+    given_ = [
+        *("experiment=grpo", "temperature/gain=solve", "hydra.run.dir=x", "hydra/launcher=basic"),
+        *("-m", "--config-dir=x", "+new=1", "++force=1", "~callbacks.metrics", "control=null"),
+    ]
+    assert accept_new_keys(given_) == given_
+    assert accept_new_keys(["seed=1,2", "module.optimizer.lr=0.1", "name=a=b"]) == [
+        *("++seed=1,2", "++module.optimizer.lr=0.1", "++name=a=b"),
+    ]

@@ -1,0 +1,141 @@
+"""Whole preflights: the embedded policy may start, random weights may not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+import e3rl.preflight as command
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.readiness.preflight import look
+from e3rl.rewards.pool import RewardPool
+
+SMALL = (
+    *("engine=transformers", "logger=ledger_only", "trainer.accelerator=cpu", "max_new_tokens=40"),
+    *("data.train.size=64", "prompts_per_step=8", "epochs=1", "validate_every=8"),
+    *("preflight.prompts=12", "preflight.tables=3", "preflight.rules=[uniform,knapsack]"),
+)
+
+
+@pytest.fixture(autouse=True)
+def untested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RewardPool, "self_test", lambda _: None)  # integers need no worker
+
+
+def composed(run_dir: Path, *overrides: str) -> DictConfig:
+    register_resolvers()
+    return compose("preflight", [*SMALL, f"paths.run_dir={run_dir}", *overrides])
+
+
+def run(run_dir: Path, *overrides: str) -> tuple[bool, dict[str, Any]]:
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        go = command.preflight(composed(run_dir, *overrides))
+    return go, json.loads((run_dir / "preflight.json").read_text())
+
+
+def test_the_embedded_policy_may_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    go, found = run(tmp_path, "experiment=e3")
+    assert go
+    assert found["go"]
+    assert [path.name for path in tmp_path.iterdir()] == ["preflight.json"]
+    levels = {each["check"]: each["level"] for each in found["findings"]}
+    checks = ("signal", "truncation", "format", "answers", "mismatch", "memory", "time")
+    assert {levels[name] for name in checks} == {"ok"}
+    assert [each["n"] for each in found["prompts"]] == [8] * 12
+    assert sum(found["solved"].values()) == 12
+    assert sum(found["statuses"].values()) == 12 * 8
+    assert 0.2 < found["groups"]["mixed"]["mean"] < 1
+    assert found["mismatch"]["largest"] < 1e-4
+    assert found["mismatch"]["tokens"] > 100
+    assert found["trained_tokens_per_s"] < found["tokens_per_s"]
+    assert {each["rule"] for each in found["rules"]} == {"uniform", "knapsack", "this run's"}
+    printed = capsys.readouterr().out
+    assert "96 rollouts of 12 training prompts at temperature 1" in printed
+    assert "\n\nGO" in printed
+
+
+def test_random_weights_may_not_start(tmp_path: Path) -> None:
+    go, found = run(tmp_path, "experiment=grpo", "policy=random", "preflight.rollouts=2")
+    assert not go
+    assert not found["go"]
+    levels = {each["check"]: each["level"] for each in found["findings"]}
+    assert (levels["signal"], levels["format"], levels["budget"]) == ("fail", "fail", "warn")
+    assert found["rules"] == []
+    assert [each["n"] for each in found["prompts"]] == [2] * 12
+
+
+def test_a_preset_whose_planned_length_is_above_the_limit_is_judged_by_what_is_measured(
+    tmp_path: Path,
+) -> None:
+    preset = ("experiment=paper/1_5b/e3", "debug=tiny", "max_new_tokens=8", "sweep.name=test")
+    few = ("data.train.size=8", "prompts_per_step=4", "validate_every=2", "epochs=1")
+    go, found = run(tmp_path, *preset, *few, "preflight.prompts=4", "preflight.rollouts=2")
+    assert not go
+    levels = {each["check"]: each["level"] for each in found["findings"]}
+    assert levels["truncation"] == "fail"
+    mean = found["lengths"]["mean"]
+    assert 4 < mean <= 8
+    assert found["forecast"]["tokens trained on"].endswith(
+        f"expected at {float(f'{mean:.3g}'):g} each"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("++preflight.promts=3",), r"did you mean preflight\.prompts\?"),
+        (("preflight.prompts=1",), r"preflight\.prompts=1: input should be greater than"),
+        (("preflight.rules=[best]",), r"rules=\['best'\]: use some of uniform"),
+        (("ckpt_path=runs/e3",), "e3rl.evaluate"),
+        (("budget=e3_rank", "budget.n_low=1"), r"budget: n_low=1: use at least 2"),
+        (("loss.clip_low=0.1",), r"loss\.surrogate\.clip_low"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_sampled(
+    overrides: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    given = [o if o[0] == "+" or o.startswith("budget=") else f"++{o}" for o in overrides]
+    with (
+        initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())),
+        pytest.raises(ConfigurationError, match=told),
+    ):
+        look(composed(tmp_path, *given))
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: bool | Exception) -> int:
+    """Of the command, where looking ends with this."""
+
+    def looked(cfg: DictConfig) -> bool:
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    monkeypatch.setattr(command, "preflight", looked)
+    monkeypatch.setattr(sys, "argv", ["e3rl.preflight", f"paths.runs={folder}", *SMALL])
+    try:
+        command.command()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_exit_codes_tell_go_from_no_go_from_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert exit_code(monkeypatch, tmp_path, True) == 0
+    assert exit_code(monkeypatch, tmp_path, False) == 1
+    assert exit_code(monkeypatch, tmp_path, ConfigurationError("wrong")) == 2
+    assert exit_code(monkeypatch, tmp_path, RuntimeError("a bug")) == 2
+
+
+def test_a_choice_that_there_is_not_ends_with_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "e3rl.preflight", "budget=none_such"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "none_such" in done.stderr

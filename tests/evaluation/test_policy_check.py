@@ -1,0 +1,28 @@
+"""Positions that models were made for, as their configurations tell."""
+
+import pytest
+from transformers import GPT2Config, Qwen2Config, T5Config
+
+from e3rl.evaluation.policy_check import context_length
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        (None, 4096),
+        ({"rope_type": "default", "rope_theta": 1e6}, 4096),
+        ({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}, 16384),
+        ({"rope_type": "linear", "factor": 0.5, "rope_theta": 1e6}, 4096),
+    ],
+)
+def test_stretched_rotary_embeddings_lengthen_a_context(rope: dict | None, length: int) -> None:
+    config = Qwen2Config(max_position_embeddings=4096)
+    config.rope_parameters = rope
+    assert context_length(config) == length
+    config.rope_parameters = {"full_attention": rope, "sliding_attention": None}
+    assert context_length(config) == length
+
+
+def test_other_names_are_read_and_none_is_no_limit() -> None:
+    assert context_length(GPT2Config(n_positions=512)) == 512
+    assert context_length(T5Config()) is None  # relative positions

@@ -1,0 +1,215 @@
+"""The W&B mirror, offline: rows on the axis of rollout steps, one id per run folder, no prompt."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import wandb
+from wandb.proto import wandb_internal_pb2
+
+from e3rl.ledger.wandb_mirror import WandbMirror
+
+BLOCK, HEAD = 32768, struct.Struct("<IHB")  # checksum, length, kind of a record's part
+WHOLE, LAST = 1, 4
+COMPLETION = {
+    "rollout_step": 3,
+    "prompt_id": "p0",
+    "prompt": "1+1=?",
+    "completion": r"\boxed{2}",
+    "answer": "2",
+    "reward": 1.0,
+    "advantage": 0.5,
+    "temperature": 0.9,
+    "tokens": 7,
+    "truncated": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("W&B asked for a login")
+
+    monkeypatch.setattr("builtins.input", asked)
+    monkeypatch.setattr("getpass.getpass", asked)
+    monkeypatch.setattr(wandb, "login", asked)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    yield
+    wandb.teardown()  # W&B reads the environment once
+
+
+def mirror(folder: Path, run_id: str = "run1", **settings: Any) -> WandbMirror:
+    folder.mkdir(exist_ok=True)
+    settings = {"project": "e3rl", "name": "e3-seed1", "group": "sweep", **settings}
+    return WandbMirror(tags=["e3"], id=run_id, save_dir=str(folder), job_type="train", **settings)
+
+
+def records(file: Path) -> Iterator[Any]:
+    """Records of a `.wandb` file, which is written in blocks like LevelDB's log."""
+    raw, position, part = file.read_bytes(), 7, b""
+    while position + HEAD.size <= len(raw):
+        if BLOCK - position % BLOCK < HEAD.size:
+            position += BLOCK - position % BLOCK
+            continue
+        _, length, kind = HEAD.unpack_from(raw, position)
+        position += HEAD.size
+        part += raw[position : position + length]
+        position += length
+        if kind in (WHOLE, LAST):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(part)
+            yield record
+            part = b""
+
+
+def files(folder: Path) -> list[Path]:
+    """The offline runs below a folder, by path; the service must end to have written them whole."""
+    wandb.teardown()
+    return sorted(folder.rglob("offline-run-*/*.wandb"))
+
+
+def history(file: Path) -> list[dict[str, str]]:
+    return [
+        {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+        for record in records(file)
+        if record.WhichOneof("record_type") == "history"
+    ]
+
+
+def test_rows_are_read_back_on_the_axis_of_rollout_steps_and_the_id_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    first = mirror(tmp_path)
+    first.log_hyperparams({"seed": 1, "data": {"size": 16}})
+    first.log_metrics({"rollout_step": 0, "epoch": 0, "val/t1/pass@1": 0.5}, step=0)
+    first.log_metrics({"rollout_step": 0, "epoch": 0, "policy/entropy": float("nan")}, step=0)
+    first.log_metrics({"epoch": 0, "accuracy": 0.1}, step=0)  # Lightning's own
+    first.log_metrics({"rollout_step": 1, "epoch": 0, "policy/entropy": 0.4}, step=1)
+    first.log_completions([COMPLETION])
+    first.experiment.finish()
+    # The resumed run; elsewhere, since W&B names its folder by the second.
+    second = mirror(tmp_path / "later")
+    second.log_metrics({"rollout_step": 2, "epoch": 0, "policy/entropy": 0.3}, step=2)
+    second.experiment.finish()
+
+    after, before = files(tmp_path)  # later/..., wandb/...
+    assert before.name == after.name == "run-run1.wandb"
+    rows = history(before)
+    assert [row["rollout_step"] for row in rows[:3]] == ["0", "0", "1"]
+    assert rows[0]["val/t1/pass@1"] == "0.5"
+    assert rows[2]["policy/entropy"] == "0.4"
+    assert not any("accuracy" in row for row in rows)
+    tables = [row for row in rows if any(key.startswith("completions") for key in row)]
+    assert tables[0]["completions/nrows"] == "1"
+    (row,) = history(after)
+    assert (row["rollout_step"], row["policy/entropy"]) == ("2", "0.3")
+
+    found = list(records(before))
+    axes = [r.metric.step_metric for r in found if r.metric.glob_name == "*"]
+    assert axes[-1] == "rollout_step"
+    (run,) = [r.run for r in found if r.WhichOneof("record_type") == "run"]
+    assert (run.run_id, run.run_group, run.job_type) == ("run1", "sweep", "train")
+    assert list(run.tags) == ["e3"]
+    config = {u.key: u.value_json for r in found for u in r.config.update}
+    assert json.loads(config["data"]) == {"size": 16}
+
+
+def test_validation_stands_at_its_cost_and_the_list_of_runs_shows_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = mirror(tmp_path, validation_axis="cost/tokens")
+    logger.log_metrics({"rollout_step": 0, "epoch": 0, "val/t1/pass@1": 0.6})
+    costs = {"cost/rollouts": 8.0, "cost/tokens": 70.0, "cost/seconds": 1.5}
+    logger.log_metrics({"rollout_step": 0, "epoch": 0, "policy/entropy": 0.4, **costs})
+    logger.log_metrics({"rollout_step": 1, "epoch": 0, "val/t1/pass@1": 0.5})
+    logger.experiment.finish()
+    (file,) = files(tmp_path)
+    before, _, after = history(file)
+    assert [before[name] for name in costs] == ["0"] * 3
+    assert {name: float(after[name]) for name in costs} == costs
+    defined = {r.metric.name: r.metric for r in records(file) if r.metric.name}
+    assert defined["val/t1/pass@1"].step_metric == "cost/tokens"
+    assert defined["policy/entropy"].step_metric == "rollout_step"
+    wanted = defined["val/t1/pass@1"].summary
+    assert (wanted.max, wanted.last, wanted.min) == (True, True, False)
+    shown = {
+        "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+        for record in records(file)
+        for item in record.summary.update
+    }
+    assert shown["val/t1/pass@1"] == {"max": 0.6, "last": 0.5}
+
+
+def test_a_resumed_run_does_not_claim_that_validation_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = mirror(tmp_path)
+    logger.log_metrics({"rollout_step": 8, "epoch": 0, "val/t1/pass@1": 0.6})
+    logger.experiment.finish()
+    (row,) = history(files(tmp_path)[0])
+    assert not [name for name in row if name.startswith("cost/")]
+
+
+def test_counts_become_tables_with_missing_numbers_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr("e3rl.ledger.wandb_mirror.TABLE_ROWS", 2)
+    logger = mirror(tmp_path)
+    counts = {"prompt_id": ["a", "b", "c"], "n": [4, 8, 12], "rank": [0.5, 0.2, float("nan")]}
+    logger.log_counts("prompts", pd.DataFrame(counts))
+    logger.log_counts("validation", pd.DataFrame(columns=["problem_id"]))
+    logger.log_completions([COMPLETION])
+    logger.experiment.finish()
+    tables = {
+        path.name.split("_")[0]: json.loads(path.read_text())
+        for path in tmp_path.rglob("media/table/*.json")
+    }
+    assert set(tables) == {"prompts", "completions"}
+    latest = [["b", 8, 0.2], ["c", 12, None]]
+    assert tables["prompts"] == {"columns": ["prompt_id", "n", "rank"], "data": latest}
+    (row,) = tables["completions"]["data"]
+    columns = tables["completions"]["columns"]
+    assert dict(zip(columns, row, strict=True)) == COMPLETION
+
+
+def test_an_axis_that_is_no_cost_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="validation_axis='epoch': use rollout_step"):
+        mirror(tmp_path, validation_axis="epoch")
+
+
+def test_a_crashed_run_is_closed_so_that_the_next_one_has_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    crashed = mirror(tmp_path, "crashed")
+    crashed.log_metrics({"rollout_step": 0, "x": 1.0})
+    crashed.finalize("success")  # after the baseline: the run goes on
+    assert wandb.run is not None
+    crashed.finalize("failed")
+    assert wandb.run is None
+    following = mirror(tmp_path, "next")
+    following.log_metrics({"rollout_step": 0, "x": 2.0})
+    assert following.version == "next"
+    following.experiment.finish()
+    values = {f.name: [row["x"] for row in history(f)] for f in files(tmp_path)}
+    assert values == {"run-crashed.wandb": ["1"], "run-next.wandb": ["2"]}
+
+
+def test_disabled_mode_takes_rows_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    logger = mirror(tmp_path)
+    logger.log_hyperparams({"seed": 1})
+    logger.log_metrics({"rollout_step": 0, "policy/entropy": 0.4}, step=0)
+    logger.log_completions([COMPLETION])
+    logger.experiment.finish()
+    assert files(tmp_path) == []

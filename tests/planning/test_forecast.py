@@ -1,0 +1,193 @@
+"""`debug=plan`: tokens, hours and memory, worked by hand; nothing is loaded or left behind."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from e3rl.config.check import check
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.planning.forecast import as_measured, hours, plan_ahead, work
+from e3rl.policy.policy import Policy
+
+
+def composed(*overrides: str) -> DictConfig:
+    register_resolvers()
+    common = ("debug=plan", "logger=ledger_only", "paths.run_dir=x", "trainer.accelerator=cpu")
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("train", [*common, *overrides])
+
+
+@cache
+def planned(*overrides: str) -> dict[str, str]:
+    cfg = composed(*overrides)
+    check(cfg)
+    return plan_ahead(cfg).quantities
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a plan loads no weights")
+
+    monkeypatch.setattr(Policy, "__init__", load)
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_the_embedded_default_without_its_weights() -> None:
+    found = planned("plan.tokens_per_s=3000", "plan.mean_tokens=24")
+    assert found["problems"] == "2048 to train on, 256 to validate on"
+    assert found["the run"] == "3 epochs x 64 = 192 steps, 49152 rollouts"
+    assert found["optimiser steps"] == "192"
+    # 49152 x 48; four validations of 17 rollouts and 16 at the live temperature in the last
+    assert found["tokens trained on"] == "at most 2.36 M, 1.18 M expected at 24 each"
+    assert found["tokens validated"] == (
+        "at most 1.03 M, 0.52 M expected at 24 each; 21504 rollouts in 4 validations"
+    )
+    # (49152 + 21504) x 48 / 3000 / 3600 s
+    assert found["time"] == "at most 0.3 hours, 0.2 expected, at 3000 tokens per second"
+    # 526464 weights of 4 bytes; a cache of 256 MiB at 3 layers x 2 x 64 x 4 bytes per token
+    assert found["memory: weights"] == "2.0 MiB"
+    assert found["memory: engine"] == (
+        "0.3 GiB; its cache holds 174762 tokens, 1560 of the longest rollouts"
+    )
+    assert " of " not in found["memory: peak"]
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_the_papers_run_at_1_5b_fits_an_a100_with_whole_copies() -> None:
+    found = planned("experiment=paper/1_5b/e3", "plan.tokens_per_s=10000")
+    assert found["policy"] == "1777.09 M parameters, vocabulary 151936"
+    assert found["the run"] == "3 epochs x 160 = 480 steps, 245760 rollouts"
+    assert found["annealing"] == "from step 288 on, to 0.9 of the target entropy"
+    assert found["tokens trained on"] == "at most 1,509.95 M, 879.82 M expected at 3580 each"
+    # 49 greedy ones of 512 problems, and 16 in the last
+    assert found["tokens validated"] == (
+        "at most 204.47 M, 119.14 M expected at 3580 each; 33280 rollouts in 49 validations"
+    )
+    assert found["time"] == "at most 47.6 hours, 27.7 expected, at 10000 tokens per second"
+    assert {key: value for key, value in found.items() if key.startswith("memory")} == {
+        "memory: weights": "6.6 GiB",  # 1777088000 x 4 bytes
+        "memory: gradients": "13.2 GiB",  # and in DDP's buckets
+        "memory: optimiser states": "13.2 GiB",
+        "memory: weights as computed": "3.3 GiB",
+        "memory: activations": "1.4 GiB",  # 8192 x 2 x (28 x 1536 + 45568)
+        # 512 x 151936 x (2 + 2 x 4), and the head's gradient: 151936 x 1536 x 4
+        "memory: logits": "1.6 GiB",
+        # a quarter of 80 GiB less 2 x 1777088000, at 28 x 2 x 256 x 2 bytes per token
+        "memory: engine": "20.0 GiB; its cache holds 625023 tokens, 76 of the longest rollouts",
+        "memory: peak": "59.4 GiB per device of 80.0 GiB",
+    }
+
+
+def test_7b_does_not_fit_as_whole_copies_and_does_when_sharded() -> None:
+    whole = planned("experiment=paper/7b/e3", "trainer=ddp")
+    assert whole["policy"] == "7615.62 M parameters, vocabulary 152064"
+    assert whole["memory: peak"].startswith("197.8 GiB per device of 80.0 GiB: does not fit; ")
+    assert "trainer=fsdp2" in whole["memory: peak"]
+    sharded = planned("experiment=paper/7b/e3")
+    assert sharded["memory: weights"] == "3.5 GiB"
+    assert sharded["memory: gradients"] == "3.5 GiB"
+    # 2 x (1090328064 outside of blocks, and two blocks of 233046016)
+    assert sharded["memory: weights as computed"] == "2.9 GiB"
+    assert sharded["memory: peak"] == "58.9 GiB per device of 80.0 GiB"
+
+
+def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
+    asleep = planned("experiment=paper/1_5b/e3", "engine.settings.sleep_level=1")
+    # while it samples: weights, gradients, optimiser states, and 20 GiB
+    assert asleep["memory: peak"] == "53.1 GiB per device of 80.0 GiB"
+    ahead = planned(
+        "experiment=paper/1_5b/e3", "engine.settings.sleep_level=1", "rollout.lookahead=1"
+    )
+    assert ahead["memory: peak"] == "59.4 GiB per device of 80.0 GiB"
+
+
+def test_a_cache_without_room_for_a_rollout_is_told() -> None:
+    found = planned("experiment=paper/1_5b/e3", "engine.settings.gpu_memory_utilization=0.04")
+    assert found["memory: engine"].endswith("holds 0 tokens, 0 of the longest rollouts")
+    assert "raise engine.settings.gpu_memory_utilization" in found["memory: peak"]
+
+
+def test_a_bonus_costs_copies_of_whole_logits_and_nothing_by_blocks() -> None:
+    for choice in ("loss/exploration=adaptive_entropy_bonus", "loss/exploration=entropy_bonus"):
+        arm = ("experiment=paper/1_5b/grpo", choice)
+        assert planned(*arm)["memory: logits"] == "1.6 GiB"
+        # 8192 x 151936 x (2 x 2 + 6 x 4) bytes
+        assert planned(*arm, "policy/head=full")["memory: logits"] == "32.5 GiB"
+
+
+def test_adapters_shrink_gradients_and_optimiser_states() -> None:
+    found = planned("experiment=paper/1_5b/grpo", "policy/lora=linear", "trainer.devices=1")
+    assert found["memory: weights"] == "6.7 GiB"  # 1777088000 + 18464768 of 4 bytes
+    # 28 layers x 16 x (2 x 3072 + 2 x 1792 + 3 x 10496) x 4 bytes, and twice that
+    assert found["memory: gradients"] == "70.4 MiB"
+    assert found["memory: optimiser states"] == "0.1 GiB"
+    assert found["memory: logits"] == "0.7 GiB"  # the head has no gradient
+    with pytest.raises(ConfigurationError, match="qproj names no linear layer inside the qwen2"):
+        planned(
+            *("experiment=paper/1_5b/grpo", "policy/lora=attention"),
+            "policy.lora.target_modules=[qproj]",
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("plan.mean_tokens=6145", r"plan.mean_tokens=6145.* max_new_tokens=6144"),
+        ("plan.train_problems=63", r"plan.train_problems=63 .* prompts_per_step=64"),
+        ("plan.train_problems=10000", r"validate_every=10 does not divide the run's 468 steps"),
+        ("plan.tokens_per_s=0", r"plan.tokens_per_s=0: input should be greater than 0"),
+        ("plan.gpu_gib=-80", r"plan.gpu_gib=-80: input should be greater than 0"),
+        ("plan.validation_problems=null", r"data.validation.path is missing"),
+        ("plan.model_config=nowhere.json", r"plan.model_config=nowhere.json: no model config"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(given: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        planned("experiment=paper/1_5b/grpo", given)
+
+
+def test_a_measured_length_takes_the_place_of_a_planned_one_and_stays_within_the_limit() -> None:
+    cut = ("experiment=paper/1_5b/e3", "max_new_tokens=2048", "plan.tokens_per_s=10000")
+    with pytest.raises(ConfigurationError, match=r"plan.mean_tokens=3580 is above max_new_tokens"):
+        planned(*cut)
+    # All completions are cut: 2048 to three digits would be 2050.
+    found = as_measured(composed(*cut), tokens_per_s=1.0, mean_tokens=2048.0)
+    assert (found.plan.mean_tokens, found.plan.tokens_per_s) == (2048, 10000)
+    told = work(found, 480, 512)
+    assert told["tokens trained on"] == "at most 503.32 M, 503.32 M expected at 2048 each"
+    # (245760 + 33280) rollouts x 2048 / 10000 / 3600 s
+    assert hours(found, 480, 512) == pytest.approx(15.87, abs=0.01)
+    short = as_measured(composed(*cut), tokens_per_s=1.0, mean_tokens=123.45)
+    assert short.plan.mean_tokens == 123
+    own = as_measured(composed("max_new_tokens=40", "trainer.devices=2"), 1234.5, 39.96)
+    assert (own.plan.mean_tokens, own.plan.tokens_per_s) == (40, 2470)  # 2 x 1234.5 to 3 digits
+
+
+def test_files_that_are_given_are_counted(tmp_path: Path) -> None:
+    paths = []
+    for split, size in (("train", 640), ("validation", 3)):
+        row = {"data_source": "mine", "rank": 0.5, "reward_model": {"ground_truth": "1"}}
+        rows = [row | {"prompt": f"{split} {i}?"} for i in range(size)]
+        file = tmp_path / f"{split}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        paths.append(f"data.{split}.path={file}")
+    found = planned("experiment=paper/1_5b/grpo", *paths)
+    assert found["problems"] == "640 to train on, 3 to validate on"
+    assert found["the run"] == "3 epochs x 10 = 30 steps, 15360 rollouts"
+
+
+def test_the_command_prints_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "e3rl.train", "experiment=paper/1_5b/e3", "debug=plan"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "time  " in done.stdout
+    assert "give plan.tokens_per_s to know it" in done.stdout
+    assert "run folder" not in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,90 @@
+"""The quantities that follow from a configuration, and the one that must divide."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
+from e3rl.policy.policy import Policy
+from e3rl.policy.shape import ModelShape
+
+
+def plan(policy: Policy, *overrides: str) -> RunPlan:
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        cfg: DictConfig = compose("train", ["debug=tiny", "paths.run_dir=x", *overrides])
+    data = instantiate(cfg.data, _convert_="all")
+    data.bind(policy.encode)
+    return derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
+
+
+def test_a_plan_tells_what_a_run_amounts_to(policy: Policy) -> None:
+    found = plan(policy, "module.settings.minibatches=2", "module.settings.inner_epochs=3")
+    assert found.total_steps == 12
+    assert found.quantities == {
+        "arm": "e3, seed 1",
+        "policy": "0.53 M parameters, vocabulary 34",
+        "problems": "16 to train on, 8 to validate on",
+        "a rollout step": "4 prompts x 8 = 32 rollouts, 6 optimiser steps",
+        "the run": "3 epochs x 4 = 12 steps, 384 rollouts",
+        "validation": "before training and every 4 steps",
+        "annealing": "from step 7 on, to 0.9 of the target entropy",
+    }
+
+
+def test_epochs_that_are_cut_short_count_as_such(policy: Policy) -> None:
+    found = plan(policy, "+trainer.limit_train_batches=2", "validate_every=3", "experiment=grpo")
+    assert found.quantities["the run"] == "3 epochs x 2 = 6 steps, 192 rollouts"
+    assert "annealing" not in found.quantities
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.4, 0.7, 0.9, 1.0])
+def test_it_tells_the_step_at_which_annealing_does_begin(ratio: float, policy: Policy) -> None:
+    from e3rl.temperatures.annealing import CosineAnnealing
+
+    rule = CosineAnnealing(ratio=ratio)
+    rule.bind(20)
+    found = plan(policy, "epochs=5", "validate_every=5", f"temperature.annealing.ratio={ratio}")
+    assert found.quantities["annealing"].startswith(f"from step {rule.start} on")
+
+
+@pytest.mark.parametrize(("every", "near"), [(5, 4), (8, 6), (100, 12)])
+def test_a_last_step_without_validation_is_refused_with_a_number_that_works(
+    every: int, near: int, policy: Policy
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"divide the run's 12 steps.*every={near}$"):
+        plan(policy, f"validate_every={every}")
+
+
+def test_it_is_shown_as_a_table_without_cutting_paths(policy: Policy) -> None:
+    folder = Path("/a/very/long/path") / ("x" * 200)
+    shown = plan(policy).render(folder, resume=folder / "step-000004.ckpt").splitlines()
+    assert shown[0].split() == ["arm", "e3,", "seed", "1"]
+    assert shown[-2].split() == ["run", "folder", str(folder)]
+    assert shown[-1].split() == ["resumes", str(folder / "step-000004.ckpt")]
+    assert all(line == line.rstrip() for line in shown)
+
+
+@pytest.mark.parametrize("mean", [3, 13])
+def test_a_mean_outside_the_budgets_bounds_is_refused_before_any_work(
+    mean: int, policy: Policy
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"rollouts_per_prompt={mean}.*n_low=4.*n_high=12"
+    ):
+        plan(policy, f"rollouts_per_prompt={mean}")
+    assert plan(policy, f"rollouts_per_prompt={mean}", "budget=uniform").total_steps == 12
+
+
+def test_a_mean_below_the_first_round_is_refused_before_any_work(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"rollouts_per_prompt=3.*budget.per_round=4"):
+        plan(policy, "rollouts_per_prompt=3", "budget=sequential")
+
+
+def test_ranks_of_the_data_as_difficulty_need_data_that_bring_them(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"difficulty=prior: 16 of 16 .* rank column"):
+        plan(policy, "budget=e3_rank", "budget.difficulty=prior")

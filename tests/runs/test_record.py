@@ -1,0 +1,206 @@
+"""Recorded runs: light copies, arms and their control sampled again as studies need them."""
+
+import dataclasses
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e3rl.analysis.sources.runs import Run, by_arm, load_runs
+from e3rl.analysis.tables.summary import arm_evaluations
+from e3rl.callbacks.pass_at_k import Counts
+from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.checkpoints.files import checksum_file, sha256
+from e3rl.ledger.ledger import read_rows
+from e3rl.runs import recording as record
+
+ROOT = Path(__file__).parents[2]
+Arms = dict[str, list[Run]]
+PROBLEMS = [f"problem-{i}" for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    folder = tmp_path_factory.mktemp("study")
+    for arm in ("grpo", "ts_an", "e3"):
+        for seed in (1, 2):
+            run = folder / f"seed-{seed}_experiment-{arm}"
+            recorded_runs["write_run"](run, arm, seed)
+            (run / "checkpoints").mkdir()
+            (run / "checkpoints" / "step-000024.ckpt").touch()
+    for file in folder.rglob("validation.jsonl"):  # as training leaves them: nothing is matched
+        rows = [row for row in read_rows(file) if row["name"] != "matched"]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return by_arm(load_runs(folder))
+
+
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]]:
+    """What was sampled in place of a policy: arm, seed, evaluation, trained."""
+    calls = []
+
+    def sample(run: Run, wanted: list[Evaluation], trained: bool = True) -> list[Counts]:
+        calls.extend((run.name, run.seed, each.name, trained) for each in wanted)
+        return [
+            Counts(
+                each.name,
+                each.temperature or 1.3,
+                PROBLEMS,
+                ["x"] * 30,
+                [each.n] * 30,
+                [each.n // 2] * 30,
+                1000 * (each.entropy or 0.5),
+                1000,
+                0,
+            )
+            for each in wanted
+        ]
+
+    monkeypatch.setattr(record, "sample", sample)
+    return calls
+
+
+def runs_of(arms: Arms) -> list[Run]:
+    return [run for runs in arms.values() for run in runs]
+
+
+def test_arms_at_nearly_one_entropy_share_a_matched_control(arms: Arms) -> None:
+    names = record.entropies_to_match(arm_evaluations(arms), "grpo")
+    assert set(names) == {"matched ts_an"}  # E3 has the same entropy in the recorded runs
+    (found,) = [e for e in arm_evaluations(arms) if (e.arm, e.name) == ("ts_an", "live")]
+    assert names["matched ts_an"] == found.entropy
+
+
+def test_arms_that_sample_at_one_need_no_control_of_another_entropy(arms: Arms) -> None:
+    assert record.entropies_to_match(arm_evaluations({"grpo": arms["grpo"]}), "e3") == {}
+
+
+def test_each_seed_of_the_control_is_sampled_at_the_entropy_of_the_arms_of_its_seed(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    record.record(runs_of(arms), tmp_path)
+    record.add_evaluations(arms, "grpo", tmp_path, n=32)
+    assert ("grpo", 1, "t1", False) in sampled  # the untrained policy, once for all
+    assert [call for call in sampled if not call[3]] == [("grpo", 1, "t1", False)]
+    assert [c for c in sampled if c[0] == "grpo" and c[3]] == [
+        ("grpo", 1, "matched ts_an", True),
+        ("grpo", 2, "matched ts_an", True),
+    ]
+    # Own temperatures are sampled anew where the run had fewer rollouts than asked for.
+    assert {c[:3] for c in sampled if c[2] == "live"} == {
+        (arm, seed, "live") for arm in ("ts_an", "e3") for seed in (1, 2)
+    }
+    recorded = by_arm(load_runs(tmp_path))
+    found = {(e.arm, e.name): e for e in arm_evaluations(recorded)}
+    matched = found["grpo", "matched ts_an"]
+    assert (len(matched.seeds), matched.temperature, matched.n_samples) == (2, 1.3, 32)
+    assert matched.by_seed(1).tolist() == [0.5, 0.5]
+    assert found["ts_an", "live"].n_samples == 32
+    starts = [run.problems.query("rollout_step == 0 and name == 't1'") for run in runs_of(recorded)]
+    assert all(set(start["n"]) == {32} for start in starts)
+
+
+def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    assert len(record.record(runs_of(arms), tmp_path)) == 6
+    record.add_evaluations(arms, "grpo", tmp_path, n=32)
+    sampled.clear()
+    assert record.record(runs_of(arms), tmp_path) == []
+    record.add_evaluations(arms, "grpo", tmp_path, n=32)
+    assert sampled == []
+
+
+def test_a_run_whose_weights_are_gone_is_not_sampled(
+    arms: Arms,
+    tmp_path: Path,
+    sampled: list[tuple[str, int, str, bool]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record.record(runs_of(arms), tmp_path / "recorded")
+    copies = by_arm(load_runs(tmp_path / "recorded"))
+    record.add_evaluations(copies, "grpo", tmp_path / "recorded", n=32)
+    assert [call for call in sampled if call[3]] == []
+    printed = capsys.readouterr().out
+    assert "seed-1_experiment-e3: not sampled, its weights are gone: live" in printed
+
+
+def test_a_run_that_starts_from_another_policy_does_not_get_the_start_of_the_control(
+    arms: Arms,
+    tmp_path: Path,
+    sampled: list[tuple[str, int, str, bool]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = dataclasses.replace(
+        arms["e3"][0], config=arms["e3"][0].config | {"policy": {"path": "x"}}
+    )
+    mixed = {**arms, "e3": [other, *arms["e3"][1:]]}
+    record.record(runs_of(mixed), tmp_path)
+    record.add_evaluations(mixed, "grpo", tmp_path, n=32)
+    assert record.validated(tmp_path / other.path.name, 0, "t1", 32) is None
+    assert record.validated(tmp_path / arms["e3"][1].path.name, 0, "t1", 32) is not None
+    assert f"{other.path.name}: starts or is validated otherwise" in capsys.readouterr().out
+
+
+def test_a_run_that_only_trains_otherwise_gets_the_start_of_the_control(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    policy = {"path": "embedded"}
+    trained = {"head": {"mode": "chunked"}, "lora": None, "gradient_checkpointing": True}
+    mixed = {
+        arm: [replace(run, config=run.config | {"policy": policy | settings}) for run in arms[arm]]
+        for arm, settings in (("grpo", {}), ("e3", trained))
+    }
+    record.record(runs_of(mixed), tmp_path)
+    record.add_evaluations(mixed, "grpo", tmp_path, n=32)
+    for run in runs_of(mixed):
+        assert record.validated(tmp_path / run.path.name, 0, "t1", 32) is not None
+
+
+def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
+    arms: Arms, tmp_path: Path
+) -> None:
+    run = dataclasses.replace(arms["e3"][0], path=tmp_path)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for step in (16, 24):
+        file = folder / f"step-{step:06d}.ckpt"
+        file.write_bytes(b"weights")
+        checksum_file(file).write_text(sha256(file))
+    assert record.last_weights(run) == folder / "step-000024.ckpt"
+    (folder / "step-000024.ckpt").write_bytes(b"altered")
+    with (
+        pytest.warns(UserWarning, match="passing over"),
+        pytest.raises(record.DamagedCheckpointError, match="last at step 24"),
+    ):
+        record.last_weights(run)
+
+
+def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> None:
+    run = arms["grpo"][0]
+    paths = {"root": "/mine/e3rl", "sweeps": "/scratch/sweeps"}
+    text = "control: /mine/e3rl/experiments/control\nrun_dir: /scratch/sweeps/mine/seed-1\n"
+    config = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(config + text)
+    record.copy_run(
+        replace(run, config={**run.config, "paths": paths}), tmp_path / "x", ["metrics"]
+    )
+    (run.path / "config.yaml").write_text(config)
+    assert (tmp_path / "x" / "config.yaml").read_text() == config + (
+        "control: ./experiments/control\nrun_dir: ./sweeps/mine/seed-1\n"
+    )
+
+
+def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(
+    arms: Arms, tmp_path: Path
+) -> None:
+    record.record(runs_of(arms), tmp_path)
+    assert (tmp_path / "seed-2_experiment-e3" / "prompts.jsonl").is_file()
+    assert (tmp_path / "seed-1_experiment-grpo" / "prompts.jsonl").is_file()
+    assert not (tmp_path / "seed-2_experiment-grpo" / "prompts.jsonl").exists()
+    rows = read_rows(tmp_path / "seed-2_experiment-e3" / "metrics.jsonl")
+    number = rows[-2]["policy/entropy"]
+    assert number == float(f"{number:.6g}")

@@ -1,0 +1,210 @@
+"""Before a sweep: missing packages, jobs and hours, launchers and sweepers that compose."""
+
+import json
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from omegaconf import DictConfig, OmegaConf
+
+from e3rl.config.check import check
+from e3rl.config.composition import conf_dir, register_resolvers, subdir
+from e3rl.runs import sweeps as sweep_start
+from e3rl.runs.sweeps import SweepStart, grid, lone_processes, missing_plugin, planned
+
+CHOICES = [
+    *(("launcher", path.stem) for path in sorted((conf_dir() / "hydra" / "launcher").glob("*"))),
+    *(("sweeper", path.stem) for path in sorted((conf_dir() / "hydra" / "sweeper").glob("*"))),
+]
+
+
+def composed(*overrides: str, swept: tuple[str, ...] = ()) -> DictConfig:
+    """A sweep's configuration; `swept` holds overrides that only `-m` allows."""
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        cfg = compose("train", [*overrides, "sweep.name=mine"], return_hydra_config=True)
+    OmegaConf.set_readonly(cfg, False)
+    cfg.hydra.overrides.task = [*overrides, *swept]
+    return cfg
+
+
+def told(cfg: DictConfig, tmp_path: Path) -> str:
+    cfg.hydra.sweep.dir = str(tmp_path)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return planned(cfg)
+
+
+def jobs(*overrides: str, swept: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    cfg = composed(*overrides, swept=swept)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return grid(cfg)
+
+
+def finish(folder: Path, overrides: tuple[str, ...], seconds: float) -> None:
+    run = folder / subdir(overrides)
+    run.mkdir()
+    (run / "summary.json").write_text(json.dumps({"costs": {"cost/seconds": seconds}}))
+
+
+@pytest.mark.parametrize(("part", "name"), CHOICES)
+def test_every_launcher_and_sweeper_composes_without_its_package(part: str, name: str) -> None:
+    cfg = composed(f"hydra/{part}={name}")
+    node = OmegaConf.to_container(cfg.hydra[part], resolve=False)
+    assert isinstance(node, dict)
+    assert node["_target_"].startswith("hydra_plugins.hydra_")
+    assert node["_target_"].split(".")[1] in sweep_start.INSTALL
+    assert len(node) > 1
+
+
+@pytest.mark.parametrize(("part", "name"), CHOICES)
+def test_every_launcher_and_sweeper_is_made_by_its_package(part: str, name: str) -> None:
+    cfg = composed(f"hydra/{part}={name}")
+    target = cfg.hydra[part]._target_
+    if lacking := missing_plugin(target):
+        pytest.skip(f"{target.split('.')[1]} is not installed: pip install '{lacking}'")
+    made = Plugins.instance()._instantiate(cfg.hydra[part])
+    assert f"{type(made).__module__}.{type(made).__name__}" == target
+
+
+def test_a_missing_package_ends_the_sweep_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweep_start, "_found", lambda module: False)
+    with pytest.raises(SystemExit, match=r"hydra/launcher=local .* pip install 'e3rl\[sweeps\]'"):
+        SweepStart().on_multirun_start(composed("hydra/launcher=local"))
+    with pytest.raises(SystemExit, match=r"hydra/sweeper=tpe .* pip install 'e3rl\[sweeps\]'"):
+        SweepStart().on_multirun_start(composed("hydra/sweeper=tpe"))
+    with pytest.raises(SystemExit, match=r"ray_cluster .* pip install 'e3rl\[ray\]'"):
+        SweepStart().on_multirun_start(composed("hydra/launcher=ray_cluster"))
+
+
+@pytest.mark.parametrize("launcher", ["basic", "local", "slurm_here", "ray_cluster"])
+def test_several_devices_need_a_launcher_that_starts_their_processes(
+    launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_start, "_found", lambda module: True)
+    cfg = composed(f"hydra/launcher={launcher}", "trainer.devices=2")
+    with pytest.raises(SystemExit, match=r"trainer\.devices=2 and .*num_nodes=1 in a sweep need"):
+        SweepStart().on_multirun_start(cfg)
+    several = composed(f"hydra/launcher={launcher}", "+trainer.num_nodes=2")
+    assert "num_nodes=2" in str(lone_processes(several))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert lone_processes(cfg) is None
+    assert lone_processes(composed(f"hydra/launcher={launcher}")) is None
+    assert lone_processes(composed("hydra/launcher=slurm", "trainer.devices=2")) is None
+
+
+def test_all_gpus_of_a_machine_are_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = composed("trainer=ddp")
+    assert cfg.trainer.devices == "auto"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert "trainer.devices=auto and trainer.num_nodes=1" in str(lone_processes(cfg))
+    assert lone_processes(composed("trainer=ddp", "trainer.accelerator=cpu")) is None
+    assert lone_processes(composed("trainer.devices=[2]")) is None
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert lone_processes(cfg) is None
+
+
+def test_hydras_own_parts_need_no_package_and_others_are_named_by_their_module() -> None:
+    cfg = composed()
+    assert missing_plugin(cfg.hydra.launcher._target_) is None
+    assert missing_plugin(cfg.hydra.sweeper._target_) is None
+    assert missing_plugin("hydra_plugins.hydra_none_launcher.x.Y") == "hydra-none-launcher"
+
+
+def test_a_plugin_that_is_there_is_found(tmp_path: Path) -> None:
+    # In a process of its own: the search for plugins remembers what it found.
+    (tmp_path / "hydra_plugins" / "hydra_none_launcher").mkdir(parents=True)
+    code = "from e3rl.runs.sweeps import missing_plugin as m; print(m('hydra_plugins.{}.x.Y'))"
+    for name, expected in (("hydra_none_launcher", "None"), ("hydra_other", "hydra-other")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(name)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"},
+        )
+        assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize(
+    ("sweep", "count"),
+    [
+        *(("arms", 8), ("entropy_control", 20), ("budgets", 20), ("core", 40), ("grid", 96)),
+        *(("length", 6), ("gain_modes", 9), ("grid_best", 12)),
+    ],
+)
+def test_the_composed_sweeps_have_their_jobs(sweep: str, count: int) -> None:
+    found = jobs(f"sweep={sweep}")
+    assert len(set(found)) == len(found) == count
+
+
+def test_the_command_line_replaces_the_choices_of_a_composed_sweep() -> None:
+    found = jobs("sweep=arms", swept=("++seed=7,8,9",))
+    assert len(found) == 4 * 3
+    assert {o for job in found for o in job if "seed" in o} == {"++seed=7", "++seed=8", "++seed=9"}
+    assert len(jobs("sweep=arms", "experiment=ts")) == 2
+
+
+def test_jobs_are_counted_as_hydra_makes_them() -> None:
+    swept = ("experiment=glob(grpo*)", "++seed=range(1,4)", "++x=choice(1,2)")
+    found = jobs(swept=swept)
+    assert len(found) == 2 * 3 * 2
+    assert found[0] == ("experiment=grpo", "++seed=1", "++x=1")
+
+
+def test_planned_hours_are_those_of_the_jobs_that_are_not_finished(tmp_path: Path) -> None:
+    cfg = composed("sweep=arms")
+    assert told(cfg, tmp_path).startswith("sweep mine: 8 jobs, 0 finished")
+    assert "give sweep.seconds_per_job" in told(cfg, tmp_path)
+    first, second, *_ = jobs("sweep=arms")
+    finish(tmp_path, first, 3000.0)
+    finish(tmp_path, second, 4200.0)
+    assert told(cfg, tmp_path).endswith("planned: 6 x 3600 s = 6.0 hours in a row")
+    assert "8 jobs, 2 finished" in told(cfg, tmp_path)
+    cfg.sweep.seconds_per_job = 600
+    assert told(cfg, tmp_path).endswith("planned: 6 x 600 s = 1.0 hours in a row")
+    # Jobs that another start of the sweep finished do not make this one shorter.
+    finish(tmp_path, ("experiment=other",), 600.0)
+    assert "8 jobs, 2 finished" in told(cfg, tmp_path)
+
+
+def test_a_search_has_as_many_jobs_as_trials(tmp_path: Path) -> None:
+    cfg = composed("sweep=tuning", "hydra.sweeper.n_trials=5", "sweep.seconds_per_job=720.0")
+    finish(tmp_path, ("++module.optimizer.lr=0.1",), 9.0)
+    assert told(cfg, tmp_path).endswith("planned: 4 x 720 s = 0.8 hours in a row")
+
+
+def test_a_foreign_start_method_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[tuple[Any, bool]] = []
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "loky")
+    monkeypatch.setattr(
+        multiprocessing, "set_start_method", lambda method, force: chosen.append((method, force))
+    )
+    SweepStart().on_job_start(composed())
+    assert chosen == [(None, True)]
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "spawn")
+    SweepStart().on_job_start(composed())
+    assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("sweep", ["core", "grid", "grid_best", "length", "gain_modes"])
+def test_the_cells_of_a_composed_sweep_are_whole_and_arms_of_their_own(sweep: str) -> None:
+    names = set()
+    cells = [job for job in jobs(f"sweep={sweep}") if "++seed=1" in job][
+        :: 5 if sweep == "grid" else 1
+    ]
+    for cell in cells:
+        cfg = composed(*cell, "paths.run_dir=x", "hydra.runtime.output_dir=x")
+        HydraConfig.instance().set_config(cfg)
+        names.add(cfg.name)
+        check(cfg)
+    assert len(names) == len(cells)
