@@ -61,7 +61,8 @@ MAX_TOP_MODULES, MAX_TOP_FOLDERS, MAX_FILES = 16, 24, 24
 # (which import the main module again), or on machines that only plan.
 LIGHT = {
     *("statistics", "ledger.ledger", "rewards", "budgets", "checkpoints.files"),
-    *("checkpoints.state", "analysis", "simulator", "config.composition", "evaluation.log"),
+    *("checkpoints.state", "analysis", "simulator", "config.composition", "config.differences"),
+    "evaluation.log",
     *("readiness.answers", "readiness.checks", "readiness.finding", "readiness.pass_rates"),
     *("readiness.report", "readiness.rules", "readiness.sample"),
     *("train", "evaluate", "preflight", "simulate", "report", "record", "export", "study"),

@@ -7,11 +7,12 @@ that a kill left without a row are set aside and sampled again, from the same se
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from e3rl.config.differences import ABSENT, differences
 from e3rl.ledger.ledger import Ledger, read_rows
 
 PROBLEMS, COMPLETIONS = "problems.jsonl", "completions.jsonl"
@@ -68,17 +69,11 @@ class EvaluationLog(AbstractContextManager["EvaluationLog"]):
     def _check(self, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if different := list(differences(there, now)):
             self._problems.close()
-            listed = "\n".join(f"  - {each}" for each in different)
+            listed = "\n".join(
+                f"  - {path}: {None if old is ABSENT else old!r} there, {new!r} now"
+                for path, old, new in different
+            )
             raise OtherSettingsError(
                 f"{self.folder} holds an evaluation with other settings:\n{listed}\n"
                 "repeat them to go on with it, or choose another folder by out=..."
             )
-
-
-def differences(there: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Every setting in which two nested values differ, with its dotted path."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        for key in [*there, *(key for key in now if key not in there)]:
-            yield from differences(there.get(key), now.get(key), f"{path}.{key}" if path else key)
-    elif there != now:
-        yield f"{path}: {there!r} there, {now!r} now"

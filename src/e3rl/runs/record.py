@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.durable import write_whole
 from e3rl.config.composition import ConfigurationError, resolved
+from e3rl.config.differences import ABSENT, differences
 
 CONFIG = "config.yaml"
 # A resumed run may change these and what is below them: where and how it is observed, and the
@@ -28,7 +29,6 @@ NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_trai
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "math-verify", "wandb", "numpy")
 
 
-ABSENT = object()  # a setting that a configuration does not mention
 ANEW = "repeat those overrides, or start a new run without ckpt_path"
 
 
@@ -44,7 +44,9 @@ def check_same_run(
     if not saved.is_file():
         raise ConfigurationError(f"{saved} is missing: keep checkpoints in their run folder")
     written = OmegaConf.to_container(cfg, resolve=False)
-    found = _differences(yaml.safe_load(saved.read_text()), resolved(cfg))
+    found = sorted(
+        differences(yaml.safe_load(saved.read_text()), resolved(cfg)), key=lambda item: item[0]
+    )
     sources = [(before, after) for path, before, after in found if not _is_copy(written, path)]
     changed = [
         f"  - {path}: {None if before is ABSENT else before!r} at the start, {after!r} now"
@@ -68,19 +70,6 @@ def _is_copy(written: Any, path: str) -> bool:
         if isinstance(written, dict):
             written = written.get(key)
     return isinstance(written, str) and "${" in written
-
-
-def _differences(before: Any, after: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        return [
-            found
-            for key in sorted(before.keys() | after.keys())
-            for found in _differences(
-                before.get(key, ABSENT), after.get(key), f"{path}.{key}".strip(".")
-            )
-        ]
-    same = before == after or (before is ABSENT and after is None)
-    return [] if same else [(path, before, after)]
 
 
 def record(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:

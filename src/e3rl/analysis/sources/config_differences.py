@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from e3rl.analysis.sources.runs import Run
+from e3rl.config.differences import flatten
 
 # Where a run lies, how it is called and watched, and the seed, which is no part of an arm.
 LEFT_OUT = ("name", "seed", "paths", "logger", "sweep", "ckpt_path", "control", "plan")
@@ -31,19 +32,9 @@ def config_differences(arms: Mapping[str, Sequence[Run]]) -> dict[str, dict[str,
 
 def _settings(config: Mapping[str, Any]) -> dict[str, str]:
     folder = str(config.get("paths", {}).get("run_dir", ""))
-    leaves = _flat({key: value for key, value in config.items() if key not in LEFT_OUT})
-    return {key: text for key, text in leaves.items() if not folder or folder not in text}
-
-
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Leaves by dotted key; lists are leaves, and so are empty mappings."""
-    leaves: dict[str, str] = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping) and value:
-            leaves |= _flat(value, f"{prefix}{key}.")
-        else:
-            leaves[f"{prefix}{key}"] = str(value)
-    return leaves
+    leaves = flatten({key: value for key, value in config.items() if key not in LEFT_OUT})
+    texts = {key: str(value) for key, value in leaves.items()}
+    return {key: text for key, text in texts.items() if not folder or folder not in text}
 
 
 def _joined(configs: Sequence[Mapping[str, str]], key: str) -> str:
