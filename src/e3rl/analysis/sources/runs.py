@@ -46,8 +46,9 @@ def load_run(run_dir: str | Path) -> Run:
     Raises FileNotFoundError naming the missing file, ValueError for a broken one.
     """
     path = Path(run_dir)
-    for needed in (CONFIG, METRICS):
-        if find_ledger(path / needed) is None:
+    there = {CONFIG: (path / CONFIG).is_file(), METRICS: find_ledger(path / METRICS) is not None}
+    for needed, found in there.items():
+        if not found:
             raise FileNotFoundError(f"{path / needed} is missing: is {path} a run folder?")
     config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
     if not isinstance(config, dict) or not {"name", "seed"} <= config.keys():
