@@ -55,6 +55,14 @@ def test_no_file_is_larger_than_a_clone_should_carry() -> None:
     assert [path for path in project_files() if path.stat().st_size > MAX_BYTES] == []
 
 
+def test_the_tree_is_light() -> None:
+    sizes = {path.relative_to(ROOT): path.stat().st_size for path in project_files()}
+    assert sum(sizes.values()) < 16 * 2**20
+    runs = {path: size for path, size in sizes.items() if path.is_relative_to("experiments/runs")}
+    assert runs
+    assert sum(runs.values()) < 8 * 2**20
+
+
 @pytest.mark.parametrize("path", CONF, ids=lambda path: str(path.relative_to(ROOT)))
 def test_conf_file_parses(path: Path) -> None:
     assert OmegaConf.is_config(OmegaConf.load(path))

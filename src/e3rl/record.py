@@ -1,8 +1,9 @@
 """Record finished runs for studies: `python -m e3rl.record RUNS OUT [--control ARM] [--n N]`.
 
-Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, each in a
-folder of its own name; put back into the folder of their sweep they count as finished), and adds
-what a study needs and a run does not do for itself, with N rollouts per problem:
+Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
+packed as `.jsonl.xz`, each in a folder of its own name; put back into the folder of their sweep
+they count as finished), and adds what a study needs and a run does not do for itself, with N
+rollouts per problem:
 
 - every arm with a schedule at its own last temperature (`live`);
 - the control at the entropy that each such arm of its seed then has (`matched ARM`), since a hotter

@@ -18,8 +18,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from e3rl.analysis.sources.runs import PROMPTS
 from e3rl.analysis.tables.cells import as_markdown, as_text
 from e3rl.config.composition import conf_dir, register_resolvers
+from e3rl.ledger.ledger import ledger_folders
 from e3rl.simulator.figures import by_pass_rate, figures, histogram
 from e3rl.simulator.replay import Course, replay
 from e3rl.simulator.rules import chosen_rules
@@ -97,9 +99,9 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
 def build_tables(cfg: DictConfig) -> dict[str, PassRateTable]:
     """Recorded where runs are given, one per arm if by_arm, else generated; by the arm's name."""
     if cfg.runs:
-        folders = [file.parent for path in cfg.runs for file in Path(path).rglob("prompts.jsonl")]
+        folders = [each for path in cfg.runs for each in ledger_folders(path, PROMPTS)]
         if not folders:
-            raise FileNotFoundError(f"runs={list(cfg.runs)}: no prompts.jsonl in these folders")
+            raise FileNotFoundError(f"runs={list(cfg.runs)}: no {PROMPTS} in these folders")
         if cfg.by_arm:
             return recorded_tables(sorted(folders), cfg.learning)
         return {"": recorded_table(sorted(folders), cfg.learning)}

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pandas.testing import assert_frame_equal
 from recorded_runs import Size, write_run
 
 from e3rl.analysis.sources.runs import Run, by_arm, load_run, load_runs
-from e3rl.ledger.ledger import Ledger
+from e3rl.analysis.sources.source import read_runs
+from e3rl.ledger.ledger import Ledger, pack, read_rows
 
 
 @pytest.fixture
@@ -58,6 +60,17 @@ def test_tables_hold_what_the_files_say(folder: Path) -> None:
     assert problems[columns].values.tolist() == [["a", "x", 4, 1], ["b", "y", 4, 3]]
     assert run.prompts["n"].tolist() == [6, 10]
     assert run.prompts["rank"].isna().tolist() == [True, False]
+
+
+def test_packed_ledgers_give_the_same_tables(folder: Path) -> None:
+    plain = load_run(folder)
+    for name in ("metrics", "validation", "prompts"):
+        pack(folder / f"{name}.jsonl", read_rows(folder / f"{name}.jsonl"))
+    assert not list(folder.glob("*.jsonl"))
+    (packed,) = load_runs(folder)
+    for table in ("train", "validation", "evaluations", "problems", "prompts"):
+        assert_frame_equal(getattr(packed, table), getattr(plain, table), check_exact=True)
+    assert read_runs(folder)[0].path == folder
 
 
 def test_repeated_validation_of_a_step_counts_once_and_the_last_stands(folder: Path) -> None:

@@ -13,7 +13,7 @@ from e3rl.analysis.tables.summary import arm_evaluations
 from e3rl.callbacks.pass_at_k import Counts
 from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.checkpoints.files import checksum_file, sha256
-from e3rl.ledger.ledger import read_rows
+from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
 
 ROOT = Path(__file__).parents[2]
@@ -198,9 +198,12 @@ def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(
     arms: Arms, tmp_path: Path
 ) -> None:
     record.record(runs_of(arms), tmp_path)
-    assert (tmp_path / "seed-2_experiment-e3" / "prompts.jsonl").is_file()
-    assert (tmp_path / "seed-1_experiment-grpo" / "prompts.jsonl").is_file()
-    assert not (tmp_path / "seed-2_experiment-grpo" / "prompts.jsonl").exists()
+    assert {file.name for file in tmp_path.rglob("*.jsonl*")} == {
+        *("metrics.jsonl.xz", "prompts.jsonl.xz", "validation.jsonl.xz")
+    }
+    assert find_ledger(tmp_path / "seed-2_experiment-e3" / "prompts.jsonl")
+    assert find_ledger(tmp_path / "seed-1_experiment-grpo" / "prompts.jsonl")
+    assert not find_ledger(tmp_path / "seed-2_experiment-grpo" / "prompts.jsonl")
     rows = read_rows(tmp_path / "seed-2_experiment-e3" / "metrics.jsonl")
     number = rows[-2]["policy/entropy"]
     assert number == float(f"{number:.6g}")

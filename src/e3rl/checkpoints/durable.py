@@ -64,8 +64,8 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that a kill leaves as it was or whole; others tell by it how far a run is."""
     draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
+    draft.write_bytes(content.encode() if isinstance(content, str) else content)
     draft.replace(path)

@@ -1,6 +1,5 @@
 """Finished runs as studies keep them: light copies, and what they lack; see `e3rl.record`."""
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +8,14 @@ from typing import Any
 from hydra.utils import instantiate
 
 from e3rl.analysis.measures.evaluations import Evaluation
-from e3rl.analysis.sources.runs import SUMMARY, Run, by_arm, load_run, load_runs
+from e3rl.analysis.sources.runs import SUMMARY, VALIDATION, Run, by_arm, load_run, load_runs
 from e3rl.analysis.tables.summary import arm_evaluations
 from e3rl.callbacks.pass_at_k import Counts
 from e3rl.callbacks.validation_plan import Evaluation as Wanted
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import quiet
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
-from e3rl.ledger.ledger import Ledger, read_rows
+from e3rl.ledger.ledger import pack, read_rows
 
 DIGITS = 6
 COPIED = ("config.yaml", "environment.json", SUMMARY)
@@ -66,8 +65,7 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     roots += [str(paths["root"])] if "root" in paths else []
     for name in ledgers:
         rows = [shortened(row) for row in read_rows(run.path / f"{name}.jsonl")]
-        lines = (json.dumps(row, separators=(",", ":")) for row in rows)
-        (out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        pack(out / f"{name}.jsonl", rows)
     for name in COPIED:
         if (run.path / name).is_file():
             text = (run.path / name).read_text()
@@ -169,7 +167,7 @@ def entropies_to_match(evaluations: Sequence[Evaluation], control: str) -> dict[
 
 def validated(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | None:
     """The recorded row of an evaluation with at least n rollouts of every problem."""
-    for row in read_rows(folder / "validation.jsonl"):
+    for row in read_rows(folder / VALIDATION):
         if (row["rollout_step"], row["name"]) == (step, name) and min(row["n"]) >= n:
             return dict(row)
     return None
@@ -177,9 +175,7 @@ def validated(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | No
 
 def append(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Later rows of one step and name replace earlier ones when they are read."""
-    with Ledger(folder / "validation.jsonl") as ledger:
-        for row in rows:
-            ledger.append(dict(row))
+    pack(folder / VALIDATION, [*read_rows(folder / VALIDATION), *rows])
 
 
 def row_of(step: int, counts: Counts) -> dict[str, Any]:

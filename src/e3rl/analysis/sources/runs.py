@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from e3rl.ledger.ledger import read_rows
+from e3rl.ledger.ledger import find_ledger, ledger_folders, read_rows
 
 CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.json"
@@ -41,13 +41,14 @@ def load_run(run_dir: str | Path) -> Run:
     """Read one run folder.
 
     config.yaml (with `name` and `seed`) and metrics.jsonl must be there; a run without
-    validation, prompt records or summary has empty tables and None.
+    validation, prompt records or summary has empty tables and None. Ledgers may be packed.
 
     Raises FileNotFoundError naming the missing file, ValueError for a broken one.
     """
     path = Path(run_dir)
-    for needed in (CONFIG, METRICS):
-        if not (path / needed).is_file():
+    there = {CONFIG: (path / CONFIG).is_file(), METRICS: find_ledger(path / METRICS) is not None}
+    for needed, found in there.items():
+        if not found:
             raise FileNotFoundError(f"{path / needed} is missing: is {path} a run folder?")
     config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
     if not isinstance(config, dict) or not {"name", "seed"} <= config.keys():
@@ -75,7 +76,7 @@ def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     Raises FileNotFoundError where there is none.
     """
     if isinstance(source, str | Path):
-        folders = sorted(file.parent for file in Path(source).rglob(METRICS))
+        folders = ledger_folders(source, METRICS)
     else:
         folders = [Path(folder) for folder in source]
     if not folders:
@@ -107,7 +108,7 @@ def rows_of_kind(metrics: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 
 def _rows_or_none(path: Path) -> list[dict[str, Any]]:
-    return read_rows(path) if path.is_file() else []
+    return read_rows(path) if find_ledger(path) else []
 
 
 def _evaluation_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -131,15 +132,18 @@ def _ratio(total: float | None, count: float | None) -> float:
 
 def _long(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: Path) -> pd.DataFrame:
     """Rows that hold lists of equal length, one table row per list element."""
-    parts = []
+    cells: dict[str, list[Any]] = {name: [] for name in columns}
     for row in _latest(rows):
         lengths = {name: len(row[name]) for name in columns if isinstance(row.get(name), list)}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"{file}, rollout_step {row['rollout_step']}: list lengths {lengths}")
-        parts.append(pd.DataFrame({name: row.get(name) for name in columns}))
-    if not parts:
+        (length,) = set(lengths.values())
+        for name in columns:
+            value = row.get(name)
+            cells[name] += value if isinstance(value, list) else [value] * length
+    if not rows:
         return pd.DataFrame(columns=list(columns))
-    table = pd.concat(parts, ignore_index=True)
+    table = pd.DataFrame(cells)
     return table.astype({name: "float64" for name in ("temperature", "rank") if name in columns})
 
 
