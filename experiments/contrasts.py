@@ -2,18 +2,20 @@
 
     .venv/bin/python experiments/contrasts.py
 
-All of the last validation (equal rollouts), at temperature 1 unless told; points, with 95 % intervals
-over seeds and problems, paired by both. p is that of a normal whose width is the interval's.
+All of the last validation (equal rollouts), at temperature 1 unless told; points, with 95 %
+intervals over seeds and problems, paired by both. p is of a normal as wide as the interval.
 """
 
+from math import erfc, sqrt
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
+from e3rl.analysis.measures.costs import common_budget
 from e3rl.analysis.measures.evaluations import evaluation, pass_table
 from e3rl.analysis.measures.reaching import course, first_reached
+from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run, by_arm, load_runs
 from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap
 
@@ -29,9 +31,11 @@ def main() -> None:
     print("pass@1, arm less arm")
     for a, b in PAIRS:
         print(f"    {a} - {b}: {text(between(arms[a], arms[b]))}")
-    print(f"pass@1 less GRPO's, p by itself and after Holm over these {len(ARMS)}")
-    for (arm, found), p, q in holm({arm: between(arms[arm], arms["grpo"]) for arm in ARMS}):
-        print(f"    {arm}: {text(found)}  p {p:.3f}  Holm {q:.3f}")
+    by_rollouts = {arm: between(arms[arm], arms["grpo"]) for arm in ARMS}
+    for cost, differences in (("rollouts", by_rollouts), ("tokens", at_equal_tokens(arms))):
+        print(f"pass@1 less GRPO's at equal {cost}, p and p after Holm over these {len(ARMS)}")
+        for (arm, found), p, q in holm(differences):
+            print(f"    {arm}: {text(found)}  p {p:.3f}  Holm {q:.3f}")
     print("pass@16 less the untrained policy's at temperature 1, each at its own entropy")
     base = table(arms["ts"][:1], "t1", 16, "first")
     for arm, name in (("grpo", "t1"), ("ts", "t1"), ("ts", "live")):
@@ -60,6 +64,18 @@ def between(a: list[Run], b: list[Run]) -> Interval:
     return interval(first - second)
 
 
+def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
+    """The same at the tokens that all runs of these arms generated, as in the studies' tables."""
+    wanted = {arm: arms[arm] for arm in ("grpo", *ARMS)}
+    cost = common_budget([run.train for runs in wanted.values() for run in runs], "tokens")
+    found = {}
+    for arm, runs in wanted.items():
+        scores = scores_at(runs, "t1", 1, "tokens", cost)
+        assert scores is not None
+        found[arm] = scores.table.sort_index().sort_index(axis="columns").to_numpy(dtype=np.float64)
+    return {arm: interval(found[arm] - found["grpo"]) for arm in ARMS}
+
+
 def interval(differences: Reals) -> Interval:
     return hierarchical_bootstrap(100 * differences, n_boot=N_BOOT)
 
@@ -70,7 +86,7 @@ def text(found: Interval) -> str:
 
 def holm(found: dict[str, Interval]) -> list[tuple[tuple[str, Interval], float, float]]:
     """Arms by falling evidence, with p and p after Holm's correction."""
-    p = {arm: 2 * norm.sf(abs(x.mean) / ((x.high - x.low) / 3.92)) for arm, x in found.items()}
+    p = {arm: erfc(abs(x.mean) / ((x.high - x.low) / 3.92) / sqrt(2)) for arm, x in found.items()}
     rows, largest = [], 0.0
     for place, arm in enumerate(sorted(p, key=lambda each: p[each])):
         largest = max(largest, min(1.0, (len(p) - place) * p[arm]))

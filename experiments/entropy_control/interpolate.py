@@ -2,8 +2,8 @@
 
     .venv/bin/python experiments/entropy_control/interpolate.py
 
-A recorded control `matched ...` misses the entropy that it was asked for. Seed by seed and problem by
-problem, pass@1 of GRPO is put on a line in ln H through its evaluation at temperature 1 and that
+A recorded control `matched ...` misses the entropy that it was asked for. Seed by seed and problem
+by problem, pass@1 of GRPO is put on a line in ln H through its evaluation at temperature 1 and that
 control, and read where the arm's entropy is. `fitted` takes the least-squares line through all of
 GRPO's evaluations of that seed instead. Entropies count as known.
 """
@@ -19,11 +19,14 @@ from e3rl.statistics.bootstrap import hierarchical_difference
 
 RUNS = Path(__file__).parents[1] / "runs"
 CONTROLS = {"ts": "matched ts", "ts_an": "matched ts_an", "e3": "matched ts_an"}
+ARMS = ("grpo", *CONTROLS)
 N_BOOT = 20_000
 
 
 def main() -> None:
-    arms = by_arm(load_runs(RUNS.glob("*_experiment-*")))
+    arms = by_arm(
+        load_runs(RUNS / f"seed-{s}_experiment-{arm}" for s in range(1, 6) for arm in ARMS)
+    )
     for arm, control in CONTROLS.items():
         mine, line, fit, gaps, asked = [], [], [], [], []
         for run, grpo in zip(arms[arm], arms["grpo"], strict=True):
@@ -34,7 +37,8 @@ def main() -> None:
             asked.append(own[1] - points[control][1])
             gaps.append(100 * (points[control][0] / own[0] - 1))
         print(
-            f"{arm}: entropy of `{control}` less the arm's, %: {' '.join(f'{g:+.1f}' for g in gaps)}"
+            f"{arm}: entropy of `{control}` less the arm's, %, by seed:",
+            *(f"{gap:+.1f}" for gap in gaps),
         )
         for name, other in (("as recorded", None), ("line", line), ("fitted", fit)):
             a = np.array(mine if other is not None else asked)
@@ -44,7 +48,7 @@ def main() -> None:
 
 
 def curve(run: Run) -> dict[str, tuple[float, pd.Series]]:
-    """Entropy and pass@1 by problem of every way in which GRPO was sampled at the end but greedily."""
+    """Entropy and pass@1 by problem of GRPO as sampled at the end, but greedily."""
     here = run.evaluations[run.evaluations["rollout_step"] == run.evaluations["rollout_step"].max()]
     return {name: score(run, name) for name in here["name"] if name != "greedy"}
 
@@ -58,7 +62,7 @@ def score(run: Run, name: str) -> tuple[float, pd.Series]:
 
 
 def read(points: list[tuple[float, pd.Series]], entropy: float) -> pd.Series:
-    """pass@1 by problem where the least-squares line in ln H through the points has this entropy."""
+    """pass@1 by problem at this entropy, on the least-squares line in ln H through the points."""
     x = np.log([point for point, _ in points]) - np.log(entropy)
     weights = np.linalg.pinv(np.stack([np.ones_like(x), x], axis=1))[0]  # of the line's value at 0
     return sum((weight * table for weight, (_, table) in zip(weights, points, strict=True)), 0.0)
