@@ -3,8 +3,16 @@ from dataclasses import fields
 import pytest
 import torch
 
-from e3rl.batch import WRITERS, Rollout, RolloutBatch, Score
-from e3rl.batch import EntropyProbe as Probe
+from e3rl.batch import (
+    WRITERS,
+    EntropyProbe,
+    Rollout,
+    RolloutBatch,
+    Score,
+    hold_prompts,
+    join_columns,
+    prompt_columns,
+)
 
 RIGHT, WRONG = Score(1.0, 0.75, "12"), Score(0.0, -0.25)
 
@@ -199,5 +207,35 @@ def test_check_refuses_a_mask_on_the_first_token_and_beyond_the_length(make_batc
 
 
 def test_a_probe_without_a_curve_is_complete():
-    probe = Probe(2, 1.0, 1.5, 0.5, 1.2)
+    probe = EntropyProbe(2, 1.0, 1.5, 0.5, 1.2)
     assert probe.factors == probe.curve_sums == ()
+
+
+def named_batch(*names: str, levels: bool = True) -> RolloutBatch:
+    return RolloutBatch(
+        prompt_ids=list(names),
+        prompts=[f"{x}?" for x in names],
+        answers=[f"{x}!" for x in names],
+        sources=["s"] * len(names),
+        prompt_tokens=[[ord(x), 1] for x in names],
+        levels=[ord(x) for x in names] if levels else [],
+        stream=("train", 3),
+    )
+
+
+@pytest.mark.parametrize("levels", [True, False])
+def test_a_batch_that_takes_over_prompts_is_as_if_loaded_with_them(levels):
+    mine, other = named_batch("a", "b", levels=levels), named_batch("c", levels=levels)
+    columns = join_columns([prompt_columns(mine), prompt_columns(other)])
+    hold_prompts(mine, columns, [2, 0])
+    expected = named_batch("c", "a", levels=levels)
+    assert prompt_columns(mine) == prompt_columns(expected)
+    assert mine.stream == ("train", 3)
+    assert other.prompt_ids == ["c"]
+
+
+def test_prompts_that_something_refers_to_stay():
+    batch = named_batch("a")
+    batch.ranks = torch.zeros(1)
+    with pytest.raises(RuntimeError, match=r"batch\.ranks refers to the prompts"):
+        hold_prompts(batch, prompt_columns(batch), [0])

@@ -67,8 +67,6 @@ class Scorer(Protocol):
 
 # Sampling temperature of rollouts, given (prompt rows (m,), sample indices (m,)) -> (m,).
 TemperatureOf = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
-# Factors of a rollout's temperature at its first tokens, given how many; empty where all are 1.
-TokenFactorsOf = Callable[[int], Sequence[float]]
 # (top_p, top_k) of rollouts, given prompts and samples; in validation alone.
 TruncationOf = Callable[[Sequence[int], Sequence[int]], Sequence[tuple[float, int]]]
 
@@ -115,7 +113,6 @@ class RolloutBatch:
     wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
     base_temperature: float | None = None  # the step's, before single rollouts depart from it
     temperature_of: TemperatureOf | None = None
-    token_factors_of: TokenFactorsOf | None = None
     truncation_of: TruncationOf | None = None  # None in training: the whole distribution
 
     scorer: Scorer | None = None  # written by `reward`
@@ -124,7 +121,6 @@ class RolloutBatch:
     group: Tensor | None = None  # (N,) int64 in [0, P), the rollout's prompt
     sample: Tensor | None = None  # (N,) int64, index within the group
     temperatures: Tensor | None = None  # (N,) float32, as sampled
-    token_factors: Tensor | None = None  # (L,) float32, of τ by completion token; None: all 1
     tokens: Tensor | None = None  # (N, T) int64, prompt + completion, right-padded
     lengths: Tensor | None = None  # (N,) int64, prompt + completion tokens
     completion_mask: Tensor | None = None  # (N, T) bool, True on sampled tokens
@@ -260,13 +256,13 @@ class RolloutBatch:
 WRITERS = {
     "plan": "budget",
     "ranks": "budget",
-    **dict.fromkeys(("base_temperature", "temperature_of", "token_factors_of"), "temperature"),
+    **dict.fromkeys(("base_temperature", "temperature_of"), "temperature"),
     "scorer": "reward",
     **dict.fromkeys(
         (
             *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
             *("sampler_logprobs", "truncated", "policy_version", "completions"),
-            *("given_answers", "correct", "rewards", "token_factors"),
+            *("given_answers", "correct", "rewards"),
         ),
         "rollout",
     ),
@@ -286,7 +282,7 @@ PROMPT_COLUMNS = (
 Columns = Mapping[str, list[Any]]
 # Done with once a batch is sampled, or of the process that holds it.
 LEFT_OUT = {
-    *("plan", "base_temperature", "temperature_of", "token_factors_of", "truncation_of", "scorer"),
+    *("plan", "base_temperature", "temperature_of", "truncation_of", "scorer"),
     *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
 }
 PADS = {"completion_mask": 0, "sampler_logprobs": 0}

@@ -63,19 +63,11 @@ class ScriptedEngine:
     requests: list[RolloutRequest] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)  # of every sync
     temperatures: list[float] = field(default_factory=list)  # of every sync
-    token_factors: list[tuple[float, ...]] = field(default_factory=list)  # of every sync
     holds_weights: bool = False
     closed: int = 0
 
-    def sync(
-        self,
-        policy: Policy,
-        version: int,
-        temperature: float = 1.0,
-        token_factors: Sequence[float] = (),
-    ) -> None:
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         self.versions.append(version)
-        self.token_factors.append(tuple(token_factors))
         self.temperatures.append(temperature)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:

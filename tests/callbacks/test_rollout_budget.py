@@ -259,7 +259,7 @@ def test_rollouts_do_not_depend_on_the_rank_that_samples_them(
             batch.stream = (SEED, *batch.stream)
             batch.temperature_of = lambda rows, samples: [1.0] * len(rows)
             assert batch.plan is not None
-            for r in sampler._requests(batch, list(batch.plan.next(batch) or []), ()):
+            for r in sampler._requests(batch, list(batch.plan.next(batch) or [])):
                 key = batch.prompt_ids[r.prompt], r.sample
                 found[key] = (r.seed, r.prompt_tokens, r.temperature)
         return found

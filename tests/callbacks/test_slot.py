@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from scripted import Fit, ScriptedPool, slots
 
+from e3rl.batch import WRITERS
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.slot import Slot
 from e3rl.config.composition import conf_dir, register_resolvers
@@ -54,6 +55,12 @@ def composed(*overrides: str) -> DictConfig:
             "logger=ledger_only",
         ]
         return compose("train", [*fixed, *overrides])
+
+
+def test_every_slot_declares_the_fields_that_the_batch_says_it_writes() -> None:
+    for name, slot in slots().items():
+        owned = {field for field, writer in WRITERS.items() if writer == name}
+        assert owned <= set(slot.writes), name
 
 
 def test_the_configured_stack_has_the_order_of_the_design() -> None:

@@ -8,14 +8,13 @@ import pytest
 import torch
 from scripted import Fit, scored_batch, slots
 
-from e3rl.batch import EntropyProbe, batch_from_state, batch_state
+from e3rl.batch import EntropyProbe
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import temperature as temperature_file
 from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.temperature import TemperatureScheduler, difficulty_of, read_entropy
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.temperatures.annealed_decoding import AnnealedDecoding
 from e3rl.temperatures.annealing import CosineAnnealing
 from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 from e3rl.temperatures.entropy_target import EntropyTarget
@@ -223,37 +222,3 @@ def test_state_is_the_rule_s() -> None:
     other.load_state_dict(slot.state_dict())
     assert other.state_dict() == slot.state_dict()
     assert other.strategy.decide(1) == slot.strategy.decide(1)
-
-
-@pytest.mark.parametrize("lookahead", [0, 1])
-def test_a_temperature_may_fall_within_completions_in_training_alone(lookahead: int) -> None:
-    annealed = AnnealedDecoding(Fixed(0.5), scale=2.0)
-    factors = annealed.decide(0).token_factors(3)  # max_new_tokens of the stack
-    stack = slots(
-        temperature=TemperatureScheduler(annealed, lookahead),
-        pass_at_k=PassAtK([Evaluation("live", n=2)], ks=[1]),
-    )
-    fit = Fit(stack, validate_every=3, lookahead=lookahead).validate().fit()
-    assert set(fit.engine.temperatures) == {0.5}
-    assert set(fit.engine.token_factors) == {factors}  # of syncs, so that it can be built for them
-    for batch in fit.watcher.trained:
-        assert batch.tensor("token_factors").tolist() == pytest.approx(factors)
-        lengths = batch.tensor("completion_mask").sum(dim=1).tolist()
-        mean = sum(0.5 * sum(factors[:n]) for n in lengths) / sum(lengths)
-        assert batch.report["rollout/temperature"] == pytest.approx(mean)
-        assert batch.report["temperature/value"] == 0.5
-        assert set(batch.tensor("temperatures").tolist()) == {0.5}
-    for batch in fit.watcher.validated:
-        assert batch.token_factors is None
-    trained = sum(b.n_rollouts for b in fit.watcher.trained)
-    given = [r.token_factors for r in fit.engine.requests]
-    assert (given.count(factors), given.count(())) == (trained, len(given) - trained)
-
-
-def test_token_factors_are_kept_with_a_batch_that_was_sampled_ahead() -> None:
-    batch = scored_batch([[(1.0, [-1.0, -1.0])]])
-    batch.token_factors = torch.tensor([1.2, 0.5])
-    batch.token_factors_of = AnnealedDecoding(Fixed()).decide(0).token_factors
-    again = batch_from_state(batch_state(batch))
-    assert again.tensor("token_factors").tolist() == pytest.approx([1.2, 0.5])
-    assert again.token_factors_of is None

@@ -125,14 +125,6 @@ def test_a_ladder_needs_a_rollout_for_each_rung() -> None:
     assert "3 rungs, and a group of rollouts_per_prompt=2 uses the first ones only" in line
 
 
-def test_annealed_decoding_needs_a_fall_within_the_completion() -> None:
-    annealed = "temperature=annealed_decoding"
-    assert told(annealed) == []
-    (line,) = told(annealed, "temperature.scale=500")
-    # 2.2 - exp(47/500), and 48/ln 2.1.
-    assert "falls from 1.2 to 1.1 only within max_new_tokens=48; lower it, at 64.7" in line
-
-
 def test_pass_at_k_of_pairs_is_grpo() -> None:
     (line,) = told("advantage=pass_at_k", "rollouts_per_prompt=2")
     assert "k=4 and rollouts_per_prompt=2" in line

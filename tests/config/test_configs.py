@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 import re
 from functools import cache
 from pathlib import Path
@@ -301,20 +300,6 @@ def test_several_temperatures_stand_around_the_one_of_any_rule() -> None:
     assert (type(made.rule.gain).__name__, made.rule.init_steps) == ("ElasticityGain", 3)
     assert made.rule.annealing is not None
     assert made.spread.kappa == 0.1
-
-
-def test_decoding_is_annealed_around_the_temperature_of_any_rule() -> None:
-    common = ("experiment=grpo", "logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34")
-    chosen_rules = (
-        *("temperature=annealed_decoding", "temperature.scale=12.5"),
-        "temperature@temperature.rule=multi_temperature",
-        "temperature@temperature.rule.rule=entropy_target_annealed",
-    )
-    cfg = composed(*common, *chosen_rules)
-    check(cfg)
-    made = instantiate(cfg.temperature, _convert_="all")
-    assert type(made.rule.rule).__name__ == "EntropyTarget"
-    assert made.decide(0).token_factors(2)[1] == pytest.approx(2.2 - math.exp(1 / 12.5))
 
 
 def test_the_advantage_of_the_command_line_wins_over_that_of_the_loss() -> None:

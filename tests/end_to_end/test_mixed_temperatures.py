@@ -32,16 +32,3 @@ def test_prompts_are_sampled_by_their_rank_around_the_rules_temperature(
         departed += any(above)
     assert departed == STEPS // 2  # the second pass: before it nothing has a rank
     assert len(set(taus)) > 2
-
-
-def test_annealed_decoding_is_trained_at_the_temperatures_that_it_sampled_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only_train(monkeypatch)
-    run(tmp_path, "temperature=annealed_decoding", "temperature.scale=6", "budget=uniform")
-    trained = [row for row in read_rows(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
-    assert len(trained) == STEPS
-    for row in trained:
-        assert row["temperature/value"] == 1.0
-        assert 0.1 < row["rollout/temperature"] < 0.95
-        assert row["policy/mismatch_max"] < 1e-4  # nats, of any token

@@ -181,10 +181,10 @@ def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_two_ranks_write_one_folder_and_resume_together(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer", ["trainer=ddp", "trainer=fsdp2"])
+def test_two_ranks_write_one_folder_and_resume_together(trainer: str, tmp_path: Path) -> None:
     settings = [*TINY, *E3, "callbacks.checkpoint.keep=9", "checkpoint_every=1"]
-    ranks = (f"trainer={strategy}", "trainer.devices=2")
+    ranks = (trainer, "trainer.devices=2")
     done = finished(tmp_path, *settings, *ranks)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run folder:") == 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
@@ -70,31 +70,6 @@ def largest_gap_to_the_nucleus(
 def truncated(requests: Iterable[RolloutRequest], top_p: float, top_k: int) -> list[RolloutRequest]:
     """The same requests with a top-p and a top-k."""
     return [replace(r, top_p=top_p, top_k=top_k) for r in requests]
-
-
-def by_token(
-    requests: Iterable[RolloutRequest], factors: tuple[float, ...]
-) -> list[RolloutRequest]:
-    """The same requests with temperatures that change within the completion."""
-    return [replace(r, token_factors=factors) for r in requests]
-
-
-def batch_of(
-    policy: Policy, rollouts: Iterable[Rollout], factors: tuple[float, ...]
-) -> RolloutBatch:
-    """What an update would be given of rollouts."""
-    batch = RolloutBatch(
-        prompt_ids=list(PROMPTS),
-        prompts=list(PROMPTS),
-        answers=[""] * len(PROMPTS),
-        sources=[""] * len(PROMPTS),
-        prompt_tokens=[[] for _ in PROMPTS],
-    )
-    arrived = list(rollouts)
-    batch.extend(arrived, [Score(0.0, 0.0)] * len(arrived), policy.pad_id)
-    batch.advantages = torch.zeros(len(arrived))
-    batch.token_factors = torch.tensor(factors)
-    return batch
 
 
 def largest_gap(policy: Policy, rollouts: Iterable[Rollout]) -> float:

@@ -46,14 +46,3 @@ def test_a_gap_above_the_tolerance_or_no_number_is_an_error():
         check_canary(torch.tensor([0.0, 0.5]), 1e-2, 4)
     with pytest.raises(EngineMismatchError, match="up to nan"):
         check_canary(torch.tensor([0.0, torch.nan]), 1e-2, 4)
-
-
-def test_the_canary_takes_token_factors_from_all_over_the_completion(policy):
-    factors = tuple(1.2 - 0.1 * t for t in range(10))
-    requests = canary_requests(policy, 32, 256, 1.0, factors)
-    assert {r.token_factors for r in requests} == {tuple(factors[t] for t in (0, 3, 6, 9))}
-    engine = TransformersEngine(progress=False)
-    engine.sync(policy, 0)
-    rollouts = list(engine.generate(requests))
-    assert canary_gaps(policy, rollouts, requests[0].token_factors).max() < 1e-4
-    assert canary_gaps(policy, rollouts).max() > 1e-2

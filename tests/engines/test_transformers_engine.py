@@ -1,15 +1,12 @@
 import copy
 import dataclasses
-import math
 
 import numpy as np
 import pytest
 import torch
 from engine_requests import (
     PROMPTS,
-    batch_of,
     by_place,
-    by_token,
     largest_gap,
     largest_gap_to_the_nucleus,
     many,
@@ -21,7 +18,6 @@ from engine_requests import (
 from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
-from e3rl.training.forward import forward
 
 
 @pytest.fixture
@@ -263,37 +259,3 @@ def test_it_samples_from_the_live_weights(policy):
         live.model.get_output_embeddings().weight.mul_(0.5)
     assert not engine.holds_weights
     assert by_place(engine.generate(many(policy, 1))) != before
-
-
-def test_a_temperature_that_changes_by_token_is_the_one_that_the_update_scores_at(policy, engine):
-    factors = tuple(max(2.2 - math.exp(t / 12), 0.1) for t in range(24))
-    requests = many(policy, tau=1.3)
-    rollouts = list(engine.generate(by_token(requests, factors)))
-    assert {r.temperature for r in rollouts} == {1.3}
-    batch = batch_of(policy, rollouts, factors)
-    with torch.no_grad():
-        micro = forward(policy, batch, torch.arange(len(rollouts)))
-    assert micro.temperatures.unique().numel() == 10  # 9 falling ones, then the floor
-    assert float((micro.logprobs - micro.sampler_logprobs).abs().max()) < 1e-4
-    assert largest_gap(policy, rollouts) > 0.1  # at one temperature they would not agree
-
-
-def test_requests_by_token_greedy_and_plain_ones_go_together(policy, engine):
-    cold = tuple([1e-3] * 24)
-    greedy = list(engine.generate(many(policy, 1, tau=0.0)))
-    mixed = [
-        *by_token(many(policy, 1, tau=0.0), cold),
-        *(dataclasses.replace(r, sample=1) for r in by_token(many(policy, 1), cold)),
-        *(dataclasses.replace(r, sample=2) for r in many(policy, 1)),
-    ]
-    found = by_place(engine.generate(mixed))
-    for rollout in greedy:
-        place = rollout.prompt
-        assert found[place, 0].tokens == found[place, 1].tokens == rollout.tokens
-        assert found[place, 0].logprobs == pytest.approx(rollout.logprobs, abs=1e-4)
-    assert largest_gap(policy, [r for (_, j), r in found.items() if j == 2]) < 1e-4
-
-
-def test_fewer_factors_than_tokens_are_refused(policy, engine):
-    with pytest.raises(ValueError, match="3 token factors for up to 24 tokens"):
-        list(engine.generate(by_token(many(policy, 1), (1.0, 1.0, 1.0))))

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import importlib.util
 import itertools
-import math
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +13,7 @@ import pytest
 import torch
 from engine_requests import (
     PROMPTS,
-    batch_of,
     by_place,
-    by_token,
     largest_gap,
     largest_gap_to_the_nucleus,
     many,
@@ -29,10 +26,9 @@ import e3rl.engines.vllm as vllm_engine
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm import VLLMEngine
-from e3rl.engines.vllm_build import INSTALL, check_by_token
+from e3rl.engines.vllm_build import INSTALL
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.policy.policy import Policy, embedded_folder
-from e3rl.training.forward import forward
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)
@@ -472,52 +468,3 @@ def test_prompts_without_room_are_refused(policy, engine):
     with pytest.raises(ValueError, match=r"no room for 250 more within 256: lower max_new_tokens"):
         list(engine.generate([request(policy, 0, 0, limit=250)]))
     assert list(engine.generate([])) == []
-
-
-def test_requests_by_token_need_an_engine_that_was_told_of_them(policy, engine, monkeypatch):
-    monkeypatch.setattr(engine, "_by_token", False)
-    with pytest.raises(RuntimeError, match=r"token factors that engine\.sync was not told of"):
-        list(engine.generate(by_token(many(policy, 1), (1.0,) * 24)))
-
-
-def test_a_temperature_that_changes_by_token_is_the_one_that_the_update_scores_at(policy, engine):
-    factors = tuple(max(2.2 - math.exp(t / 12), 0.1) for t in range(24))
-    version = next(VERSIONS)
-    engine.sync(policy, version, 1.3, factors)  # builds another vLLM
-    assert engine.metrics()["engine/canary_max"] < 1e-4
-    requests = many(policy, tau=1.3)
-    rollouts = list(engine.generate(by_token(requests, factors)))
-    assert {r.temperature for r in rollouts} == {1.3}
-    batch = batch_of(policy, rollouts, factors)
-    with torch.no_grad():
-        micro = forward(policy, batch, torch.arange(len(rollouts)))
-    assert micro.temperatures.unique().numel() == 10  # 9 falling ones, then the floor
-    assert float((micro.logprobs - micro.sampler_logprobs).abs().max()) < 1e-4
-    assert largest_gap(policy, rollouts) > 0.1  # at one temperature they would not agree
-    plain = [dataclasses.replace(r, prompt=r.prompt + 5) for r in many(policy, 1, tau=0.8)]
-    mixed = list(engine.generate([*by_token(requests, factors), *plain]))
-    assert by_place(r for r in mixed if r.prompt < 5) == by_place(rollouts)
-    assert largest_gap(policy, [r for r in mixed if r.prompt >= 5]) < 1e-4
-
-
-def test_a_canary_that_hears_no_token_factors_stops_the_run(policy, engine, monkeypatch):
-    right = engine._loop._sampling_of
-    monkeypatch.setattr(
-        engine._loop,
-        "_sampling_of",
-        lambda r, stops: right(dataclasses.replace(r, token_factors=()), stops),
-    )
-    monkeypatch.setattr(engine, "_by_token", True)
-    with pytest.raises(EngineMismatchError, match="not taken at the sampling temperature"):
-        engine.sync(policy, next(VERSIONS), 1.0, (1.2, 0.9, 0.5, 0.1))
-
-
-def test_where_vllm_cannot_change_temperatures_by_token_it_says_what_can(monkeypatch):
-    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
-    check_by_token(VLLMSettings(), on_cpu=True)
-    with pytest.raises(ValueError, match=r"VLLM_USE_V2_MODEL_RUNNER=0.*or use engine=transformers"):
-        check_by_token(VLLMSettings(), on_cpu=False)
-    with pytest.raises(ValueError, match="tensor_parallel_size=2: use 1, or use engine=transf"):
-        check_by_token(VLLMSettings(tensor_parallel_size=2), on_cpu=True)
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-    check_by_token(VLLMSettings(), on_cpu=False)

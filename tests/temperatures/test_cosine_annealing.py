@@ -1,6 +1,6 @@
 import pytest
 
-from e3rl.temperatures.annealing import CosineAnnealing
+from e3rl.temperatures.annealing import CosineAnnealing, cosine_factor
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,21 @@ def test_length_of_the_run_must_be_known() -> None:
 def test_values_out_of_range_are_refused(eta: float, ratio: float, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         CosineAnnealing(eta, ratio)
+
+
+def test_the_factor_never_rises_again() -> None:
+    factors = [cosine_factor(step, 6, 10, 0.5) for step in range(40)]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[:7] == [1.0] * 7
+    assert factors[10:] == [0.5] * 30
+
+
+@pytest.mark.parametrize("total", [-1, 288])
+def test_an_unknown_horizon_is_refused(total: int) -> None:
+    with pytest.raises(ValueError, match=f"288 to step {total} has no length"):
+        cosine_factor(300, 288, total, 0.9)
+
+
+def test_a_factor_to_an_eta_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="eta=0"):
+        cosine_factor(1, 0, 10, 0.0)

@@ -28,9 +28,6 @@ class RolloutSampler(Slot):
     trained on it. Engines without weights of their own sample it right before the update instead,
     which gives the same rollouts.
 
-    Temperatures that change within completions are for training; validation, whose evaluations
-    bring temperatures of their own, has none.
-
     What a plan says about its decision goes into the report of the batch that it was made for,
     and so into the checkpoint with its rollouts.
 
@@ -112,8 +109,7 @@ class RolloutSampler(Slot):
         batch.require("plan", "base_temperature", "temperature_of", "scorer")
         assert batch.base_temperature is not None
         started = time.monotonic()
-        factors = self._token_factors(batch)
-        self.engine.sync(policy, self.version, batch.base_temperature, factors)
+        self.engine.sync(policy, self.version, batch.base_temperature)
         batch.report["time/sync_s"] = time.monotonic() - started
 
     def _sample(self, batch: RolloutBatch, policy: Policy) -> None:
@@ -121,10 +117,8 @@ class RolloutSampler(Slot):
         assert batch.plan is not None
         started = time.monotonic()
         waited = 0.0
-        factors = self._token_factors(batch) if batch.truncation_of is None else ()
-        batch.token_factors = torch.tensor(factors) if factors else None
         while (counts := batch.plan.next(batch)) is not None:
-            requests = self._requests(batch, list(counts), factors)
+            requests = self._requests(batch, list(counts))
             waited += self._round(batch, requests, policy.pad_id)
         batch.report |= {f"budget/{name}": x for name, x in batch.plan.figures().items()}
         if isinstance(self.engine, ManagedEngine):
@@ -157,15 +151,7 @@ class RolloutSampler(Slot):
         batch.report["time/lookahead_wait_s"] = waited
         ahead.to(batch.tensor("tokens").device)
 
-    def _token_factors(self, batch: RolloutBatch) -> tuple[float, ...]:
-        """Factors of a rollout's temperature by token, empty where all are 1."""
-        if batch.token_factors_of is None:
-            return ()
-        return tuple(batch.token_factors_of(self.max_new_tokens))
-
-    def _requests(
-        self, batch: RolloutBatch, counts: list[int], factors: tuple[float, ...]
-    ) -> list[RolloutRequest]:
+    def _requests(self, batch: RolloutBatch, counts: list[int]) -> list[RolloutRequest]:
         if len(counts) != batch.n_prompts or min(counts) < 0:
             raise ValueError(
                 f"the plan gave counts {counts} for {batch.n_prompts} prompts: one count >= 0 each"
@@ -189,7 +175,6 @@ class RolloutSampler(Slot):
                 may_be_cut=batch.truncation_of is None,
                 top_p=top_p,
                 top_k=top_k,
-                token_factors=factors,
             )
             for (row, j), tau, (top_p, top_k) in zip(places, taus, cuts, strict=True)
         ]

@@ -9,7 +9,6 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps, undecided
 from e3rl.distributed import all_sum
-from e3rl.functional.token_temperatures import factor_sums
 from e3rl.temperatures.base import Difficulty, EntropyReading, TemperaturePlan, TemperatureRule
 
 
@@ -26,7 +25,7 @@ class TemperatureScheduler(Slot):
 
     slot = "temperature"
     reads = ("ranks",)
-    writes = validation_writes = ("base_temperature", "temperature_of", "token_factors_of")
+    writes = validation_writes = ("base_temperature", "temperature_of")
 
     def __init__(self, strategy: TemperatureRule, lookahead: int = 0) -> None:
         self.strategy = strategy
@@ -87,18 +86,16 @@ def difficulty_of(batch: RolloutBatch) -> Difficulty:
 
 def _write(batch: RolloutBatch, plan: TemperaturePlan) -> None:
     batch.base_temperature, batch.temperature_of = plan.temperature, plan
-    batch.token_factors_of = plan.token_factors
 
 
 def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:
     """The step's entropy over every rollout of every rank (algorithm: Σ −log p / Σ tokens)."""
-    lengths = batch.tensor("completion_mask").sum(dim=1)
-    factors = factor_sums(lengths, batch.token_factors)
+    lengths = batch.tensor("completion_mask").sum(dim=1).double()
     surprisal, tokens, heat = all_sum(
         [
             -float(batch.tensor("sampler_logprobs").double().sum()),
             float(lengths.sum()),
-            float((factors * batch.tensor("temperatures").double()).sum()),
+            float((lengths * batch.tensor("temperatures").double()).sum()),
         ]
     )
     temperature = heat / tokens

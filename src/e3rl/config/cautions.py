@@ -1,6 +1,5 @@
 """Settings that are valid and yet do nothing, or not what one may think, told before a run."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,8 @@ def cautions(cfg: DictConfig) -> list[str]:
     """One line per setting that is inert in this configuration, with the reason and a remedy."""
     plain = resolved(cfg)
     found = (
-        *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_annealing),
-        *(_inert_shaping, _mismatch, _lookahead, _rounded_updates),
+        *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
+        *(_mismatch, _lookahead, _rounded_updates),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -114,24 +113,6 @@ def _inert_shaping(plain: dict[str, Any]) -> Iterator[str]:
         yield (
             "shaping=length changes nothing with epochs=1: no prompt has a rank before its second "
             "visit; use 2 or more"
-        )
-
-
-def _inert_annealing(plain: dict[str, Any]) -> Iterator[str]:
-    """Decoding whose temperature hardly falls before a completion has to end."""
-    rule, tokens = plain["temperature"], plain["max_new_tokens"]
-    while _name(rule) == "MultiTemperature":
-        rule = rule["rule"]
-    if _name(rule) != "AnnealedDecoding":
-        return
-    highest, lowest, scale = rule["highest"], rule["lowest"], rule["scale"]
-    last = 1 + highest - math.exp(min((tokens - 1) / scale, 9.0))
-    if last > (highest + lowest) / 2:
-        fitting = tokens / math.log(1 + highest - lowest)
-        yield (
-            f"temperature=annealed_decoding hardly anneals: with temperature.scale={scale} the "
-            f"factor falls from {highest} to {last:.2g} only within max_new_tokens={tokens}; lower "
-            f"it, at {fitting:.3g} the floor is reached there"
         )
 
 

@@ -23,7 +23,6 @@ class RolloutRequest:
     top_p: float = 1.0  # below 1: only the likeliest tokens that hold this probability together
     top_k: int = 0  # above 0: only this many likeliest tokens
     may_be_cut: bool = True  # by the engine's deadline, where it has one
-    token_factors: tuple[float, ...] = ()  # of the temperature, by completion token; (): all 1
 
 
 class RolloutEngine(Protocol):
@@ -37,21 +36,13 @@ class RolloutEngine(Protocol):
         that reads the policy's live weights may not.
         """
 
-    def sync(
-        self,
-        policy: "Policy",
-        version: int,
-        temperature: float = 1.0,
-        token_factors: Sequence[float] = (),
-    ) -> None:
+    def sync(self, policy: "Policy", version: int, temperature: float = 1.0) -> None:
         """Make the engine sample from `policy` as it is now; a known version is a no-op.
 
-        `temperature` is what rollouts are going to be sampled at, and `token_factors` what
-        multiplies it token by token, for engines that check themselves by sampling or have to be
-        built for it.
+        `temperature` is what rollouts are going to be sampled at, for engines that check
+        themselves by sampling.
 
-        Raises FloatingPointError for non-finite weights, before anything is taken over, and
-        ValueError for token factors where the engine cannot apply them.
+        Raises FloatingPointError for non-finite weights, before anything is taken over.
         """
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
-from e3rl.functional.token_temperatures import token_temperatures
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
@@ -29,11 +28,7 @@ class EngineMismatchError(RuntimeError):
 
 
 def canary_requests(
-    policy: Policy,
-    block_size: int,
-    max_length: int,
-    temperature: float,
-    token_factors: Sequence[float] = (),
+    policy: Policy, block_size: int, max_length: int, temperature: float
 ) -> list[RolloutRequest]:
     """One rollout at `temperature` and one at a fixed temperature, always from the same prompts.
 
@@ -41,11 +36,8 @@ def canary_requests(
     engines score a greedy choice: two policies may well agree on the likeliest token.
 
     The prompts span more than two blocks of the KV cache where `max_length` has room for them, so
-    that the second canary of a run would read a stale cache. Where tokens are going to have
-    temperatures of their own, those of the canary have factors from all over the completion.
+    that the second canary of a run would read a stale cache.
     """
-    last = len(token_factors) - 1
-    places = [round(i * last / (NEW_TOKENS - 1)) for i in range(NEW_TOKENS)]
     length = max(1, min(2 * block_size + TAIL, max_length - NEW_TOKENS))
     requests = []
     for prompt, tau in enumerate((temperature or 1.0, FIXED_TEMPERATURE)):
@@ -59,20 +51,14 @@ def canary_requests(
                 temperature=tau,
                 seed=seed,
                 max_new_tokens=NEW_TOKENS,
-                token_factors=tuple(token_factors[i] for i in places) if token_factors else (),
             )
         )
     return requests
 
 
 @torch.no_grad()
-def canary_gaps(
-    policy: Policy, rollouts: Sequence[Rollout], token_factors: Sequence[float] = ()
-) -> Tensor:
-    """(M,) |log-prob of the engine - log-prob of the policy| of all sampled tokens, nats.
-
-    `token_factors` are those of the requests, the same for all.
-    """
+def canary_gaps(policy: Policy, rollouts: Sequence[Rollout]) -> Tensor:
+    """(M,) |log-prob of the engine - log-prob of the policy| of all sampled tokens, nats."""
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in rollouts])
     starts = torch.tensor([len(r.prompt_tokens) for r in rollouts])
     width = int(lengths.max())
@@ -81,9 +67,7 @@ def canary_gaps(
         tokens[row, : lengths[row]] = torch.tensor(r.prompt_tokens + r.tokens)
     column = torch.arange(width)
     sampled = (column >= starts[:, None]) & (column < lengths[:, None])  # (n, t)
-    factors = torch.tensor(token_factors) if token_factors else None
-    own_taus = torch.tensor([r.temperature for r in rollouts])
-    taus = token_temperatures(own_taus, factors, sampled)[sampled]
+    taus = torch.tensor([r.temperature for r in rollouts])[sampled.nonzero()[:, 0]]
     device = policy.device
     logits = policy(tokens.to(device), sampled.to(device)).float().cpu()
     own = torch.log_softmax(logits / taus[:, None], dim=-1)

@@ -46,13 +46,7 @@ class TransformersEngine:
         self._copy: WholeCopy | None = None
         self._version = -1
 
-    def sync(
-        self,
-        policy: Policy,
-        version: int,
-        temperature: float = 1.0,
-        token_factors: Sequence[float] = (),
-    ) -> None:
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Take over the policy's weights as they are, or gather those that are sharded.
 
         Raises FloatingPointError naming the first parameter that is not finite.
@@ -145,7 +139,6 @@ class InverseCdfSampler(LogitsProcessor):
         taus = torch.tensor([r.temperature for r in requests], device=device)
         self._greedy = taus == 0
         self._divisor = torch.where(self._greedy, 1.0, taus)[:, None]  # greedy is scored at 1
-        self._factors = _token_factors(requests, longest).to(device)  # (n, longest)
         whole = [r.temperature == 0 or (r.top_p == 1 and r.top_k == 0) for r in requests]
         self._cut = torch.tensor([not each for each in whole], device=device).nonzero()[:, 0]
         self._top_p = torch.tensor([r.top_p for r in requests], device=device)[self._cut]
@@ -153,8 +146,7 @@ class InverseCdfSampler(LogitsProcessor):
         self._logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        divisor = self._divisor * self._factors[:, len(self._logprobs), None]
-        scaled = scores.float() / divisor  # (n, V)
+        scaled = scores.float() / self._divisor  # (n, V)
         if len(self._cut):
             scaled[self._cut] = truncate(scaled[self._cut], self._top_p, self._top_k)
         logprobs = torch.log_softmax(scaled, dim=-1)
@@ -168,24 +160,6 @@ class InverseCdfSampler(LogitsProcessor):
     def logprobs(self) -> Tensor:
         """(n, t) log-probs of the chosen tokens, in the order of generation."""
         return torch.stack(self._logprobs, dim=1).cpu()
-
-
-def _token_factors(requests: Sequence[RolloutRequest], longest: int) -> Tensor:
-    """(n, longest) factors of the temperature by token; 1 for greedy requests and beyond a limit.
-
-    Raises ValueError for fewer factors than a request may have tokens.
-    """
-    table = torch.ones(len(requests), longest)
-    for row, r in enumerate(requests):
-        if r.temperature > 0 and r.token_factors:
-            given = r.token_factors[: r.max_new_tokens]
-            if len(given) < r.max_new_tokens:
-                raise ValueError(
-                    f"prompt row {r.prompt}: {len(given)} token factors for up to "
-                    f"{r.max_new_tokens} tokens; give one for each"
-                )
-            table[row, : len(given)] = torch.tensor(given)
-    return table
 
 
 def _rollouts(

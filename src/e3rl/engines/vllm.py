@@ -5,8 +5,7 @@ policy's configuration, and every `sync` reloads all of them, drops the prefix c
 canary compare the two. Each rollout is a request of its own with its own seed and temperature, on
 the prompt ids as given; log-probs are those of the distribution sampled from
 (`processed_logprobs`; a greedy choice is scored at temperature 1, and a request with a top-p or
-top-k, which validation may ask for, by the truncated distribution; where the temperature changes
-within a completion, by the one of the token).
+top-k, which validation may ask for, by the truncated distribution).
 
 On CPU in float32 a seed alone decides a rollout's tokens, whatever else is in the call. On a GPU
 vLLM's kernels round differently for batches of different sizes, so that near-ties may fall
@@ -86,21 +85,13 @@ class VLLMEngine:
         self._version = -1
         self._writes = 0  # to the policy's weights, as torch counts them
         self._asleep = False
-        self._by_token = False  # whether vLLM is built to apply token factors
         self._metrics: dict[str, float] = {}
         self._counted = (0, 0.0, 0)  # tokens, seconds and cuts of the loop at the last sync
 
-    def sync(
-        self,
-        policy: Policy,
-        version: int,
-        temperature: float = 1.0,
-        token_factors: Sequence[float] = (),
-    ) -> None:
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Send the policy's weights, drop the prefix cache and let the canary compare.
 
-        The canary samples at `temperature`, the one that rollouts are going to have, and with
-        `token_factors` of theirs.
+        The canary samples at `temperature`, the one that rollouts are going to have.
 
         Everything is checked before anything is sent. An engine that a failed transfer broke is
         closed and built anew, once; where the new one fails as well, the error is raised and the
@@ -108,13 +99,9 @@ class VLLMEngine:
 
         Raises:
             FloatingPointError: for weights that are not finite.
-            ValueError: for weights that are not those of the policy's configuration, and for
-                token factors where vLLM cannot apply them.
+            ValueError: for weights that are not those of the policy's configuration.
             EngineMismatchError: where engine and policy disagree afterwards.
         """
-        if token_factors and not self._by_token:  # vLLM must be built for it
-            self.close()
-            self._by_token = True
         writes = sum(parameter._version for parameter in policy.model.parameters())
         if policy is self._policy and (version, writes) == (self._version, self._writes):
             self._wake(["weights", "kv_cache"])
@@ -129,7 +116,7 @@ class VLLMEngine:
         self._transfer(policy)
         self._metrics["engine/sync_s"] = time.monotonic() - started
         if self.canary:
-            self._compare(policy, temperature, token_factors)
+            self._compare(policy, temperature)
         if policy.device.type == "cuda":  # another thread may sample, on a stream of its own
             torch.cuda.synchronize(policy.device)
         self._policy = policy
@@ -153,8 +140,6 @@ class VLLMEngine:
         policy, loop = self._policy, self._loop
         if policy is None or loop is None or self._asleep:
             raise RuntimeError("engine.generate was called before engine.sync")
-        if not self._by_token and any(r.token_factors for r in requests):
-            raise RuntimeError("requests have token factors that engine.sync was not told of")
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         with rollout_bar(len(requests), self.progress) as bar:
@@ -239,11 +224,11 @@ class VLLMEngine:
     def _start(self, policy: Policy) -> None:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
-        self._llm = build(policy, self.settings, self.progress, self._by_token)
+        self._llm = build(policy, self.settings, self.progress)
         self._loop = StepLoop(self._llm.llm_engine, sampling_of)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
-    def _compare(self, policy: Policy, temperature: float, token_factors: Sequence[float]) -> None:
+    def _compare(self, policy: Policy, temperature: float) -> None:
         """Let the canary sing; raises EngineMismatchError where it does not."""
         assert self._loop is not None
         started = time.monotonic()
@@ -253,12 +238,11 @@ class VLLMEngine:
             vllm_config.cache_config.block_size,
             vllm_config.model_config.max_model_len,
             temperature,
-            token_factors,
         )
         with notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
             sampled = list(self._loop.run(requests, stop_ids=()))
         rollouts = [to_rollout(f, policy, self._version) for f in sampled]
-        own_gaps = canary_gaps(policy, rollouts, requests[0].token_factors)
+        own_gaps = canary_gaps(policy, rollouts)
         gaps = torch.cat(all_gather(own_gaps))  # where one rank's engine is wrong, all must stop
         self._metrics["engine/canary_mean"] = float(gaps.mean())
         self._metrics["engine/canary_max"] = float(gaps.max())

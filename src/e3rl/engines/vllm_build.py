@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
-import torch
-from torch import Tensor, distributed
+from torch import distributed
 
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import notice
@@ -33,8 +32,6 @@ INSTALL = (
 )
 HOTTEST = 2.0  # temperature that vLLM's check lets through; its sampler divides by any
 STARTING = "vLLM starts ..."
-FACTORS = "e3rl_token_factors"  # of the temperature, among the extra arguments of a request
-ONE_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 class _World:
@@ -54,18 +51,15 @@ def check_installed() -> None:
         raise ModuleNotFoundError(f"engine=vllm needs vLLM, which is not installed: {INSTALL}")
 
 
-def build(policy: Policy, settings: VLLMSettings, progress: bool, by_token: bool = False) -> Any:
+def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     """A `vllm.LLM` of the policy's configuration with dummy weights, in this process.
 
-    All ranks must build theirs at the same time. With `by_token` it applies the token factors of
-    requests.
+    All ranks must build theirs at the same time.
 
     Raises RuntimeError where vLLM has been told to run in a process of its own, ValueError for
-    tensor parallelism within data-parallel ranks, and where it cannot apply token factors.
+    tensor parallelism within data-parallel ranks.
     """
     check_in_process()
-    if by_token:
-        check_by_token(settings, policy.device.type == "cpu")
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
     on_cpu = policy.device.type == "cpu"
@@ -77,8 +71,7 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool, by_token: bool
             config.save_pretrained(folder)
             place = placed(settings.tensor_parallel_size, policy.device)
             with place as own, undisturbed(), notice(STARTING, progress):
-                processors = {"logits_processors": [_token_factors_class()]} if by_token else {}
-                llm = _start(folder, arguments | own | processors)
+                llm = _start(folder, arguments | own)
         _world.llms.add(llm)
     finally:
         release()  # where it did not start, process groups would stay
@@ -130,64 +123,11 @@ def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
         detokenize=False,
         ignore_eos=True,  # the policy's own stop tokens are the only ones
         stop_token_ids=list(stop_ids),
-        extra_args={FACTORS: request.token_factors} if request.token_factors else None,
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
     parameters.temperature = request.temperature  # what holds the entropy may be above
     return parameters
-
-
-def check_by_token(settings: VLLMSettings, on_cpu: bool) -> None:
-    """Raise ValueError where vLLM cannot change the temperature within a completion.
-
-    Its second model runner, which it takes on GPUs, knows other logits processors than the first,
-    and the worker processes of tensor parallelism would have to import the one that is used.
-    """
-    problem = None
-    if settings.tensor_parallel_size > 1:
-        problem = f"tensor_parallel_size={settings.tensor_parallel_size}: use 1"
-    elif not on_cpu and os.environ.get(ONE_RUNNER) != "0":
-        problem = f"vLLM's second model runner: set {ONE_RUNNER}=0 in the environment"
-    if problem is not None:
-        raise ValueError(
-            "engine=vllm cannot change the temperature within a completion "
-            f"(temperature=annealed_decoding) with {problem}, or use engine=transformers"
-        )
-
-
-def _token_factors_class() -> type[Any]:
-    """vLLM's logits processor that divides logits by the token factor, after the temperature."""
-    from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
-
-    class TokenFactors(LogitsProcessor):  # type: ignore[misc]
-        def __init__(self, config: Any, device: torch.device, is_pin_memory: bool) -> None:
-            # Row of the batch -> its factors, and the tokens it has so far.
-            self._rows: dict[int, tuple[tuple[float, ...], list[int]]] = {}
-
-        def is_argmax_invariant(self) -> bool:
-            return True
-
-        def update_state(self, batch_update: Any) -> None:
-            process_dict_updates(self._rows, batch_update, _factors_of)
-
-        def apply(self, logits: Tensor) -> Tensor:
-            if not self._rows:
-                return logits
-            factors = torch.ones(len(logits), dtype=logits.dtype)
-            for row, (own, tokens) in self._rows.items():
-                factors[row] = own[len(tokens)]
-            return logits.div_(factors.to(logits.device)[:, None])
-
-    return TokenFactors
-
-
-def _factors_of(
-    params: Any, prompt: list[int] | None, tokens: list[int]
-) -> tuple[tuple[float, ...], list[int]] | None:
-    """The state of a request that has token factors; `tokens` grows while it is sampled."""
-    factors = (params.extra_args or {}).get(FACTORS)
-    return None if factors is None else (factors, tokens)
 
 
 def shut_down(llm: Any) -> None:

@@ -39,9 +39,6 @@ class Constant:
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
         return [self.temperature] * len(prompts)
 
-    def token_factors(self, count: int) -> tuple[float, ...]:
-        return ()
-
 
 class TemperatureRule(Protocol):
     """A rule that picks the temperature(s) of a step and learns from the entropy it got."""
@@ -76,9 +73,6 @@ class TemperaturePlan(Protocol):
         """The step's own, which single rollouts may depart from."""
 
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> Sequence[float]: ...
-
-    def token_factors(self, count: int) -> Sequence[float]:
-        """What the first `count` tokens of a rollout multiply its temperature by; empty for 1."""
 
 
 def in_terms_of(reading: EntropyReading, temperature: float) -> EntropyReading:

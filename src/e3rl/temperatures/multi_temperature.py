@@ -1,15 +1,18 @@
 """Several temperatures in one step, around the one that another rule decides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from e3rl.checkpoints.state import require_keys
 from e3rl.temperatures.base import (
     Difficulty,
+    EntropyReading,
     TemperaturePlan,
     TemperatureRule,
+    in_terms_of,
 )
 from e3rl.temperatures.spreads import Spread
-from e3rl.temperatures.wrapping import WrappingRule
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,8 @@ class Spreading:
         factors = self.spread.factors(self.difficulty, prompts, samples)
         return [self.temperature * factor for factor in factors]
 
-    def token_factors(self, count: int) -> Sequence[float]:
-        return self.plan.token_factors(count)
 
-
-class MultiTemperature(WrappingRule):
+class MultiTemperature:
     """τᵢⱼ = cᵢⱼ·τ_t, with τ_t by another rule and the factors cᵢⱼ by a spread.
 
     A rule that controls the entropy goes on as it would alone, with τ_t as what it moves: H_t and
@@ -45,8 +45,27 @@ class MultiTemperature(WrappingRule):
     """
 
     def __init__(self, rule: TemperatureRule, spread: Spread) -> None:
-        super().__init__(rule)
+        self.rule = rule
         self.spread = spread
+
+    def bind(self, total_steps: int, lookahead: int = 0) -> None:
+        self.rule.bind(total_steps, lookahead)
 
     def decide(self, step: int, difficulty: Difficulty | None = None) -> Spreading:
         return Spreading(self.rule.decide(step), self.spread, difficulty)
+
+    def observe(self, reading: EntropyReading) -> None:
+        """Let the rule learn, in terms of τ; raises what it raises."""
+        base = self.rule.decide(reading.step).temperature
+        self.rule.observe(in_terms_of(reading, base))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rule": self.rule.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys(type(self).__name__, state, ("rule",))
+        self.rule.load_state_dict(state["rule"])
+
+    def metrics(self) -> dict[str, float]:
+        """Those of the rule; its `value` is τ, and the tokens' mean is `rollout/temperature`."""
+        return self.rule.metrics()

@@ -9,7 +9,6 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.functional.entropy import token_entropy
 from e3rl.functional.predictions import Measure, Predictions
-from e3rl.functional.token_temperatures import token_temperatures
 from e3rl.losses.micro_batch import MicroBatch, SampledTokens
 from e3rl.policy.policy import AdaptersOff, Policy
 from e3rl.policy.sharding import idle_packs
@@ -71,10 +70,9 @@ def _run(
     tokens = batch.tensor("tokens")[rows, :width]
     positions = batch.tensor("completion_mask")[rows, :width]
     rollout = positions.nonzero()[:, 0]
-    taus = token_temperatures(batch.tensor("temperatures")[rows], batch.token_factors, positions)
     sampled = SampledTokens(
         tokens=tokens[positions],
-        temperatures=taus[positions],
+        temperatures=batch.tensor("temperatures")[rows][rollout],
         advantages=batch.tensor("advantages")[rows][rollout],
         rollout=rollout,
         sampler_logprobs=batch.tensor("sampler_logprobs")[rows, :width][positions],

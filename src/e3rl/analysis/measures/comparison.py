@@ -7,10 +7,11 @@ intervals are over problems alone.
 
 **Verdict**: `better` where the interval of the paired difference lies above 0, `worse` where it
 lies below, else `not distinguishable`. With fewer than `ENOUGH_SEEDS` seeds the interval hardly
-knows how seeds differ, and the verdict says how many there were: where seeds make most of the
-variance, simulated 95 % intervals held the truth in 80 % of studies of 2 seeds, 88 % of 3 and 93 %
-of 5, and where problems and sampling make most of it in 96 % or more. Each comparison stands by
-itself: of twenty without any true difference one is expected to look like one.
+knows how seeds differ, and the verdict says how many there were: where seeds make all of the
+variance, the interval of S = 2 or 3 of them is the range of their means, which holds the truth in
+1 - 2·2^-S of studies, 50 and 75 %, and that of 5 is still too narrow. Noise that seeds share, as
+that of validation, no number of seeds shows. Each comparison stands by itself: of twenty without
+any true difference one is expected to look like one.
 """
 
 import math

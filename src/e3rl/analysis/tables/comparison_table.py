@@ -47,7 +47,7 @@ def rule(rows: Sequence[Row]) -> str:
     cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
     text = (
         f"At equal cost ({cost}); {100 * first['level']:g} % intervals over seeds and problems "
-        "(over problems alone where an arm has one seed)."
+        "(over problems alone where an arm has one seed), of IQM and P(better) over seeds alone."
     )
     if judged:
         text += (

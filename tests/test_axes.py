@@ -1,0 +1,38 @@
+"""docs/axes.md says of each choice of each axis what runs, simulations and tests know of it."""
+
+import pytest
+
+from axis_status import AXES, PAGE, SETTINGS, page, status
+from e3rl.config.composition import conf_dir
+
+
+def test_the_page_says_what_was_recorded() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "docs/axes.md is not what is recorded: python tests/axis_status.py > docs/axes.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "choice", "mark"),
+    [
+        ("budget", "e3_rank", "**trained** ([entropy_control], "),
+        ("budget", "mopps", "*simulated*"),
+        ("budget.weight", "cures", "*simulated*"),
+        ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
+        ("loss", "rloo", "untried"),
+        ("loss", "gspo", "untried"),
+        ("loss/exploration", "kl_cov", "*tested*"),
+        ("temperature/gain", "solve", "**trained** ([gain_modes])"),
+        ("shaping", "length", "**trained** ([length_reward])"),
+        ("data", "arithmetic", "**trained** (all studies)"),
+        ("rollout.lookahead", "1", "*tested*"),
+    ],
+)
+def test_marks_of_choices_whose_story_is_known(group: str, choice: str, mark: str) -> None:
+    assert status(group)[choice].startswith(mark)
+
+
+def test_every_choice_of_a_group_has_a_mark() -> None:
+    for group in (group for groups in AXES.values() for group in groups if group not in SETTINGS):
+        files = {path.stem for path in (conf_dir() / group).glob("*.yaml")}
+        assert set(status(group)) == files, group
