@@ -63,8 +63,8 @@ LIGHT = {
     *("statistics", "ledger.ledger", "rewards", "budgets", "checkpoints.files"),
     *("checkpoints.state", "analysis", "simulator", "config.composition", "config.differences"),
     "evaluation.log",
-    *("readiness.answers", "readiness.checks", "readiness.finding", "readiness.pass_rates"),
-    *("readiness.report", "readiness.rules", "readiness.sample"),
+    *("readiness.answers", "readiness.checks", "readiness.pass_rates"),
+    *("readiness.rendering", "readiness.rule_ranking", "readiness.sample"),
     *("train", "evaluate", "preflight", "simulate", "report", "record", "export", "study"),
     "dataset_card",
 }
@@ -84,9 +84,9 @@ HOMES: Mapping[str, set[str]] = {
     "peft": {"policy.adapters"},
     "wandb": {"analysis.sources.wandb_project"},  # training logs through Lightning's logger
     "hydra": HYDRA,
-    "omegaconf": {*HYDRA, "simulator.rules"},
+    "omegaconf": HYDRA,
     "lightning": {*COMMANDS, "training", "callbacks", "data.datamodule", "checkpoints.atomic"}
-    | {"ledger.logger", "ledger.wandb_mirror", "evaluation", "readiness.sampling", "runs.run"},
+    | {"ledger.logger", "ledger.wandb_mirror", "evaluation", "runs.run"},
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
 CONSOLE = {*COMMANDS, "runs", "planning.forecast", "callbacks.progress"}  # who may print

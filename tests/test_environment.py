@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from e3rl.environment import DEFAULTS, prepare
+from e3rl.environment import DEFAULTS, peak_memory_gib, prepare
 
 
 def test_prepare_fills_in_what_is_not_set_and_leaves_the_users_choice(monkeypatch):
@@ -20,3 +20,10 @@ def test_importing_the_package_prepares_the_process_before_torch_is_loaded():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean
     )
     assert run.stdout.split() == ["False", "PASSIVE"]
+
+
+def test_peak_memory_is_in_gib_and_grows_with_what_is_held():
+    before = peak_memory_gib()
+    held = bytearray(b"x" * 2**28)  # a quarter of a GiB
+    assert 0.01 < before < 1024
+    assert peak_memory_gib() >= max(before, len(held) / 2**30)

@@ -41,15 +41,15 @@ def test_tables_of_all_passes_are_written_and_the_last_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = run(tmp_path, "budgets.knapsack.n_high=12")
-    figures = pd.read_csv(tmp_path / "figures.csv")
-    assert figures["budget"].tolist() == [row["budget"] for row in rows]
+    summary = pd.read_csv(tmp_path / "summary.csv")
+    assert summary["budget"].tolist() == [row["budget"] for row in rows]
     histogram = pd.read_csv(tmp_path / "histogram.csv")
     assert (histogram.groupby(["budget", "epoch"])["prompts"].sum() == 96).all()
     assert histogram.loc[histogram["budget"] == "knapsack", "n"].max() <= 12
     shares = pd.read_csv(tmp_path / "by_pass_rate.csv").groupby(["budget", "epoch"])["share"].sum()
     assert shares.to_numpy() == pytest.approx(1)
     printed = capsys.readouterr().out
-    assert all(f"\n {name} " in printed for name in figures["budget"].unique())
+    assert all(f"\n {name} " in printed for name in summary["budget"].unique())
     assert "pass 3 of 3" in printed
 
 

@@ -74,7 +74,7 @@ def test_a_study_writes_tables_figures_and_what_is_missing(
 
 
 def test_a_study_may_be_about_some_seeds(folder: Path) -> None:
-    item = study.read(asked(folder, seeds=[2]))
+    item = study.read_study(asked(folder, seeds=[2]))
     assert {arm: [run.seed for run in runs] for arm, runs in item.arms.items()} == {
         "grpo": [2],
         "ts_an": [2],
@@ -133,7 +133,7 @@ def test_the_studies_of_the_project_are_as_their_runs_are(monkeypatch: pytest.Mo
     found = sorted(ROOT.glob("experiments/*/study.yaml"))
     assert found
     for file in found:
-        item = study.read(file.parent)
+        item = study.read_study(file.parent)
         text = (file.parent / "README.md").read_text()
         for name in item.tables:
             assert f"<!-- table: {name} -->" in text

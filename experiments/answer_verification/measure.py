@@ -18,7 +18,7 @@ from pathlib import Path
 from e3rl.data.problem import Problem
 from e3rl.data.problems import E3_COLUMNS, PLAIN_COLUMNS, load_problems
 from e3rl.data.questions import question_text
-from e3rl.readiness.answers import Case, answers_of_others, judged, own_spellings
+from e3rl.readiness.answers import AnswerCase, answers_of_others, judge, own_spellings
 from e3rl.rewards.answer import read_answer
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import Verdict, compare_answers, judge_by_text
@@ -40,7 +40,7 @@ def read(folder: Path) -> list[Problem]:
 
 
 def exceptions(
-    cases: Sequence[Case], verdicts: Sequence[Verdict], wanted: float
+    cases: Sequence[AnswerCase], verdicts: Sequence[Verdict], wanted: float
 ) -> dict[str, list[str]]:
     """Ids of problems by what happened: another reward than wanted, a time-out or a crash."""
     found: dict[str, list[str]] = {}
@@ -54,7 +54,7 @@ def exceptions(
     return found
 
 
-def throughput(cases: Sequence[Case]) -> dict[str, float]:
+def throughput(cases: Sequence[AnswerCase]) -> dict[str, float]:
     """CPU seconds of one process, without a cache: reading answers and judging them."""
     reading, judging, compared = 0.0, 0.0, 0
     for case in cases:
@@ -77,17 +77,17 @@ def throughput(cases: Sequence[Case]) -> dict[str, float]:
     }
 
 
-def through_pool(cases: Sequence[Case], workers: int) -> dict[str, float]:
+def through_pool(cases: Sequence[AnswerCase], workers: int) -> dict[str, float]:
     """Seconds by the clock from the first submission to the last verdict, workers warmed up."""
     with RewardPool("math_box", workers=workers, deadline_s=DEADLINE_S) as pool:
         pool.self_test()
         start = time.perf_counter()
-        judged(pool, cases)
+        judge(pool, cases)
         seconds = time.perf_counter() - start
     return {"workers": workers, "seconds": seconds, "answers_per_s": len(cases) / seconds}
 
 
-def long(case: Case, letters: int) -> Case:
+def long(case: AnswerCase, letters: int) -> AnswerCase:
     """The same completion behind a train of thought of so many letters."""
     step = r"Then $\frac{x}{2}+3 = 7$, which is \(x = 8\), so we go on with the next case. "
     return case._replace(completion=(step * (letters // len(step) + 1))[:letters] + case.completion)
@@ -102,7 +102,7 @@ def main() -> None:
     problems = read(args.folder)
     own, foreign = own_spellings(problems), answers_of_others(problems, args.others)
     with RewardPool("math_box", workers=1, deadline_s=DEADLINE_S) as pool:
-        right, wrong = judged(pool, own), judged(pool, foreign)
+        right, wrong = judge(pool, own), judge(pool, foreign)
     sample = random.Random(0).sample(own + foreign, args.sample)
     behind_thoughts = [long(case, TOKENS * LETTERS_PER_TOKEN) for case in sample]
     results = {

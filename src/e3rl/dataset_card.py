@@ -9,7 +9,7 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from e3rl.analysis.tables.cells import as_markdown, without_empty_columns
+from e3rl.analysis.tables.cells import as_markdown, drop_empty_columns
 from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.card import Lengths, overlap_rows, set_row
@@ -24,13 +24,13 @@ WORDS = ("set", "dropped", "sources", "answers", "shares with", "e.g.")  # colum
 def main(cfg: DictConfig) -> None:
     """Write and print the card."""
     try:
-        print(dataset_card(cfg))
+        print(write_dataset_card(cfg))
     except (ConfigurationError, BadRowsError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
 
-def dataset_card(cfg: DictConfig) -> str:
+def write_dataset_card(cfg: DictConfig) -> str:
     """The card as Markdown, written to `<out>/dataset_card.md`.
 
     Raises ConfigurationError where no set is given or one cannot be loaded.
@@ -47,11 +47,11 @@ def dataset_card(cfg: DictConfig) -> str:
     policy = build(cfg, "policy") if cfg.get("policy") else None
     tokens: Lengths | None = (lambda p: len(policy.encode(p)[1])) if policy else None
     rows = [set_row(name, p, tokens, cfg.max_prompt_tokens) for name, p in sets.items()]
-    parts = [markdown(rows)]
+    parts = [render_rows(rows)]
     shared = overlap_rows(sets)
     note = "" if shared else "No question is in two of the sets (exact after normalisation)."
-    parts.append(markdown(shared) if shared else note)
-    parts.append(unmatchable(sets))
+    parts.append(render_rows(shared) if shared else note)
+    parts.append(describe_unmatchable_answers(sets))
     text = "\n\n".join(part.strip() for part in parts)
     out = Path(cfg.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -59,12 +59,12 @@ def dataset_card(cfg: DictConfig) -> str:
     return text
 
 
-def markdown(rows: list[dict[str, str]]) -> str:
+def render_rows(rows: list[dict[str, str]]) -> str:
     """The columns that hold anything; texts to the left, counts to the right."""
-    return as_markdown(without_empty_columns(rows, ""), words=WORDS)
+    return as_markdown(drop_empty_columns(rows, ""), words=WORDS)
 
 
-def unmatchable(sets: dict[str, ProblemSet]) -> str:
+def describe_unmatchable_answers(sets: dict[str, ProblemSet]) -> str:
     """Whether every gold answer can be matched at all."""
     try:
         check_golds([(p.id, p.answer) for found in sets.values() for p in found], "math_box")

@@ -1,9 +1,11 @@
 """Process settings that must be in place before torch, tokenizers or a hub client load.
 
-They are defaults: whatever the user has exported wins.
+They are defaults: whatever the user has exported wins. Also what the process has used of memory.
 """
 
 import os
+import resource
+import sys
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "e3rl"
@@ -37,3 +39,10 @@ def prepare() -> None:
     """Put every default into the environment that the user has not set."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+def peak_memory_gib() -> float:
+    """Largest resident memory that this process has had so far, in GiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, KiB elsewhere
+    return peak / unit

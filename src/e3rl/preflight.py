@@ -23,13 +23,13 @@ from e3rl.config.composition import (
 register_resolvers()
 
 
-class NoGo(SystemExit):
+class NoGoExit(SystemExit):
     """The verdict, told apart from exits of Hydra's own, which are about mistakes."""
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="preflight")
 def main(cfg: DictConfig) -> None:
-    """Look and tell."""
+    """Run the preflight; ends with code 1 for no-go and 2 for a mistake."""
     from e3rl.config.build import quiet
 
     quiet()
@@ -39,7 +39,7 @@ def main(cfg: DictConfig) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     if not go:
-        raise NoGo(1)
+        raise NoGoExit(1)
 
 
 def preflight(cfg: DictConfig) -> bool:
@@ -50,25 +50,27 @@ def preflight(cfg: DictConfig) -> bool:
     from torch import OutOfMemoryError
 
     from e3rl.engines.canary import EngineMismatchError
-    from e3rl.readiness.finding import Finding, is_go
-    from e3rl.readiness.preflight import look
-    from e3rl.readiness.report import as_values, render, verdict
+    from e3rl.readiness.checks import Finding, is_go
+    from e3rl.readiness.preflight import run_preflight
+    from e3rl.readiness.rendering import preflight_values, render_preflight, render_verdict
 
     try:
-        seen = look(cfg)
+        result = run_preflight(cfg)
     except (EngineMismatchError, OutOfMemoryError) as error:
         check = "mismatch" if isinstance(error, EngineMismatchError) else "memory"
         findings = [Finding(check, "fail", str(error), "the message has it")]
         values: dict[str, Any] = {"go": False, "findings": [asdict(each) for each in findings]}
-        shown = f"{error}\n\n{verdict(findings)}"
+        shown = f"{error}\n\n{render_verdict(findings)}"
     else:
-        findings = seen.findings
-        values = as_values(seen.sample, seen.dead, findings, seen.worths, seen.forecast)
-        shown = render(seen.sample, findings, seen.worths)
+        findings = result.findings
+        values = preflight_values(
+            result.sample, result.groups, findings, result.scores, result.forecast
+        )
+        shown = render_preflight(result.sample, findings, result.scores)
     out = Path(cfg.paths.run_dir)
     out.mkdir(parents=True, exist_ok=True)
     (out / "preflight.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{shown}\n\nall figures: {out / 'preflight.json'}")
+    print(f"\n{shown}\n\nall numbers: {out / 'preflight.json'}")
     return is_go(findings)
 
 
@@ -77,7 +79,7 @@ def command() -> None:
     sys.argv[1:] = accept_new_keys(sys.argv[1:])
     try:
         main()
-    except NoGo:
+    except NoGoExit:
         raise
     except SystemExit as error:
         raise SystemExit(2 if error.code == 1 else error.code) from error

@@ -12,29 +12,31 @@ from pathlib import Path
 
 import numpy as np
 
-from e3rl.analysis.measures.comparison import Row, compare_arms
-from e3rl.analysis.measures.costs import AXES, AXIS_UNITS, spent_in_all
-from e3rl.analysis.page.page import report_page
-from e3rl.analysis.sources.runs import Run, by_arm
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.costs import AXES, AXIS_UNITS, total_cost
+from e3rl.analysis.page.page import render_report
+from e3rl.analysis.sources.runs import Run, group_by_arm
 from e3rl.analysis.sources.source import read_runs
 from e3rl.analysis.tables.comparison_table import comparison_text
 from e3rl.analysis.tables.tidy import tidy_table
 
-USUAL_CONTROL = "grpo"
+DEFAULT_CONTROL = "grpo"
 SHORT = 0.8  # a run that spent less than this share of the longest is mentioned
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read, compare, write, print."""
-    options = parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
-        print(report(options))
+        print(write_report(options))
     except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
     found = argparse.ArgumentParser(
         prog="python -m e3rl.report", description="Compare arms and write one HTML page."
     )
@@ -48,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def report(options: argparse.Namespace) -> str:
+def write_report(options: argparse.Namespace) -> str:
     """Write the page; returns the table, what to know about it, and where the page is.
 
     Raises ValueError where no run has trained a step.
@@ -57,13 +59,13 @@ def report(options: argparse.Namespace) -> str:
     runs = [run for run in found if not run.train.empty]
     if not runs:
         raise ValueError(f"none of {len(found)} runs has finished a training step yet")
-    arms, axis = by_arm(runs), options.axis or usual_axis(runs)
-    control = options.control or (USUAL_CONTROL if USUAL_CONTROL in arms else None)
+    arms, axis = group_by_arm(runs), options.axis or default_axis(runs)
+    control = options.control or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
     rows: list[Row] = []
     if any(not run.problems.empty for run in runs):
         rows = compare_arms(arms, control, (1, options.k), axis)
     notes = remarks(found, axis)
-    page = report_page(arms, rows, options.title, notes)
+    page = render_report(arms, rows, options.title, notes)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page, encoding="utf-8")
     if options.table is not None:
@@ -75,7 +77,7 @@ def report(options: argparse.Namespace) -> str:
 def remarks(runs: Sequence[Run], axis: str) -> list[str]:
     """Runs that were left out, and one so short that it cuts the comparison of all others."""
     notes = [f"left out, no training step yet: {run.path}" for run in runs if run.train.empty]
-    spent = {run.path: spent_in_all(run.train, axis) for run in runs if not run.train.empty}
+    spent = {run.path: total_cost(run.train, axis) for run in runs if not run.train.empty}
     shortest = min(spent, key=lambda path: spent[path])
     if spent[shortest] < SHORT * max(spent.values()):
         notes.append(
@@ -97,9 +99,9 @@ def write_table(runs: Sequence[Run], path: Path) -> None:
         table.to_parquet(path, index=False)
 
 
-def usual_axis(runs: Sequence[Run]) -> str:
+def default_axis(runs: Sequence[Run]) -> str:
     """Tokens, or steps where some run did not record what it spent."""
-    spent = [spent_in_all(run.train, "tokens") for run in runs]
+    spent = [total_cost(run.train, "tokens") for run in runs]
     return "tokens" if np.isfinite(spent).all() else "steps"
 
 

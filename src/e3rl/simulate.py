@@ -1,6 +1,6 @@
 """Budget rules on a table of pass rates: `python -m e3rl.simulate [runs=[...]] [key=value ...]`.
 
-Writes `figures.csv` (a row per rule and pass), `by_pass_rate.csv` and `histogram.csv`, and prints
+Writes `summary.csv` (a row per rule and pass), `by_pass_rate.csv` and `histogram.csv`, and prints
 the last pass of every rule. With `by_arm=true` every arm among the runs has a table of its own, and
 `cells.csv` and `cells.md` order all cells of arm, rule and loss by the noise of their gradients.
 """
@@ -21,12 +21,12 @@ from rich.table import Table
 from e3rl.analysis.sources.runs import PROMPTS
 from e3rl.analysis.tables.cells import as_markdown, as_text
 from e3rl.config.composition import conf_dir, register_resolvers
+from e3rl.environment import peak_memory_gib
 from e3rl.ledger.ledger import ledger_folders
-from e3rl.simulator.figures import by_pass_rate, figures, histogram
-from e3rl.simulator.replay import Course, replay
-from e3rl.simulator.rules import chosen_rules
-from e3rl.simulator.screening import WORDS, as_cells, cells, ordered
-from e3rl.simulator.table import PassRateTable, generated_table, recorded_table, recorded_tables
+from e3rl.simulator.replay import Workload, replay, select_rules
+from e3rl.simulator.screening import WORDS, screening_cells, screening_rows, sort_by_noise
+from e3rl.simulator.summary import count_prompts_by_rollouts, summarize_by_pass_rate, summarize_pass
+from e3rl.simulator.table import PassRateTable, generate_table, load_table, load_tables_by_arm
 
 register_resolvers()
 SHARES = {
@@ -51,7 +51,7 @@ TITLES = (
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="simulate")
 def main(cfg: DictConfig) -> None:
-    """Simulate and print."""
+    """Replay the rules, print a table, and end with code 2 where the runs have no prompts."""
     try:
         simulate(cfg)
     except FileNotFoundError as error:
@@ -60,68 +60,71 @@ def main(cfg: DictConfig) -> None:
 
 
 def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
-    """Every rule over the same table; returns and writes a row per rule and pass."""
+    """Replay every rule on the same table; writes the files, returns the rows of `summary.csv`."""
     from hydra.utils import instantiate
 
     started = time.monotonic()
-    tables, nodes = build_tables(cfg), chosen_rules(cfg)
+    tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))
     rows: list[dict[str, Any]] = []
     grid: list[dict[str, Any]] = []
     detail: dict[str, list[dict[str, Any]]] = {"by_pass_rate": [], "histogram": []}
     for arm, table in tables.items():
-        course = Course(table, cfg.prompts_per_step, cfg.seed)
+        workload = Workload(table, cfg.prompts_per_step, cfg.seed)
         for name, node in nodes.items():
             budget = instantiate(node, _convert_="all")
-            for passage in replay(budget, course, cfg.rollouts_per_prompt, cfg.epochs):
+            for result in replay(budget, workload, cfg.rollouts_per_prompt, cfg.epochs):
                 head: dict[str, Any] = {"arm": arm} if cfg.by_arm else {}
-                head |= {"budget": name, "epoch": passage.epoch}
-                rows.append(head | figures(passage, cfg.rollouts_per_prompt))
-                detail["by_pass_rate"] += [head | row for row in by_pass_rate(passage)]
-                detail["histogram"] += [head | row for row in histogram(passage)]
+                head |= {"budget": name, "epoch": result.epoch}
+                rows.append(head | summarize_pass(result, cfg.rollouts_per_prompt))
+                detail["by_pass_rate"] += [head | row for row in summarize_by_pass_rate(result)]
+                detail["histogram"] += [head | row for row in count_prompts_by_rollouts(result)]
             if cfg.by_arm:
-                grid += cells(rows[-1], passage, cfg.rollouts_per_prompt)
+                grid += screening_rows(rows[-1], result, cfg.rollouts_per_prompt)
     out = Path(cfg.out)
     out.mkdir(parents=True, exist_ok=True)
-    for file, content in {"figures": rows, **detail}.items():
+    for file, content in {"summary": rows, **detail}.items():
         pd.DataFrame(content).to_csv(out / f"{file}.csv", index=False)
     last = [row for row in rows if row["epoch"] == cfg.epochs - 1]
-    print(f"\n{write_cells(grid, out) if cfg.by_arm else render(last)}\n")
+    print(f"\n{write_cells(grid, out) if cfg.by_arm else render_summary(last)}\n")
     prompts = ", ".join(f"{arm} {len(table)}".strip() for arm, table in tables.items())
     clock, processor = time.monotonic() - started, time.process_time()
     print(
         f"{prompts} prompts, pass {cfg.epochs} of {cfg.epochs}; in all {clock:.1f} s by the "
-        f"clock, {processor:.1f} s of processor time, peak memory {peak_memory():.2f} GiB\n"
+        f"clock, {processor:.1f} s of processor time, peak memory {peak_memory_gib():.2f} GiB\n"
         f"all passes and histograms: {out}"
     )
     return rows
 
 
 def build_tables(cfg: DictConfig) -> dict[str, PassRateTable]:
-    """Recorded where runs are given, one per arm if by_arm, else generated; by the arm's name."""
+    """Tables by arm: recorded where `runs` are given, else a generated one; "" without `by_arm`.
+
+    Raises FileNotFoundError where the runs have recorded no prompts, or by_arm has no runs.
+    """
     if cfg.runs:
         folders = [each for path in cfg.runs for each in ledger_folders(path, PROMPTS)]
         if not folders:
             raise FileNotFoundError(f"runs={list(cfg.runs)}: no {PROMPTS} in these folders")
         if cfg.by_arm:
-            return recorded_tables(sorted(folders), cfg.learning)
-        return {"": recorded_table(sorted(folders), cfg.learning)}
+            return load_tables_by_arm(sorted(folders), cfg.learning)
+        return {"": load_table(sorted(folders), cfg.learning)}
     if cfg.by_arm:
         raise FileNotFoundError("by_arm=true compares recorded arms: give runs=[FOLDER,...]")
     settings = dict(cfg.table) | {"shape": tuple(cfg.table.shape)}
-    return {"": generated_table(**settings, learning=cfg.learning, seed=cfg.seed)}
+    return {"": generate_table(**settings, learning=cfg.learning, seed=cfg.seed)}
 
 
 def write_cells(grid: Sequence[dict[str, Any]], out: Path) -> str:
-    """Write all cells in order as csv and Markdown; returns them as plain text."""
-    table = ordered(grid)
+    """Write `cells.csv` and `cells.md`, sorted by noise; returns the table as plain text."""
+    table = sort_by_noise(grid)
     table.to_csv(out / "cells.csv", index=False)
-    found = as_cells(table)
+    found = screening_cells(table)
     (out / "cells.md").write_text(f"{as_markdown(found, WORDS)}\n", encoding="utf-8")
     return as_text(found, WORDS)
 
 
-def render(rows: Sequence[dict[str, Any]]) -> str:
-    """The figures as plain text, shares in percent."""
+def render_summary(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of `summarize_pass` as plain text, shares in percent."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in TITLES:
         table.add_column(title, justify="left" if title == "budget" else "right", no_wrap=True)
@@ -141,14 +144,6 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
-
-
-def peak_memory() -> float:
-    """GiB that this process held at most."""
-    import resource
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(used / (2**30 if sys.platform == "darwin" else 2**20))
 
 
 if __name__ == "__main__":

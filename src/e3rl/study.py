@@ -14,7 +14,7 @@ it is about and which tables and figures it wants:
 
 Every table is written to `results/NAME.csv` and, as Markdown, into the README between the lines
 `<!-- table: NAME -->` and `<!-- end -->`; figures go to `figures/`. The words around them are the
-author's. Arms that are missing, or have fewer seeds than others, are told.
+author's. Arms that are missing, or have fewer seeds than others, are printed.
 """
 
 import argparse
@@ -35,20 +35,19 @@ from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
 from e3rl.analysis.measures.step_response import response_rows
-from e3rl.analysis.sources.runs import Run, by_arm, load_runs
+from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
-from e3rl.analysis.tables.metric_cells import metric_cells
 from e3rl.analysis.tables.study_cells import (
     frame_cells,
+    metric_cells,
     reaching_cells,
     resource_cells,
     response_cells,
 )
 from e3rl.checkpoints.durable import write_whole
 
-Arms = Mapping[str, Sequence[Run]]
-Made = tuple[pd.DataFrame, Cells]
+TableResult = tuple[pd.DataFrame, Cells]
 
 KEYS = {"runs", "arms", "seeds", "control", "figures", "tables"}
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
@@ -74,28 +73,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("studies", nargs="+", type=Path, help="folders with a study.yaml")
     try:
         for folder in parser.parse_args(arguments).studies:
-            study = read(folder)
-            make(study)
+            study = read_study(folder)
+            write_study(study)
             print("\n".join([f"{folder}: written", *study.missing]))
     except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
 
-def read(folder: Path) -> Study:
+def read_study(folder: Path) -> Study:
     """The study of a folder. Raises ValueError for unknown keys, tables, figures or control."""
     asked = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
     if not isinstance(asked, dict) or not {"runs"} <= asked.keys() <= KEYS:
         raise ValueError(f"{folder / 'study.yaml'} must have `runs`, and else of {sorted(KEYS)}")
     tables, drawn = asked.get("tables") or {}, asked.get("figures") or {}
-    for name, known in ((kind(t), TABLES) for t in tables.values()):
+    for name, known in ((table_kind(t), TABLES) for t in tables.values()):
         if name not in known:
             raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
     if unknown := drawn.keys() - FIGURES.keys():
         raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(FIGURES)}")
     seeds = asked.get("seeds")
     runs = [run for run in load_runs(folder / asked["runs"]) if not seeds or run.seed in seeds]
-    found = by_arm(runs)
+    found = group_by_arm(runs)
     wanted = asked.get("arms") or list(found)
     arms = {arm: found[arm] for arm in wanted if arm in found}
     control = asked.get("control")
@@ -104,7 +103,8 @@ def read(folder: Path) -> Study:
     return Study(folder, arms, control, drawn, tables, missing_runs(arms, wanted))
 
 
-def kind(table: Mapping[str, Any]) -> str:
+def table_kind(table: Mapping[str, Any]) -> str:
+    """What `study.yaml` names as the kind of a table, to look up in `TABLES`."""
     return str(table.get("kind"))
 
 
@@ -116,17 +116,19 @@ def missing_runs(arms: Arms, wanted: Sequence[str]) -> list[str]:
     return [*lines, *(f"{n} of {most} seeds: {arm}" for arm, n in few.items())]
 
 
-def make(study: Study) -> None:
+def write_study(study: Study) -> None:
     """Write results/, figures/ and the tables of the README, once all of them are made."""
     readme = study.folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     tables: dict[str, pd.DataFrame] = {}
     for name, options in study.tables.items():
         given = {key: value for key, value in options.items() if key != "kind"}
-        tables[name], cells = called(TABLES[kind(options)], f"table {name}", study, given)
-        text = with_table(text, name, as_markdown(cells, LEFT))
+        tables[name], cells = call_with_options(
+            TABLES[table_kind(options)], f"table {name}", study, given
+        )
+        text = insert_table(text, name, as_markdown(cells, LEFT))
     drawn: dict[str, Figure] = {
-        name: called(FIGURES[name], f"figure {name}", study, options or {})
+        name: call_with_options(FIGURES[name], f"figure {name}", study, options or {})
         for name, options in study.figures.items()
     }
     for sub in ("results", "figures"):
@@ -138,8 +140,10 @@ def make(study: Study) -> None:
     write_whole(readme, text)
 
 
-def called(make: Callable[..., Any], what: str, study: Study, options: Mapping[str, Any]) -> Any:
-    """`make` with the options of `study.yaml`. Raises ValueError for options it does not take."""
+def call_with_options(
+    make: Callable[..., Any], what: str, study: Study, options: Mapping[str, Any]
+) -> Any:
+    """Call `make` with the options of `study.yaml`. Raises ValueError for options it lacks."""
     try:
         return make(study.arms, study.control, **options)
     except TypeError as error:
@@ -148,7 +152,7 @@ def called(make: Callable[..., Any], what: str, study: Study, options: Mapping[s
         raise ValueError(f"{study.folder}: {what} with {dict(options)}: {error}") from error
 
 
-def with_table(text: str, name: str, table: str) -> str:
+def insert_table(text: str, name: str, table: str) -> str:
     """The README with a table in its place. Raises ValueError where it has no place for it."""
     begin = BEGIN.format(name)
     head, found, rest = text.partition(begin)
@@ -164,7 +168,7 @@ def _comparison(
     evaluations: Sequence[str] = (),
     measures: Sequence[str] = (),
     **options: Any,
-) -> Made:
+) -> TableResult:
     rows = compare_arms(arms, control, **options)
     shown = [
         row
@@ -182,28 +186,28 @@ def _metric(
     windows: Mapping[str, Sequence[int]],
     percent: bool = False,
     digits: int = 1,
-) -> Made:
+) -> TableResult:
     spans = {name: (int(start), int(stop)) for name, (start, stop) in windows.items()}
     rows = metric_rows(arms, control, column, spans)
     return pd.DataFrame(rows), metric_cells(rows, percent, digits)
 
 
-def _reaching(arms: Arms, control: str | None, **options: Any) -> Made:
+def _reaching(arms: Arms, control: str | None, **options: Any) -> TableResult:
     rows = costs_to_reach(arms, control, **options)
     return pd.DataFrame(rows), reaching_cells(rows)
 
 
-def _resources(arms: Arms, control: str | None) -> Made:
+def _resources(arms: Arms, control: str | None) -> TableResult:
     rows = resource_rows(arms)
     return pd.DataFrame(rows), resource_cells(rows)
 
 
-def _response(arms: Arms, control: str | None) -> Made:
+def _response(arms: Arms, control: str | None) -> TableResult:
     rows = response_rows(arms)
     return pd.DataFrame(rows), response_cells(rows)
 
 
-def _power(arms: Arms, control: str | None, **options: Any) -> Made:
+def _power(arms: Arms, control: str | None, **options: Any) -> TableResult:
     if control is None:
         raise ValueError("a power table needs a control")
     table = power_table(arms, control, **options)
@@ -211,7 +215,7 @@ def _power(arms: Arms, control: str | None, **options: Any) -> Made:
     return table, frame_cells(table, note)
 
 
-TABLES: dict[str, Callable[..., Made]] = {
+TABLES: dict[str, Callable[..., TableResult]] = {
     "comparison": _comparison,
     "metric": _metric,
     "reaching": _reaching,
@@ -221,24 +225,24 @@ TABLES: dict[str, Callable[..., Made]] = {
 }
 
 
-def _plain(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+def _without_control(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """A figure that compares with no control."""
     return lambda arms, control, **options: draw(arms, **options)
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {
-    "entropy": _plain(figures.entropy_figure),
-    "temperature": _plain(figures.temperature_figure),
-    "reward": _plain(figures.reward_figure),
-    "all_wrong": _plain(figures.all_wrong_figure),
-    "budget": _plain(figures.budget_figure),
-    "difficulty": _plain(figures.difficulty_figure),
-    "pass_at_k": _plain(figures.pass_at_k_figure),
-    "pass_at_1": _plain(figures.pass_at_1_figure),
-    "response": _plain(figures.response_figure),
-    "length": _plain(study_figures.length_figure),
-    "resources": _plain(study_figures.resource_figure),
-    "disturbance": _plain(study_figures.disturbance_figure),
+    "entropy": _without_control(figures.entropy_figure),
+    "temperature": _without_control(figures.temperature_figure),
+    "reward": _without_control(figures.reward_figure),
+    "all_wrong": _without_control(figures.all_wrong_figure),
+    "budget": _without_control(figures.budget_figure),
+    "difficulty": _without_control(figures.difficulty_figure),
+    "pass_at_k": _without_control(figures.pass_at_k_figure),
+    "pass_at_1": _without_control(figures.pass_at_1_figure),
+    "response": _without_control(figures.response_figure),
+    "length": _without_control(study_figures.length_figure),
+    "resources": _without_control(study_figures.resource_figure),
+    "disturbance": _without_control(study_figures.disturbance_figure),
     "reaching": study_figures.reaching_figure,
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from recorded_runs import write_run, write_study
 
-from e3rl.analysis.sources.runs import Run, by_arm, load_run, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 
 
 @pytest.fixture(scope="session")
@@ -27,4 +27,4 @@ def run(run_folder: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def arms(study_folder: Path) -> dict[str, list[Run]]:
-    return by_arm(load_runs(study_folder))
+    return group_by_arm(load_runs(study_folder))

@@ -8,11 +8,11 @@ from e3rl.analysis.measures.comparison import (
     BETTER,
     NEITHER,
     WORSE,
-    compare,
     compare_arms,
+    compare_scores,
     verdict,
 )
-from e3rl.analysis.measures.costs import common_budget
+from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.scores import Scores
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.comparison_table import (
@@ -44,7 +44,7 @@ def noise() -> np.ndarray:
 def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
     control = scores("grpo", noise)
     gain = 0.1 + 0.05 * np.random.default_rng(1).normal(size=noise.shape)
-    row = compare(scores("e3", noise + gain), control)
+    row = compare_scores(scores("e3", noise + gain), control)
     paired = hierarchical_bootstrap(gain)
     assert row["value"] == pytest.approx((noise + gain).mean())
     assert (row["difference_low"], row["difference_high"]) == pytest.approx(
@@ -65,7 +65,7 @@ def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
 
 
 def test_the_control_itself_is_not_judged(noise: np.ndarray) -> None:
-    row = compare(scores("grpo", noise), None)
+    row = compare_scores(scores("grpo", noise), None)
     assert row["verdict"] is row["difference"] is row["improvement"] is row["against"] is None
     assert row["value_low"] < row["value"] < row["value_high"]
 
@@ -73,21 +73,21 @@ def test_the_control_itself_is_not_judged(noise: np.ndarray) -> None:
 def test_other_seeds_are_not_paired(noise: np.ndarray) -> None:
     luck = np.linspace(0, 0.5, 6)[:, None]
     control, arm = scores("grpo", noise + luck), scores("e3", noise + luck)
-    paired = compare(arm, control)
+    paired = compare_scores(arm, control)
     assert paired["difference_high"] - paired["difference_low"] == pytest.approx(0)
     other = scores("e3", noise + luck, seeds=[7, 8, 9, 10, 11, 12])
-    row = compare(other, control)
+    row = compare_scores(other, control)
     assert row["paired_seeds"] is False
     assert row["detectable"] is None
     assert row["difference_high"] - row["difference_low"] > 0.1
     # Pairs are matched by seed, whatever the order of the rows.
     reordered = replace(arm, table=arm.table.iloc[::-1])
-    assert compare(reordered, control)["difference_low"] == paired["difference_low"]
+    assert compare_scores(reordered, control)["difference_low"] == paired["difference_low"]
 
 
 def test_one_seed_has_intervals_over_problems_alone(noise: np.ndarray) -> None:
     control, arm = scores("grpo", noise), scores("e3", noise[:1] + 0.2)
-    row = compare(arm, control)
+    row = compare_scores(arm, control)
     expected = paired_difference(noise[0] + 0.2, noise.mean(axis=0))
     assert (row["difference_low"], row["difference_high"]) == (expected.low, expected.high)
     assert row["iqm_low"] is None
@@ -96,10 +96,10 @@ def test_one_seed_has_intervals_over_problems_alone(noise: np.ndarray) -> None:
 
 def test_only_problems_of_both_arms_are_compared(noise: np.ndarray) -> None:
     control = scores("grpo", noise[:, :30])
-    row = compare(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 9.0)), control)
+    row = compare_scores(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 9.0)), control)
     assert row["difference"] == pytest.approx(0.1)
     with pytest.raises(ValueError, match=r"different problems; give both runs the same data\.val"):
-        compare(scores("e3", noise, ids="q"), control)
+        compare_scores(scores("e3", noise, ids="q"), control)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
     arms: dict[str, list[Run]],
 ) -> None:
     rows = compare_arms(arms, control="grpo", ks=(1, 8))
-    spent = common_budget([run.train for runs in arms.values() for run in runs], "tokens")
+    spent = common_cost([run.train for runs in arms.values() for run in runs], "tokens")
     assert {row["cost"] for row in rows} == {spent}
     keys = [(row["arm"], row["evaluation"], row["measure"]) for row in rows]
     assert len(set(keys)) == len(keys) == 3 * (3 + 2 + 3 + 3)
@@ -141,7 +141,7 @@ def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None
     facts = {"axis": "tokens", "cost": 1000.0, "level": 0.95}
     control = scores("grpo", noise[:2], name="live")
     hotter = scores("e3", noise[:2] + 0.1, name="live", entropy=0.6)
-    rows = [compare(control, None) | facts, compare(hotter, control) | facts]
+    rows = [compare_scores(control, None) | facts, compare_scores(hotter, control) | facts]
     header, body, note = comparison_cells(rows)
     second = dict(zip(header, body[1], strict=True))
     assert second["arm"] == "E3"
@@ -161,15 +161,15 @@ def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None
 def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None:
     facts = {"axis": "steps", "cost": 24.0, "level": 0.95}
     control = scores("grpo", noise)
-    rows = [compare(scores("e3", noise - 0.1), control) | facts]
+    rows = [compare_scores(scores("e3", noise - 0.1), control) | facts]
     header, body, note = comparison_cells(rows)
     assert dict(zip(header, body[0], strict=True))["verdict"] == "worse"
     assert "24 rollout steps" in note
     assert "hardly knows" not in note
-    fewer = compare(scores("ts", noise[:3]), control) | facts
+    fewer = compare_scores(scores("ts", noise[:3]), control) | facts
     header, body, _ = comparison_cells([*rows, fewer])
     assert [row[header.index("seeds")] for row in body] == ["6", "3"]
-    least = compare(scores("ts", noise[:2]), control) | facts
+    least = compare_scores(scores("ts", noise[:2]), control) | facts
     assert "In rows of 2 seeds an interval hardly knows" in comparison_cells([*rows, least])[-1]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.costs import AXES, common_budget, spent_before, spent_in_all
+from e3rl.analysis.measures.costs import AXES, common_cost, cost_before, total_cost
 from e3rl.analysis.sources.runs import Run
 
 
@@ -12,29 +12,29 @@ def train() -> pd.DataFrame:
 
 
 def test_a_row_has_cost_what_the_steps_before_it_did(train: pd.DataFrame) -> None:
-    assert spent_before(train, [0, 1, 2, 3], "tokens").tolist() == [0, 10, 25, 31]
-    assert spent_before(train, [2, 0], "steps").tolist() == [2, 0]
-    assert spent_in_all(train, "tokens") == 31
-    assert spent_in_all(train, "steps") == 3
+    assert cost_before(train, [0, 1, 2, 3], "tokens").tolist() == [0, 10, 25, 31]
+    assert cost_before(train, [2, 0], "steps").tolist() == [2, 0]
+    assert total_cost(train, "tokens") == 31
+    assert total_cost(train, "steps") == 3
 
 
 def test_costs_that_were_not_recorded_are_nan(train: pd.DataFrame) -> None:
-    assert np.isnan(spent_before(train, [0, 1], "seconds")).all()
+    assert np.isnan(cost_before(train, [0, 1], "seconds")).all()
     late = train[train["rollout_step"] > 0]  # a run that goes on in a new folder
-    assert np.isnan(spent_before(late, [1, 2], "tokens")).tolist() == [True, False]
-    assert np.isnan(spent_in_all(train.head(0), "tokens"))
+    assert np.isnan(cost_before(late, [1, 2], "tokens")).tolist() == [True, False]
+    assert np.isnan(total_cost(train.head(0), "tokens"))
 
 
 def test_the_common_budget_is_what_all_runs_reached(train: pd.DataFrame) -> None:
-    assert common_budget([train, train.head(2)], "tokens") == 25
+    assert common_cost([train, train.head(2)], "tokens") == 25
     with pytest.raises(ValueError, match="cost/seconds; compare by steps"):
-        common_budget([train], "seconds")
+        common_cost([train], "seconds")
     with pytest.raises(ValueError, match="axis='dollars' is none of steps, rollouts"):
-        spent_before(train, [0], "dollars")
+        cost_before(train, [0], "dollars")
 
 
 def test_a_recorded_run_has_every_axis(run: Run) -> None:
     for axis in AXES:
-        spent = spent_before(run.train, run.train["rollout_step"], axis)
+        spent = cost_before(run.train, run.train["rollout_step"], axis)
         assert spent[0] == 0
         assert (np.diff(spent) > 0).all()

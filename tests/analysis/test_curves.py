@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.analysis.measures.curves import annealing_start, fitting_window, seed_band, smooth
+from e3rl.analysis.measures.curves import annealing_start, seed_band, smooth, smoothing_window
 
 
 def train(values: list[float | None], column: str = "x") -> pd.DataFrame:
@@ -94,4 +94,4 @@ def test_annealing_starts_where_the_factor_on_the_target_leaves_one() -> None:
 
 @pytest.mark.parametrize(("steps", "window"), [(0, 1), (8, 1), (24, 3), (64, 9), (500, 9)])
 def test_window_fits_the_run(steps: int, window: int) -> None:
-    assert fitting_window([train([0.0] * steps), train([0.0] * 1000)]) == window
+    assert smoothing_window([train([0.0] * steps), train([0.0] * 1000)]) == window

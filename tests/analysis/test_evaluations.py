@@ -3,10 +3,10 @@ import pandas as pd
 import pytest
 
 from e3rl.analysis.measures.evaluations import (
-    Evaluation,
-    difference,
-    evaluation,
+    EvaluationResult,
     evaluation_names,
+    find_evaluation,
+    pass_at_k_difference,
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Run
@@ -16,8 +16,8 @@ def counts(n: list[int], correct: list[int], ids: str = "abcdefgh") -> pd.DataFr
     return pd.DataFrame({"problem_id": list(ids[: len(n)]), "n": n, "correct": correct})
 
 
-def item(*seeds: pd.DataFrame, arm: str = "e3", name: str = "t1") -> Evaluation:
-    return Evaluation(arm, name, 1.0, 0.5, seeds)
+def item(*seeds: pd.DataFrame, arm: str = "e3", name: str = "t1") -> EvaluationResult:
+    return EvaluationResult(arm, name, 1.0, 0.5, seeds)
 
 
 def test_seeds_are_averaged_per_problem() -> None:
@@ -52,7 +52,7 @@ def test_ks_are_powers_of_two_up_to_the_fewest_samples(n: list[int], ks: list[in
 def test_difference_pairs_by_problem_whatever_the_order() -> None:
     a = item(counts([4, 4, 4], [4, 2, 0], "abc"))
     b = item(counts([4, 4, 4], [0, 3, 1], "cab"))
-    pair, shared = difference(a, b, 1)
+    pair, shared = pass_at_k_difference(a, b, 1)
     assert shared == 3
     assert pair is not None
     assert pair.mean == pytest.approx((0.25 + 0.25 + 0.0) / 3)
@@ -63,17 +63,20 @@ def test_constant_difference_has_an_interval_without_width() -> None:
     rng = np.random.default_rng(0)
     base = rng.integers(0, 5, 8).tolist()
     a = item(counts([8] * 8, [c + 2 for c in base]))
-    pair, _ = difference(a, item(counts([8] * 8, base)), 1)
+    pair, _ = pass_at_k_difference(a, item(counts([8] * 8, base)), 1)
     assert pair is not None
     assert (pair.low, pair.high) == (pytest.approx(0.25), pytest.approx(0.25))
 
 
 def test_difference_without_shared_problems_is_none() -> None:
-    assert difference(item(counts([1], [1], "a")), item(counts([1], [1], "b")), 1) == (None, 0)
+    assert pass_at_k_difference(item(counts([1], [1], "a")), item(counts([1], [1], "b")), 1) == (
+        None,
+        0,
+    )
 
 
 def test_first_and_last_validation_are_found(run: Run) -> None:
-    first, last = evaluation([run], "live", "first"), evaluation([run], "live")
+    first, last = find_evaluation([run], "live", "first"), find_evaluation([run], "live")
     assert first is not None
     assert last is not None
     assert first.temperature == 1.0
@@ -82,14 +85,14 @@ def test_first_and_last_validation_are_found(run: Run) -> None:
     rows = run.problems[(steps == steps.max()) & (run.problems["name"] == "live")]
     assert last.seeds[0]["correct"].tolist() == rows["correct"].tolist()
     assert last.pass_at_k([1])[0].mean == pytest.approx((rows["correct"] / rows["n"]).mean())
-    assert evaluation([run], "live", 8) is not None
-    assert evaluation([run], "live", 5) is None
-    assert evaluation([run], "nothing") is None
+    assert find_evaluation([run], "live", 8) is not None
+    assert find_evaluation([run], "live", 5) is None
+    assert find_evaluation([run], "nothing") is None
 
 
 def test_names_and_steps_of_a_study(arms: dict[str, list[Run]]) -> None:
     assert evaluation_names(arms) == ["t1", "greedy", "live", "matched"]
     assert validation_steps(arms["grpo"]) == [0, 8, 16, 24]
-    both = evaluation(arms["e3"], "t1")
+    both = find_evaluation(arms["e3"], "t1")
     assert both is not None
     assert len(both.seeds) == 2

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from e3rl.analysis.figures import run_figures as figures
-from e3rl.analysis.figures.budget_panel import is_uneven, shown_epochs
+from e3rl.analysis.figures.budget_panel import is_uneven, select_epochs
 from e3rl.analysis.figures.validation_panels import evaluation_title
 from e3rl.analysis.sources.runs import Run, load_run
 
@@ -135,9 +135,9 @@ def test_budget_leaves_out_arms_with_equal_budgets(arms: dict[str, list[Run]]) -
 
 def test_many_epochs_are_thinned_to_four(run: Run) -> None:
     epochs = run.prompts["epoch"].repeat(2).reset_index(drop=True)
-    assert shown_epochs(epochs) == [0, 1, 2]
+    assert select_epochs(epochs) == [0, 1, 2]
     epochs[: len(epochs)] = np.arange(len(epochs)) % 11
-    assert shown_epochs(epochs) == [0, 3, 7, 10]
+    assert select_epochs(epochs) == [0, 3, 7, 10]
 
 
 def test_pass_at_k_has_a_panel_per_sampled_temperature(arms: dict[str, list[Run]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.sources.runs import Run
-from e3rl.analysis.tables.metric_cells import metric_cells
+from e3rl.analysis.tables.study_cells import metric_cells
 
 
 def run_of(arm: str, seed: int, values: list[float]) -> Run:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from e3rl.analysis.figures.model_figures import pass_at_k_of_models
+from e3rl.analysis.figures.run_figures import pass_at_k_of_models
 from e3rl.analysis.measures.model_comparison import compare_models
-from e3rl.analysis.measures.model_scores import ALL_SETS, AVERAGE, Sampled, model_rows
+from e3rl.analysis.measures.model_scores import ALL_SETS, AVERAGE, ModelResult, model_rows
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown
-from e3rl.analysis.tables.model_table import WORDS, comparison_cells, model_cells
+from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
 from e3rl.statistics.bootstrap import cluster_bootstrap, mean_of_sets, paired_difference
 
 Ballot = Sequence[int | None]  # classes by sample, 0 the right one
@@ -35,13 +35,13 @@ def row(problem: str, ballot: Ballot, name: str = "t1", cut: int = 0) -> dict[st
     return {"problem_id": problem, "evaluations": [counts]}
 
 
-def sampled(model: str, problem_set: str, *ballots: Ballot) -> Sampled:
+def sampled(model: str, problem_set: str, *ballots: Ballot) -> ModelResult:
     rows = [row(f"{problem_set}{i}", ballot) for i, ballot in enumerate(ballots)]
-    (found,) = Sampled.of_rows(model, problem_set, rows)
+    (found,) = ModelResult.of_rows(model, problem_set, rows)
     return found
 
 
-def many(model: str, problem_set: str, right: Sequence[int], n: int = 8) -> Sampled:
+def many(model: str, problem_set: str, right: Sequence[int], n: int = 8) -> ModelResult:
     """Problems by how many of n samples are right; the wrong ones all differ."""
     return sampled(model, problem_set, *[[0] * c + list(range(1, n - c + 1)) for c in right])
 
@@ -58,7 +58,7 @@ def test_measures_of_a_problem_are_those_of_its_votes() -> None:
 
 def test_a_row_has_means_intervals_lengths_and_truncation() -> None:
     one, two = row("a", [0, 0, 1, 2], cut=1), row("b", [1, 1, 2, 0])
-    (found,) = Sampled.of_rows("m", "s", [one, two])
+    (found,) = ModelResult.of_rows("m", "s", [one, two])
     (only,) = model_rows([found], [2])
     interval = cluster_bootstrap([0.5, 0.25])
     assert (only[AVERAGE], only[f"{AVERAGE}_low"]) == (interval.mean, interval.low)
@@ -125,7 +125,7 @@ def test_what_cannot_be_compared_is_named() -> None:
     base, other = many("base", "s", [1]), sampled("new", "s", [0])
     with pytest.raises(ValueError, match="against='grpo' is no model; there are base, new"):
         compare_models([base, other], "grpo", ks=[])
-    (strange,) = Sampled.of_rows("new", "s", [row("elsewhere", [0])])
+    (strange,) = ModelResult.of_rows("new", "s", [row("elsewhere", [0])])
     with pytest.raises(ValueError, match="new and base on s have no problem in common"):
         compare_models([base, strange], "base", ks=[])
 
@@ -136,7 +136,7 @@ def tables() -> tuple[Cells, Cells]:
         *(many("e3", "math_500", [2, 6, 3]), many("e3", "aime", [1, 1])),
     ]
     cells = model_cells(model_rows(found, [2, 4]), ks=[4])
-    return cells, comparison_cells(compare_models(found, "base", [4]))
+    return cells, model_comparison_cells(compare_models(found, "base", [4]))
 
 
 def test_the_table_has_a_row_per_model_and_set() -> None:

@@ -15,7 +15,7 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.costs import AXES
 from e3rl.analysis.measures.curves import seed_band
-from e3rl.analysis.page.page import report_page
+from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import page_figures
 from e3rl.analysis.sources.runs import Run
 
@@ -30,7 +30,7 @@ FIGURES = {
 
 @pytest.fixture(scope="module")
 def page(arms: Arms) -> str:
-    return report_page(arms, compare_arms(arms, "grpo", ks=(1, 8)), "Arms <of> a study")
+    return render_report(arms, compare_arms(arms, "grpo", ks=(1, 8)), "Arms <of> a study")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_the_page_fetches_nothing(page: str) -> None:
 def test_names_in_the_data_are_no_markup(arms: Arms) -> None:
     evil = "</script><script>alert(1)</script>"
     runs = [replace(run, name=evil, config={"x": {evil: run.seed}}) for run in arms["e3"]]
-    page = report_page({"grpo": arms["grpo"], evil: runs}, [], evil)
+    page = render_report({"grpo": arms["grpo"], evil: runs}, [], evil)
     assert page.count("<script") == 2
     assert "alert(1)&lt;/script&gt;" in page
     data = re.search(r'id="data">(.*?)</script>', page, re.S)
@@ -118,7 +118,7 @@ def test_runs_without_validation_have_a_page_too(arms: Arms) -> None:
         replace(run, problems=run.problems.head(0), evaluations=run.evaluations.head(0))
         for run in arms["grpo"]
     ]
-    page = report_page({"grpo": bare}, [], "bare")
+    page = render_report({"grpo": bare}, [], "bare")
     assert "No run was validated." in page
     assert 'id="entropy"' in page
     assert 'id="validation-t1"' not in page

@@ -8,7 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.reaching import Course, costs_to_reach, first_reached, replicates
+from e3rl.analysis.measures.reaching import (
+    AccuracyCurves,
+    bootstrap_curves,
+    cost_at_target,
+    costs_to_reach,
+)
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.study_cells import reaching_cells
 
@@ -75,20 +80,20 @@ def test_where_neither_arm_gets_there_there_is_no_ratio() -> None:
 
 def test_replicates_are_means_over_the_drawn_seeds_and_problems() -> None:
     rng = np.random.default_rng(0)
-    item = Course([1, 2, 3], ["a", "b"], rng.random((3, 4, 2)))
-    curves = replicates(item, 200)
+    item = AccuracyCurves([1, 2, 3], ["a", "b"], rng.random((3, 4, 2)))
+    curves = bootstrap_curves(item, 200)
     np.testing.assert_allclose(curves[0], item.values.mean(axis=(0, 2)))
     low, high = item.values.min(axis=(0, 2)), item.values.max(axis=(0, 2))
     assert (curves >= low - 1e-12).all()
     assert (curves <= high + 1e-12).all()
     # Both arms draw alike.
-    np.testing.assert_array_equal(curves, replicates(item, 200))
+    np.testing.assert_array_equal(curves, bootstrap_curves(item, 200))
 
 
 def test_the_first_crossing_counts() -> None:
     points = np.array([0.0, 1.0, 2.0, 3.0])
     curves = np.array([[0.1, 0.5, 0.3, 0.6], [0.1, 0.2, 0.2, 0.2]])
-    np.testing.assert_allclose(first_reached(curves, points, 0.4), [0.75, np.inf])
+    np.testing.assert_allclose(cost_at_target(curves, points, 0.4), [0.75, np.inf])
 
 
 def test_arms_on_different_problems_are_an_error_and_not_a_curve_that_never_gets_there() -> None:

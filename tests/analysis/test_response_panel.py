@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from e3rl.analysis.figures.response_panel import (
+    controller_steps,
     first_entropy,
-    gap_of,
-    recorded_steps,
+    logit_gap,
     two_level_elasticity,
     two_level_entropy,
 )
@@ -40,13 +40,13 @@ def test_entropy_of_the_model_is_that_of_its_distribution(
 
 @pytest.mark.parametrize("vocabulary", [34, 151_936])
 def test_the_gap_gives_the_entropy_back(vocabulary: int) -> None:
-    assert two_level_entropy(gap_of(0.76, vocabulary), 1.0, vocabulary) == pytest.approx(0.76)
+    assert two_level_entropy(logit_gap(0.76, vocabulary), 1.0, vocabulary) == pytest.approx(0.76)
 
 
 @pytest.mark.parametrize("entropy", [0.0, 3.6])
 def test_an_entropy_that_no_temperature_has_is_refused(entropy: float) -> None:
     with pytest.raises(ValueError, match=r"between 0 and ln 34 = 3\.53"):
-        gap_of(entropy, 34)
+        logit_gap(entropy, 34)
 
 
 def lines(figure: Figure, panel: int) -> dict[str, np.ndarray]:
@@ -65,7 +65,7 @@ def test_the_figure_shows_the_rules_and_what_would_be_needed() -> None:
     for curves in (entropy, temperature):
         for curve in curves.values():
             assert curve[60] == pytest.approx((1, 1))
-    gap = gap_of(0.76, 128)
+    gap = logit_gap(0.76, 128)
     for alpha, tau in temperature["all at once"][::30]:
         assert two_level_entropy(gap, tau, 128) == pytest.approx(0.76 * alpha)
     # On the model that it was derived from the paper's step nearly does what it asks for.
@@ -78,12 +78,12 @@ def test_recorded_steps_are_dots_beside_the_lines(arms: Arms) -> None:
     figure = response_figure(arms)
     labels = [str(dots.get_label()) for dots in figure.axes[0].collections]
     assert labels == ["GRPO + TS + AN, recorded", "E3, recorded"]
-    steps = recorded_steps(arms["e3"])
+    steps = controller_steps(arms["e3"])
     assert len(steps) == 2 * 24
     np.testing.assert_allclose(
         figure.axes[1].collections[1].get_offsets(), steps[["alpha", "ratio"]]
     )
-    assert recorded_steps(arms["grpo"]).empty
+    assert controller_steps(arms["grpo"]).empty
 
 
 def test_a_recorded_step_has_the_ratio_of_temperatures_and_its_effect(run: Run) -> None:
@@ -96,7 +96,7 @@ def test_a_recorded_step_has_the_ratio_of_temperatures_and_its_effect(run: Run) 
             "policy/entropy_exact": 0.5,
         }
     )
-    (row,) = recorded_steps([Run(**{**vars(run), "train": train})]).to_dict("records")
+    (row,) = controller_steps([Run(**{**vars(run), "train": train})]).to_dict("records")
     assert row == pytest.approx({"alpha": 1.2, "ratio": 1.1, "scaling": 1.1**0.8})
 
 
@@ -106,7 +106,7 @@ def test_the_entropy_of_the_model_is_the_recorded_one(arms: Arms) -> None:
     assert first_entropy({}) == 0.76
     taus = lines(response_figure(arms), 1)["all at once"]
     alpha, tau = taus[-1]
-    model = two_level_entropy(gap_of(first, 151_936), tau, 151_936)
+    model = two_level_entropy(logit_gap(first, 151_936), tau, 151_936)
     assert model == pytest.approx(first * alpha)
 
 

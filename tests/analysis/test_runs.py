@@ -8,7 +8,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 from recorded_runs import Size, write_run
 
-from e3rl.analysis.sources.runs import Run, by_arm, load_run, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.analysis.sources.source import read_runs
 from e3rl.ledger.ledger import Ledger, pack, read_rows
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 def test_analysis_loads_neither_torch_nor_lightning() -> None:
     script = (
         "import sys, e3rl.analysis.sources.runs, e3rl.analysis.figures.run_figures\n"
-        "import e3rl.analysis.tables.summary\n"
+        "import e3rl.analysis.tables.arm_table\n"
         "print({'torch', 'lightning', 'transformers', 'matplotlib.pyplot'} & sys.modules.keys())"
     )
     done = subprocess.run(
@@ -125,7 +125,7 @@ def test_runs_below_a_root_come_in_the_order_of_the_arms(tmp_path: Path) -> None
         ("alpha", 1),
         ("zeta", 1),
     ]
-    arms = by_arm(list(reversed(runs)))
+    arms = group_by_arm(list(reversed(runs)))
     assert list(arms) == ["grpo", "e3", "alpha", "zeta"]
     assert [run.seed for run in arms["e3"]] == [1, 2]
     picked = load_runs([tmp_path / "e3" / "seed=2", tmp_path / "grpo" / "seed=1"])

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.evaluations import evaluation
+from e3rl.analysis.measures.evaluations import find_evaluation
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run
 
@@ -90,7 +90,7 @@ def test_families_are_the_tasks(arms: dict[str, list[Run]]) -> None:
 
 
 def test_the_end_of_training_equals_the_last_evaluation(arms: dict[str, list[Run]]) -> None:
-    found, last = scores_at(arms["e3"], "t1", 4, "steps", 24), evaluation(arms["e3"], "t1")
+    found, last = scores_at(arms["e3"], "t1", 4, "steps", 24), find_evaluation(arms["e3"], "t1")
     assert found is not None
     assert last is not None
     assert found.table.mean(axis=1).tolist() == pytest.approx(last.by_seed(4).tolist())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.step_response import response, response_rows
+from e3rl.analysis.measures.step_response import measure_response, response_rows
 from e3rl.analysis.sources.runs import Run
 
 CONFIG = {"callbacks": {"disturbance": {"step": 20, "factor": 1.25}}}
@@ -30,7 +30,7 @@ def test_a_disturbance_that_is_made_good_has_a_dip_and_a_time() -> None:
     # Before: +-2 %. From step 20 on -20, -18, ..., -2 %, then 0 for 20 steps.
     after = [-0.2 + 0.02 * i for i in range(10)] + [0.0] * 20
     taus = [1.0] * 20 + [1.25] * 30
-    found = response(run_of([0.02, -0.02] * 10 + after, taus))
+    found = measure_response(run_of([0.02, -0.02] * 10 + after, taus))
     assert found["before"] == pytest.approx(0.02)
     assert found["dip"] == pytest.approx(-0.2)
     # The 5-step mean is -16 % first and rises by 2 points a step: -6 % at the sixth mean, -4 % at
@@ -42,11 +42,11 @@ def test_a_disturbance_that_is_made_good_has_a_dip_and_a_time() -> None:
 
 
 def test_a_loop_that_never_settles_has_all_steps_that_were_left() -> None:
-    assert response(run_of([0.0] * 20 + [-0.2] * 30))["settling"] == 30
+    assert measure_response(run_of([0.0] * 20 + [-0.2] * 30))["settling"] == 30
 
 
 def test_a_loop_that_nothing_disturbs_has_settled_at_once() -> None:
-    assert response(run_of([0.0] * 50))["settling"] == 0
+    assert measure_response(run_of([0.0] * 50))["settling"] == 0
 
 
 def test_rows_are_means_over_seeds() -> None:
@@ -58,6 +58,6 @@ def test_rows_are_means_over_seeds() -> None:
 def test_a_run_without_disturbance_or_schedule_is_an_error() -> None:
     run = run_of([0.0] * 50)
     with pytest.raises(ValueError, match="callbacks=disturbed"):
-        response(dataclasses.replace(run, config={}))
+        measure_response(dataclasses.replace(run, config={}))
     with pytest.raises(ValueError, match="no policy/entropy or temperature/target"):
-        response(dataclasses.replace(run, train=run.train[["rollout_step"]]))
+        measure_response(dataclasses.replace(run, train=run.train[["rollout_step"]]))

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 import e3rl.preflight as command
 from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
-from e3rl.readiness.preflight import look
+from e3rl.readiness.preflight import run_preflight
 from e3rl.rewards.pool import RewardPool
 
 SMALL = (
@@ -104,7 +104,7 @@ def test_mistakes_are_named_before_anything_is_sampled(
         initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())),
         pytest.raises(ConfigurationError, match=told),
     ):
-        look(composed(tmp_path, *given))
+        run_preflight(composed(tmp_path, *given))
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: bool | Exception) -> int:

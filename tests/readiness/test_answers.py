@@ -1,7 +1,7 @@
 """The self-test of a reward on the gold answers of its own problems."""
 
 from e3rl.data.problem import Problem
-from e3rl.readiness.answers import answer_test, answers_of_others, own_spellings
+from e3rl.readiness.answers import answers_of_others, own_spellings, run_answer_test
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import CORRECT, Verdict
 
@@ -15,7 +15,7 @@ INTEGERS = [problem(f"p{i}", str(i)) for i in range(5)]
 
 def test_integers_score_in_every_box_and_on_their_own_problem_alone() -> None:
     with RewardPool("integer_box") as pool:
-        found = answer_test(pool, INTEGERS)
+        found = run_answer_test(pool, INTEGERS)
     assert found.own == 5 * len({case.kind for case in own_spellings(INTEGERS, "integer_box")})
     assert found.own > 5
     assert (found.others, found.lost, found.boxed_lost, found.gained) == (5, [], [], [])
@@ -28,14 +28,14 @@ def generous(gold: str, answer: str) -> Verdict:
 def test_a_generous_comparison_is_found_out() -> None:
     words = [problem("one", r"\text{odd}"), problem("two", r"\text{even}")]
     with RewardPool("math_box", workers=1, compare=generous) as pool:
-        found = answer_test(pool, words)
+        found = run_answer_test(pool, words)
     assert found.lost == []
     assert sorted(found.gained) == ["one: answer of two", "two: answer of one"]
 
 
 def test_a_gold_answer_that_the_format_cannot_hold_is_named() -> None:
     with RewardPool("integer_box") as pool:
-        found = answer_test(pool, [problem("a", "46"), problem("b", "1/2")])
+        found = run_answer_test(pool, [problem("a", "46"), problem("b", "1/2")])
     assert found.boxed_lost == ["b"]
     assert "b: box, unparsed" in found.lost
 

@@ -7,24 +7,22 @@ import pytest
 from samples import sample
 
 from e3rl.readiness import checks
-from e3rl.readiness.answers import AnswerTest
-from e3rl.readiness.finding import Finding, graded, is_go
-from e3rl.readiness.pass_rates import DeadGroups
-from e3rl.readiness.rules import Worth
+from e3rl.readiness.answers import AnswerTestResult
+from e3rl.readiness.checks import Finding, grade, is_go
+from e3rl.readiness.pass_rates import GroupOutcomes
+from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Mismatch
 from e3rl.statistics.bootstrap import Interval
 
 
-def dead(wrong: float, right: float) -> DeadGroups:
-    return DeadGroups(
+def groups(wrong: float, right: float) -> GroupOutcomes:
+    return GroupOutcomes(
         *(Interval(x, x - 0.02, x + 0.02, 0.95) for x in (wrong, right, 1 - wrong - right))
     )
 
 
 def test_levels_follow_the_limits_and_a_figure_that_is_none_fails() -> None:
-    levels = [
-        graded("x", value, 1.0, 2.0, "", "").level for value in (1.0, 1.1, 2.0, 2.1, math.nan)
-    ]
+    levels = [grade("x", value, 1.0, 2.0, "", "").level for value in (1.0, 1.1, 2.0, 2.1, math.nan)]
     assert levels == ["ok", "warn", "warn", "fail", "fail"]
 
 
@@ -35,13 +33,15 @@ def test_warnings_let_a_run_start_and_failures_do_not() -> None:
 
 
 def test_signal_needs_mixed_groups() -> None:
-    found = checks.check_signal(sample(), dead(0.2, 0.1), 8)
+    found = checks.check_signal(sample(), groups(0.2, 0.1), 8)
     assert found.level == "ok"
     assert found.says == (
         "70% [68%, 72%] of groups of 8 will be mixed, 20% all wrong, 10% all right"
     )
-    assert checks.check_signal(sample(), dead(0.75, 0.05), 8).level == "warn"
-    hard, easy = (checks.check_signal(sample(), each, 8) for each in (dead(0.96, 0), dead(0, 0.96)))
+    assert checks.check_signal(sample(), groups(0.75, 0.05), 8).level == "warn"
+    hard, easy = (
+        checks.check_signal(sample(), each, 8) for each in (groups(0.96, 0), groups(0, 0.96))
+    )
     assert (hard.level, easy.level) == ("fail", "fail")
     assert "easier problems" in hard.remedy
     assert "harder problems" in easy.remedy
@@ -49,7 +49,7 @@ def test_signal_needs_mixed_groups() -> None:
 
 @pytest.mark.parametrize("right", [0, 4])
 def test_a_sample_without_right_or_without_wrong_rollouts_is_no_go(right: int) -> None:
-    found = checks.check_signal(sample(right=np.full(4, right)), dead(0.3, 0.3), 8)
+    found = checks.check_signal(sample(right=np.full(4, right)), groups(0.3, 0.3), 8)
     assert found.level == "fail"
 
 
@@ -83,7 +83,7 @@ def test_verdicts_must_be_judgements_and_come_in_time() -> None:
 
 
 def test_answers_fail_where_a_boxed_gold_does_not_score() -> None:
-    good = AnswerTest(own=40, others=100, lost=[], boxed_lost=[], gained=[])
+    good = AnswerTestResult(own=40, others=100, lost=[], boxed_lost=[], gained=[])
     assert checks.check_answers(good, 10).level == "ok"
     spelled = good._replace(lost=["a: slashes, wrong"])
     found = checks.check_answers(spelled, 10)
@@ -103,9 +103,9 @@ def test_mismatch_is_judged_by_the_effective_share(ess: float, level: str) -> No
 
 
 def test_a_clearly_better_rule_is_a_warning_and_a_close_one_is_none() -> None:
-    best = Worth("hora", 2.0, 1.0, 1.0, 1.0, 1.0)
-    other = Worth("knapsack", 2.4, 1.2, 0.98, 1.4, 1.0)
-    mine = Worth("uniform", 3.0, 1.5, 1.3, 1.9, 1.0)
+    best = RuleScore("hora", 2.0, 1.0, 1.0, 1.0, 1.0)
+    other = RuleScore("knapsack", 2.4, 1.2, 0.98, 1.4, 1.0)
+    mine = RuleScore("uniform", 3.0, 1.5, 1.3, 1.9, 1.0)
     found = checks.check_rule("uniform", [best, other, mine], "grpo")
     assert found.level == "warn"
     assert found.says == (

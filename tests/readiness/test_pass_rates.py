@@ -11,11 +11,11 @@ from e3rl.budgets.posterior import BetaPosterior
 from e3rl.readiness.pass_rates import (
     MEANS,
     STRENGTHS,
-    believed,
-    dead_groups,
-    drawn_rates,
+    count_by_solve_rate,
+    draw_rates,
+    fit_posterior,
     fit_prior,
-    histogram,
+    predict_group_outcomes,
 )
 
 
@@ -25,11 +25,11 @@ def log_beta(a: float, b: float) -> float:
 
 def test_groups_of_evenly_spread_pass_rates_split_as_the_integrals_say() -> None:
     flat = BetaPosterior(np.ones(3), np.ones(3))
-    two, eight = dead_groups(flat, 2), dead_groups(flat, 8)
+    two, eight = predict_group_outcomes(flat, 2), predict_group_outcomes(flat, 8)
     assert [two.all_wrong.mean, two.all_right.mean, two.mixed.mean] == pytest.approx([1 / 3] * 3)
     assert eight.all_wrong.mean == pytest.approx(1 / 9)
     assert eight.mixed.mean == pytest.approx(7 / 9)
-    leaning = dead_groups(BetaPosterior(np.array([2.0, 1.0]), np.array([1.0, 2.0])), 1)
+    leaning = predict_group_outcomes(BetaPosterior(np.array([2.0, 1.0]), np.array([1.0, 2.0])), 1)
     assert [leaning.all_wrong.mean, leaning.mixed.mean] == pytest.approx([0.5, 0.0])
     assert (leaning.all_wrong.low, leaning.all_wrong.high) == pytest.approx((1 / 3, 2 / 3))
 
@@ -58,17 +58,19 @@ def test_heaps_at_the_ends_make_a_weak_prior_and_equal_rates_a_strong_one() -> N
 
 def test_an_unsolved_prompt_is_believed_in_as_far_as_the_others_were_solved() -> None:
     eight = np.full(20, 8)
-    among_solved = believed(np.array([0] + [4] * 19), eight)
-    among_unsolved = believed(np.array([0] * 19 + [4]), eight)
+    among_solved = fit_posterior(np.array([0] + [4] * 19), eight)
+    among_unsolved = fit_posterior(np.array([0] * 19 + [4]), eight)
     assert among_solved.mean[0] > 0.2
     assert among_unsolved.mean[0] < 0.03
-    assert dead_groups(among_unsolved, 8).all_wrong.mean == pytest.approx(0.93, abs=0.03)
+    assert predict_group_outcomes(among_unsolved, 8).all_wrong.mean == pytest.approx(0.93, abs=0.03)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=12), st.integers(1, 20))
 def test_shares_of_groups_are_shares(right: list[int], group_size: int) -> None:
-    groups = dead_groups(believed(np.array(right), np.full(len(right), 6)), group_size)
+    groups = predict_group_outcomes(
+        fit_posterior(np.array(right), np.full(len(right), 6)), group_size
+    )
     shares = [groups.all_wrong.mean, groups.all_right.mean, groups.mixed.mean]
     assert min(shares) >= -1e-9
     assert sum(shares) == pytest.approx(1)
@@ -76,14 +78,14 @@ def test_shares_of_groups_are_shares(right: list[int], group_size: int) -> None:
 
 def test_drawn_rates_have_the_mean_and_spread_of_the_belief() -> None:
     posterior = BetaPosterior(np.array([1.0, 30.0]), np.array([1.0, 10.0]))
-    rates = drawn_rates(posterior, 20_000, np.random.default_rng(0))
+    rates = draw_rates(posterior, 20_000, np.random.default_rng(0))
     assert rates.mean() == pytest.approx((0.5 + 0.75) / 2, abs=0.01)
     second = (1 / 12 + 0.25 + 30 * 31 / (40 * 41)) / 2  # E[p²] of both
     assert (rates**2).mean() == pytest.approx(second, abs=0.01)
 
 
 def test_the_ends_of_the_histogram_hold_never_and_always() -> None:
-    found = histogram(np.array([0, 1, 2, 4, 6, 7, 8]), np.full(7, 8))
+    found = count_by_solve_rate(np.array([0, 1, 2, 4, 6, 7, 8]), np.full(7, 8))
     assert found == {
         "never": 1,
         "up to 25 %": 1,

@@ -5,20 +5,20 @@ from hydra import compose, initialize_config_dir
 from samples import sample
 
 from e3rl.config.composition import conf_dir, register_resolvers
-from e3rl.readiness.finding import Finding
-from e3rl.readiness.rule_choice import compared, rules_of
-from e3rl.readiness.rules import Worth
+from e3rl.readiness.checks import Finding
+from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
+from e3rl.readiness.rule_ranking import RuleScore
 
 FEW = ("preflight.rules=[uniform,knapsack,gvm]", "preflight.tables=2", "prompts_per_step=4")
 
 
-def choice(*overrides: str) -> tuple[set[str], list[Worth], Finding]:
+def choice(*overrides: str) -> tuple[set[str], list[RuleScore], Finding]:
     """Names of the rules to compare, and what came of it, over two passes or more."""
     register_resolvers()
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         cfg = compose("preflight", [*FEW, *overrides, "paths.run_dir=x"])
-        rules, own = rules_of(cfg)
-    return set(rules), *compared(rules, own, sample(), cfg, prompts=16)
+        rules, own = find_comparable_rules(cfg)
+    return set(rules), *compare_rules(rules, own, sample(), cfg, prompts=16)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def choice(*overrides: str) -> tuple[set[str], list[Worth], Finding]:
 def test_a_rule_that_goes_by_more_than_rewards_is_not_compared(
     overrides: list[str], reason: str
 ) -> None:
-    rules, worths, finding = choice("experiment=grpo", "epochs=2", *overrides)
+    rules, scores, finding = choice("experiment=grpo", "epochs=2", *overrides)
     assert {"uniform", "knapsack"} <= rules
     assert "this run's" not in rules
-    assert worths == []
+    assert scores == []
     assert (finding.check, finding.level) == ("budget", "ok")
     assert finding.says.endswith(
         f" {reason}, of which a table of pass rates has none: not compared"
@@ -47,9 +47,9 @@ def test_a_rule_that_goes_by_more_than_rewards_is_not_compared(
 
 @pytest.mark.parametrize("difficulty", ["reward", "posterior"])
 def test_a_rule_that_goes_by_rewards_is_compared(difficulty: str) -> None:
-    rules, worths, finding = choice(
+    rules, scores, finding = choice(
         "experiment=grpo", "epochs=2", "budget=e3_rank", f"budget.difficulty={difficulty}"
     )
-    assert rules == {worth.rule for worth in worths}
+    assert rules == {score.rule for score in scores}
     assert "this run's" in rules
     assert "not compared" not in finding.says

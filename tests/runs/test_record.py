@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e3rl.analysis.sources.runs import Run, by_arm, load_runs
-from e3rl.analysis.tables.summary import arm_evaluations
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
+from e3rl.analysis.tables.arm_table import arm_evaluations
 from e3rl.callbacks.pass_at_k import Counts
 from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.checkpoints.files import checksum_file, sha256
@@ -34,7 +34,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
     for file in folder.rglob("validation.jsonl"):  # as training leaves them: nothing is matched
         rows = [row for row in read_rows(file) if row["name"] != "matched"]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return by_arm(load_runs(folder))
+    return group_by_arm(load_runs(folder))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_each_seed_of_the_control_is_sampled_at_the_entropy_of_the_arms_of_its_s
     assert {c[:3] for c in sampled if c[2] == "live"} == {
         (arm, seed, "live") for arm in ("ts_an", "e3") for seed in (1, 2)
     }
-    recorded = by_arm(load_runs(tmp_path))
+    recorded = group_by_arm(load_runs(tmp_path))
     found = {(e.arm, e.name): e for e in arm_evaluations(recorded)}
     matched = found["grpo", "matched ts_an"]
     assert (len(matched.seeds), matched.temperature, matched.n_samples) == (2, 1.3, 32)
@@ -121,7 +121,7 @@ def test_a_run_whose_weights_are_gone_is_not_sampled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     record.record(runs_of(arms), tmp_path / "recorded")
-    copies = by_arm(load_runs(tmp_path / "recorded"))
+    copies = group_by_arm(load_runs(tmp_path / "recorded"))
     record.add_evaluations(copies, "grpo", tmp_path / "recorded", n=32)
     assert [call for call in sampled if call[3]] == []
     printed = capsys.readouterr().out

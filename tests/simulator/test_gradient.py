@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from e3rl.simulator.gradient import LOSSES, grpo, noise, relative_variance, rloo_by_prompt
+from e3rl.simulator.gradient import (
+    LOSSES,
+    gradient_noise_scale,
+    grpo,
+    relative_variance,
+    rloo_by_prompt,
+)
 
 RATES, ROLLOUTS = np.array([0.3, 0.8, 0.5, 1.0]), np.array([3, 2, 1, 2])
 
@@ -72,28 +78,35 @@ def test_groups_of_two_are_the_same_under_both_losses() -> None:
     one, other = grpo(rates, rollouts), rloo_by_prompt(rates, rollouts)
     assert other.signal == pytest.approx(one.signal * math.sqrt(2))
     assert other.variance == pytest.approx(one.variance * 2)
-    assert noise("grpo", rates, rollouts) == pytest.approx(noise("rloo_by_prompt", rates, rollouts))
+    assert gradient_noise_scale("grpo", rates, rollouts) == pytest.approx(
+        gradient_noise_scale("rloo_by_prompt", rates, rollouts)
+    )
 
 
 def test_noise_counts_rollouts_whatever_the_number_of_prompts() -> None:
     # 1/(P·7)·pq over (pq)² and times 8P rollouts: 8/7/pq.
     for prompts in (1, 50):
         rates, rollouts = np.full(prompts, 0.5), np.full(prompts, 8)
-        assert noise("rloo_by_prompt", rates, rollouts) == pytest.approx(8 / 7 / 0.25)
+        assert gradient_noise_scale("rloo_by_prompt", rates, rollouts) == pytest.approx(
+            8 / 7 / 0.25
+        )
 
 
 def test_silent_prompts_waste_the_rollouts_that_they_get() -> None:
     rates = np.array([0.0, 0.5])
     for loss in LOSSES:
-        alone, even = noise(loss, rates[1:], np.array([8])), noise(loss, rates, np.array([8, 8]))
+        alone, even = (
+            gradient_noise_scale(loss, rates[1:], np.array([8])),
+            gradient_noise_scale(loss, rates, np.array([8, 8])),
+        )
         assert even == pytest.approx(2 * alone)
-        assert noise(loss, rates, np.array([2, 14])) < even
+        assert gradient_noise_scale(loss, rates, np.array([2, 14])) < even
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_without_signal_nothing_is_known(loss: str) -> None:
     for rates, rollouts in [(np.array([0.0, 1.0]), np.array([8, 8])), (RATES, np.ones(4, int))]:
-        assert math.isnan(noise(loss, rates, rollouts))
+        assert math.isnan(gradient_noise_scale(loss, rates, rollouts))
         assert math.isnan(relative_variance(loss, rates, rollouts, even=1))
 
 

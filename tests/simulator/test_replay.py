@@ -10,8 +10,8 @@ from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.neyman import Neyman
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
-from e3rl.simulator.replay import Course, Passage, SimulatedStep, replay
-from e3rl.simulator.table import PassRateTable, generated_table
+from e3rl.simulator.replay import PassResult, SimulatedStep, Workload, replay
+from e3rl.simulator.table import PassRateTable, generate_table
 
 ENDS = PassRateTable([f"p{i}" for i in range(6)], np.array([0.0, 1.0, 0.0, 1.0, 0.0, 1.0]))
 
@@ -34,7 +34,7 @@ class Recorded(Uniform):
 
 def test_a_rule_is_asked_and_told_as_in_training() -> None:
     rule = Recorded()
-    passes = list(replay(rule, Course(ENDS, 2, seed=1), rollouts_per_prompt=3, epochs=2))
+    passes = list(replay(rule, Workload(ENDS, 2, seed=1), rollouts_per_prompt=3, epochs=2))
     assert [asked[1:] for asked in rule.asked] == [
         (6, step, epoch) for step, epoch in enumerate([0, 0, 0, 1, 1, 1])
     ]
@@ -52,42 +52,42 @@ def test_a_rule_is_asked_and_told_as_in_training() -> None:
 
 def test_a_rule_that_needs_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Neyman weighs by gradient norms.*unit_norms=true"):
-        next(replay(Neyman("gvm"), Course(ENDS, 2), 4, epochs=1))
-    assert next(replay(Neyman("gvm", unit_norms=True), Course(ENDS, 2), 4, epochs=1)).cap == 24
+        next(replay(Neyman("gvm"), Workload(ENDS, 2), 4, epochs=1))
+    assert next(replay(Neyman("gvm", unit_norms=True), Workload(ENDS, 2), 4, epochs=1)).cap == 24
 
 
 def test_a_rule_that_needs_traits_is_refused() -> None:
     with pytest.raises(ValueError, match=r"E3Rank goes by the prompts' entropy.*difficulty=reward"):
-        next(replay(E3Rank(difficulty="entropy"), Course(ENDS, 2), 8, epochs=2))
+        next(replay(E3Rank(difficulty="entropy"), Workload(ENDS, 2), 8, epochs=2))
     with pytest.raises(ValueError, match=r"Neyman goes by the prompts' length.*cost=rollouts"):
-        next(replay(Neyman(cost="tokens"), Course(ENDS, 2), 8, epochs=2))
+        next(replay(Neyman(cost="tokens"), Workload(ENDS, 2), 8, epochs=2))
 
 
 def test_what_does_not_fill_a_step_is_left_out_of_a_pass() -> None:
-    found = next(replay(Uniform(), Course(ENDS, 4), 2, epochs=1))
+    found = next(replay(Uniform(), Workload(ENDS, 4), 2, epochs=1))
     assert sorted(found.rollouts.tolist()) == [0, 0, 2, 2, 2, 2]
     assert found.cap == 8
 
 
 def test_all_rules_see_the_same_prompts_in_the_same_steps() -> None:
-    table = generated_table(64, seed=1)
+    table = generate_table(64, seed=1)
     one, other = Recorded(), Recorded()
-    course = Course(table, 8, seed=5)
-    list(replay(one, course, 4, epochs=2))
-    list(replay(other, course, 8, epochs=2))
+    workload = Workload(table, 8, seed=5)
+    list(replay(one, workload, 4, epochs=2))
+    list(replay(other, workload, 8, epochs=2))
     assert [x[0] for x in one.asked] == [x[0] for x in other.asked]
 
 
 def test_rewards_are_drawn_at_the_pass_rates() -> None:
     table = PassRateTable([f"p{i}" for i in range(400)], np.full(400, 0.3))
-    found = next(replay(Uniform(), Course(table, 400), 100, epochs=1))
+    found = next(replay(Uniform(), Workload(table, 400), 100, epochs=1))
     assert found.right.sum() / found.rollouts.sum() == pytest.approx(0.3, abs=0.01)
     assert found.right.var() == pytest.approx(100 * 0.3 * 0.7, rel=0.25)
 
 
 def test_rounds_see_what_earlier_rounds_earned() -> None:
     rule = Sequential("positive", per_round=2, max_rounds=3)
-    found = next(replay(rule, Course(ENDS, 6), 6, epochs=1))
+    found = next(replay(rule, Workload(ENDS, 6), 6, epochs=1))
     assert found.rollouts.tolist() == [6, 2, 6, 2, 6, 2]
     assert found.cap == 36
 
@@ -97,7 +97,7 @@ def test_prompts_that_are_handed_back_are_sampled_before_others_come_again() -> 
 
     def visits(leftovers: Any) -> np.ndarray:
         rule = DynamicSampling(wanted_share=0.25, max_rounds=1, leftovers=leftovers)
-        return np.array([p.rollouts for p in replay(rule, Course(table, 4), 8, epochs=3)]) // 8
+        return np.array([p.rollouts for p in replay(rule, Workload(table, 4), 8, epochs=3)]) // 8
 
     # 1 of 4 candidates in each of 5 steps: three epochs are less than a pass over 20 prompts.
     again, later = visits("requeue"), visits("next_pass")
@@ -108,16 +108,16 @@ def test_prompts_that_are_handed_back_are_sampled_before_others_come_again() -> 
 
 def test_first_solved_counts_prompts_sampled_in_vain_before() -> None:
     table = PassRateTable([f"p{i}" for i in range(200)], np.full(200, 0.05))
-    first, second = replay(Uniform(), Course(table, 200, seed=3), 8, epochs=2)
+    first, second = replay(Uniform(), Workload(table, 200, seed=3), 8, epochs=2)
     assert first.first_solved == 0
     assert second.first_solved == int(((first.right == 0) & (second.right > 0)).sum()) > 0
 
 
 def test_a_replay_is_repeatable() -> None:
-    table = generated_table(64, seed=1)
+    table = generate_table(64, seed=1)
 
-    def run() -> list[Passage]:
-        return list(replay(E3Rank(), Course(table, 16, seed=2), 8, epochs=3))
+    def run() -> list[PassResult]:
+        return list(replay(E3Rank(), Workload(table, 16, seed=2), 8, epochs=3))
 
     for one, other in zip(run(), run(), strict=True):
         assert one.rollouts.tolist() == other.rollouts.tolist()
@@ -136,4 +136,4 @@ def test_rewards_of_a_step_are_as_many_and_as_right_as_counted() -> None:
 @pytest.mark.parametrize("size", [0, 7])
 def test_a_step_larger_than_the_table_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"prompts_per_step={size} for a table of 6"):
-        Course(ENDS, size)
+        Workload(ENDS, size)

@@ -3,21 +3,21 @@ import math
 import numpy as np
 
 from e3rl.analysis.tables.cells import as_markdown
-from e3rl.simulator.figures import figures
-from e3rl.simulator.gradient import noise, relative_variance
-from e3rl.simulator.replay import Passage
-from e3rl.simulator.screening import NOTE, WORDS, as_cells, cells, ordered
+from e3rl.simulator.gradient import gradient_noise_scale, relative_variance
+from e3rl.simulator.replay import PassResult
+from e3rl.simulator.screening import NOTE, WORDS, screening_cells, screening_rows, sort_by_noise
+from e3rl.simulator.summary import summarize_pass
 
 
 def test_a_cell_per_loss_of_the_prompts_that_were_sampled() -> None:
     rates, rollouts = np.array([0.25, 0.5, 0.5]), np.array([6, 10, 0])
-    passage = Passage(0, rates, rollouts, np.array([0.0, 5.0, 0.0]), 0, 24, 0.0)
+    result = PassResult(0, rates, rollouts, np.array([0.0, 5.0, 0.0]), 0, 24, 0.0)
     head = {"arm": "ts", "budget": "knapsack", "epoch": 0}
-    rows = cells(head | figures(passage, 8), passage, 8)
+    rows = screening_rows(head | summarize_pass(result, 8), result, 8)
     assert [row["loss"] for row in rows] == ["grpo", "rloo_by_prompt"]
     for row in rows:
         assert (row["arm"], row["budget"], row["effective"]) == ("ts", "knapsack", 10 / 16)
-        assert row["noise"] == noise(row["loss"], rates[:2], rollouts[:2])
+        assert row["noise"] == gradient_noise_scale(row["loss"], rates[:2], rollouts[:2])
         assert row["variance"] == relative_variance(row["loss"], rates[:2], rollouts[:2], 8)
 
 
@@ -29,9 +29,9 @@ def cell(budget: str, noise: float, effective: float) -> dict[str, object]:
 
 def test_cells_are_ordered_by_noise_then_by_effective_rollouts() -> None:
     rows = [cell("a", math.nan, 0.9), cell("b", 8.0, 0.9), cell("c", 6.0, 0.4), cell("d", 6.0, 0.5)]
-    table = ordered(rows)
+    table = sort_by_noise(rows)
     assert table["budget"].tolist() == ["d", "c", "b", "a"]
-    lines = as_markdown(as_cells(table), WORDS).splitlines()
+    lines = as_markdown(screening_cells(table), WORDS).splitlines()
     assert lines[0].startswith("| # | arm | budget | loss | noise | variance | effective % | all")
     assert lines[2] == ("| 1 | ts | d | grpo | 6.0 | 1.00 | 50.0 | 10.0 | 90.0 | 100.0 | 100.0 |")
     assert lines[-1] == NOTE

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from e3rl.analysis.figures.model_figures import pass_at_k_of_models
+from e3rl.analysis.figures.run_figures import pass_at_k_of_models
 from e3rl.analysis.measures.model_comparison import compare_models
-from e3rl.analysis.measures.model_scores import Sampled, model_rows
+from e3rl.analysis.measures.model_scores import ModelResult, model_rows
+from e3rl.analysis.tables.arm_table import arm_rows, arm_table_text
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown, as_text
-from e3rl.analysis.tables.model_table import WORDS, comparison_cells, model_cells
-from e3rl.analysis.tables.summary import arm_rows, render
+from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
 from e3rl.evaluation.sampling import counts_of, measured
 
 Row = dict[str, Any]
@@ -44,7 +44,7 @@ def write_results(found: Sequence[Finished], wanted: Wanted, out: Path) -> tuple
 
     A single model on a single set is printed as it always was; several as the table of a paper.
     """
-    sampled = [s for f in found for s in Sampled.of_rows(f.model, f.problem_set, f.rows)]
+    sampled = [s for f in found for s in ModelResult.of_rows(f.model, f.problem_set, f.rows)]
     write_counts(found, out)
     summary = summary_rows(found, wanted)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -56,12 +56,12 @@ def write_results(found: Sequence[Finished], wanted: Wanted, out: Path) -> tuple
         pd.DataFrame(compared).to_csv(out / "comparison.csv", index=False)
         measures = {"avg@n", *(f"{name}@{k}" for name in ("pass", "maj") for k in wanted.table_ks)}
         shown = [row for row in compared if row["measure"] in measures]
-        tables["comparison"] = comparison_cells(shown)
+        tables["comparison"] = model_comparison_cells(shown)
     write_tables(tables, out, wanted.latex)
     if any(each.n_samples > 1 for each in sampled):
         pass_at_k_of_models(sampled).savefig(out / "pass_at_k.png", dpi=200)
     if len(found) == 1:
-        return render(summary), summary
+        return arm_table_text(summary), summary
     return "\n\n".join(as_text(cells, WORDS) for cells in tables.values()), summary
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from e3rl.analysis.measures.evaluations import Evaluation as Measured
+from e3rl.analysis.measures.evaluations import EvaluationResult as Measured
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.pass_at_k import Counts, PassAtK, Tally, merge
 from e3rl.callbacks.reward import RewardScorer
@@ -57,7 +57,8 @@ def evaluate_policy(
     pass_at_k = PassAtK(evaluations, ks)
     sampler = RolloutSampler(engine, max_new_tokens, seed=0)
     try:
-        validate(policy, problems, pass_at_k, sampler, pool, prompts_per_batch, progress)
+        module = PolicyHolder(policy)
+        validate(module, problems, pass_at_k, sampler, pool, prompts_per_batch, progress)
     finally:
         engine.close()
         pool.close()
@@ -86,11 +87,12 @@ def sample_unfinished(
         pass_at_k = PassAtK(with_found_temperatures(evaluations, log.rows), ks=(1,))
         sampler = RolloutSampler(engine, max_new_tokens, seed=0)
         recorder = EvaluationRecorder(log, pool)
-        validate(policy, waiting, pass_at_k, sampler, pool, prompts_per_batch, progress, [recorder])
+        module = PolicyHolder(policy)
+        validate(module, waiting, pass_at_k, sampler, pool, prompts_per_batch, progress, [recorder])
 
 
 def validate(
-    policy: Policy,
+    module: PolicyHolder,
     problems: Sequence[Problem],
     pass_at_k: PassAtK,
     sampler: RolloutSampler,
@@ -98,20 +100,39 @@ def validate(
     prompts_per_batch: int,
     progress: bool,
     more: Sequence[Callback] = (),
+    temperature: float = 1.0,
+    make_trainer: Callable[..., Trainer] = Trainer,
 ) -> None:
-    """One pass of Lightning's validation over the problems, through the slots."""
-    trainer = Trainer(
-        accelerator="auto",
+    """One pass of Lightning's validation over the problems, through the slots, on one device.
+
+    Args:
+        module: holds the policy; its `validation_step` gets every sampled and scored batch.
+        problems: sampled in their order.
+        pass_at_k: which evaluations are sampled; has their counts afterwards.
+        sampler, pool: with the engine and the reward workers, which the caller closes.
+        prompts_per_batch: problems that are sampled together.
+        progress: show a bar, where there is a terminal.
+        more: callbacks after the slots.
+        temperature: what the engine is tested at, and evaluations without one are sampled at.
+        make_trainer: `Trainer`, or what makes one with settings of a run, such as its precision.
+    """
+    trainer = make_trainer(
         devices=1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=progress and sys.stdout.isatty(),
         enable_model_summary=False,
         use_distributed_sampler=False,
-        callbacks=[TemperatureScheduler(Fixed()), pass_at_k, RewardScorer(pool), sampler, *more],
+        callbacks=[
+            TemperatureScheduler(Fixed(temperature)),
+            pass_at_k,
+            RewardScorer(pool),
+            sampler,
+            *more,
+        ],
     )
-    loader = ValidationLoader(problems, policy.encode, prompts_per_batch)
-    trainer.validate(PolicyHolder(policy), dataloaders=loader, verbose=False)
+    loader = ValidationLoader(problems, module.policy.encode, prompts_per_batch)
+    trainer.validate(module, dataloaders=loader, verbose=False)
 
 
 def with_found_temperatures(

@@ -15,7 +15,7 @@ from e3rl.rewards.verifier import Verdict
 INTEGER_BOX = ("box", "blanks", "earlier box", "display", "box in a box")
 
 
-class Case(NamedTuple):
+class AnswerCase(NamedTuple):
     """One completion to be judged."""
 
     problem: Problem
@@ -25,17 +25,17 @@ class Case(NamedTuple):
 
 def own_spellings(
     problems: Iterable[Problem], answer_format: AnswerFormat = "math_box"
-) -> list[Case]:
+) -> list[AnswerCase]:
     """Every problem's own answer in all spellings that its format admits."""
     return [
-        Case(problem, kind, completion)
+        AnswerCase(problem, kind, completion)
         for problem in problems
         for kind, completion in usual_spellings(problem.answer).items()
         if answer_format == "math_box" or kind in INTEGER_BOX
     ]
 
 
-def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[Case]:
+def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[AnswerCase]:
     """For each problem the answers of random others, spelled differently from its own."""
     draw = random.Random(0)
     cases = []
@@ -43,18 +43,18 @@ def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[Cas
         own = compact(problem.answer)
         drawn = draw.sample(problems, min(4 * per_problem, len(problems)))
         others = [p for p in drawn if compact(p.answer) != own]
-        cases += [Case(problem, o.id, rf"\boxed{{{o.answer}}}") for o in others[:per_problem]]
+        cases += [AnswerCase(problem, o.id, rf"\boxed{{{o.answer}}}") for o in others[:per_problem]]
     return cases
 
 
-def judged(pool: RewardPool, cases: Sequence[Case]) -> list[Verdict]:
-    """The pool's verdicts, in order."""
+def judge(pool: RewardPool, cases: Sequence[AnswerCase]) -> list[Verdict]:
+    """Submit every completion to the pool and wait; the verdicts come in the order of the cases."""
     for case in cases:
         pool.submit(case.completion, case.problem.answer, question_text(case.problem))
     return pool.collect()
 
 
-class AnswerTest(NamedTuple):
+class AnswerTestResult(NamedTuple):
     """How many completions of known standing there were, and those judged otherwise."""
 
     own: int
@@ -64,14 +64,22 @@ class AnswerTest(NamedTuple):
     gained: list[str]  # answers of others with one, "id: answer of OTHER"
 
 
-def answer_test(pool: RewardPool, problems: Sequence[Problem], per_problem: int = 1) -> AnswerTest:
-    """Judge every gold answer in its own spellings and on other problems."""
+def run_answer_test(
+    pool: RewardPool, problems: Sequence[Problem], per_problem: int = 1
+) -> AnswerTestResult:
+    """Judge every gold answer in its own spellings, and on other problems.
+
+    Args:
+        pool: the reward workers; left open.
+        problems: with their gold answers.
+        per_problem: answers of other problems that are tried on each.
+    """
     own = own_spellings(problems, pool.answer_format)
     others = answers_of_others(problems, per_problem)
-    right = list(zip(own, judged(pool, own), strict=True))
-    wrong = list(zip(others, judged(pool, others), strict=True))
+    right = list(zip(own, judge(pool, own), strict=True))
+    wrong = list(zip(others, judge(pool, others), strict=True))
     missed = [(case, verdict) for case, verdict in right if not verdict.reward]
-    return AnswerTest(
+    return AnswerTestResult(
         own=len(own),
         others=len(others),
         lost=[f"{case.problem.id}: {case.kind}, {verdict.status}" for case, verdict in missed],

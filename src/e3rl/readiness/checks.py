@@ -1,12 +1,15 @@
 """The checks: each turns measured numbers into a `Finding`. No check looks anything up itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from e3rl.readiness.answers import AnswerTest
-from e3rl.readiness.finding import Finding, graded
-from e3rl.readiness.pass_rates import DeadGroups
-from e3rl.readiness.rules import Worth
+from e3rl.readiness.answers import AnswerTestResult
+from e3rl.readiness.pass_rates import GroupOutcomes
+from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample
+
+Level = Literal["ok", "warn", "fail"]
 
 MIXED = (0.3, 0.05)  # share of groups that move the policy: below, a warning, and a failure
 TRUNCATED = (0.1, 0.5)  # share of completions: above
@@ -15,18 +18,40 @@ UNJUDGED = (0.01, 0.1)  # share of verdicts that are time-outs or errors
 DISAGREEING = (0.05, 0.5)  # 1 - effective share of the tokens
 GAINED = (0.0, 0.02)  # share of foreign answers that score
 WAITING = 0.2  # share of the time for rollouts that is spent waiting for verdicts
-CLEARLY = 1.25  # times the rollouts of the best rule, by the lower bound, is worth a change
+CLEARLY = 1.25  # times the rollouts of the best rule, by the lower bound, justifies a change
 EXAMPLES = 3
 
 
-def check_signal(sample: Sample, dead: DeadGroups, group_size: int) -> Finding:
+@dataclass(frozen=True)
+class Finding:
+    """One check's result, with the remedy unless it is ok."""
+
+    check: str
+    level: Level
+    says: str
+    remedy: str = ""
+
+
+def grade(check: str, value: float, warn: float, fail: float, says: str, remedy: str) -> Finding:
+    """`fail` where the value lies above `fail`, `warn` where it lies above `warn`; a NaN fails."""
+    if value <= warn:
+        return Finding(check, "ok", says)
+    return Finding(check, "warn" if value <= fail else "fail", says, remedy)
+
+
+def is_go(findings: Iterable[Finding]) -> bool:
+    """Warnings let a run start, failures do not."""
+    return all(finding.level != "fail" for finding in findings)
+
+
+def check_signal(sample: Sample, groups: GroupOutcomes, group_size: int) -> Finding:
     """Whether enough groups of the first pass will hold right and wrong rollouts."""
-    share = dead.mixed
+    share = groups.mixed
     says = (
         f"{share.mean:.0%} [{share.low:.0%}, {share.high:.0%}] of groups of {group_size} will "
-        f"be mixed, {dead.all_wrong.mean:.0%} all wrong, {dead.all_right.mean:.0%} all right"
+        f"be mixed, {groups.all_wrong.mean:.0%} all wrong, {groups.all_right.mean:.0%} all right"
     )
-    too_hard = dead.all_wrong.mean > dead.all_right.mean
+    too_hard = groups.all_wrong.mean > groups.all_right.mean
     remedy = (
         "take easier problems or a stronger start (policy.path), or more rollouts_per_prompt"
         if too_hard
@@ -34,8 +59,8 @@ def check_signal(sample: Sample, dead: DeadGroups, group_size: int) -> Finding:
     )
     warn, fail = MIXED
     # A sample without a right rollout leaves room for pass rates that nobody has seen.
-    silent = 1 - share.mean if sample.has_signal else 1.0
-    return graded("signal", silent, 1 - warn, 1 - fail, says, remedy)
+    unmixed = 1 - share.mean if sample.has_signal else 1.0
+    return grade("signal", unmixed, 1 - warn, 1 - fail, says, remedy)
 
 
 def check_truncation(sample: Sample, max_new_tokens: int) -> Finding:
@@ -43,7 +68,7 @@ def check_truncation(sample: Sample, max_new_tokens: int) -> Finding:
     share = float(sample.truncated.mean())
     says = f"{share:.1%} of completions reach max_new_tokens={max_new_tokens}"
     remedy = "raise max_new_tokens, or shape rewards by length (shaping=overlong)"
-    return graded("truncation", share, *TRUNCATED, says, remedy)
+    return grade("truncation", share, *TRUNCATED, says, remedy)
 
 
 def check_format(sample: Sample) -> Finding:
@@ -55,7 +80,7 @@ def check_format(sample: Sample) -> Finding:
         "ask for the format (policy.instruction, policy/template), or take the reward that reads "
         "what the policy writes"
     )
-    return graded("format", share, *UNPARSED, says, remedy)
+    return grade("format", share, *UNPARSED, says, remedy)
 
 
 def check_verdicts(sample: Sample) -> Finding:
@@ -64,12 +89,12 @@ def check_verdicts(sample: Sample) -> Finding:
     waiting = sample.reward_s / (sample.reward_s + sample.generation_s)
     says = f"{share:.1%} of verdicts are time-outs or errors; waiting for them takes {waiting:.0%}"
     remedy = "raise reward.workers or reward.deadline_s; sampling waits for rewards"
-    found = graded("verdicts", share, *UNJUDGED, says, remedy)
+    found = grade("verdicts", share, *UNJUDGED, says, remedy)
     slow = found.level == "ok" and waiting > WAITING
     return Finding("verdicts", "warn", says, remedy) if slow else found
 
 
-def check_answers(test: AnswerTest, problems: int) -> Finding:
+def check_answers(test: AnswerTestResult, problems: int) -> Finding:
     """Whether the reward reads gold answers as models write them, and no others."""
     says = (
         f"{test.own - len(test.lost)} of {test.own} spellings of {problems} gold answers score, "
@@ -80,7 +105,7 @@ def check_answers(test: AnswerTest, problems: int) -> Finding:
     if test.boxed_lost:
         return Finding("answers", "fail", says, remedy)
     gained = len(test.gained) / test.others if test.others else 0.0
-    found = graded("answers", gained, *GAINED, says, remedy)
+    found = grade("answers", gained, *GAINED, says, remedy)
     lost = found.level == "ok" and test.lost
     return Finding("answers", "warn", says, remedy) if lost else found
 
@@ -93,34 +118,34 @@ def check_mismatch(sample: Sample) -> Finding:
         f"effective share {gap.ess:.1%} of {gap.tokens} tokens"
     )
     remedy = "set loss/correction=tis, or bring engine.settings.dtype nearer to the trainer's"
-    return graded("mismatch", 1 - gap.ess, *DISAGREEING, says, remedy)
+    return grade("mismatch", 1 - gap.ess, *DISAGREEING, says, remedy)
 
 
-def check_rule(own: str, worths: Sequence[Worth], loss: str) -> Finding:
+def check_rule(own: str, scores: Sequence[RuleScore], loss: str) -> Finding:
     """Whether another budget rule needs clearly fewer rollouts than the configured one.
 
     Args:
         own: name of the configured rule.
-        worths: all rules beside the best, which comes first; empty without a signal.
+        scores: all rules beside the best, which comes first; empty without a signal.
         loss: whose gradient's noise was compared.
     """
-    if not worths:
+    if not scores:
         says = "no prompt is solved at times, so no rule is better than another"
         return Finding("budget", "warn", says, "see the check `signal`")
-    best, *others = worths
+    best, *others = scores
     what = f"{best.rule} needs the fewest rollouts for the same noise of a {loss} gradient"
     gap = f", the next, {others[0].rule}, {_more(others[0])} more" if others else ""
     if best.rule == own:
         return Finding("budget", "ok", f"{what}{gap}")
-    mine = next(worth for worth in others if worth.rule == own)
+    mine = next(score for score in others if score.rule == own)
     says = f"{what}{gap}; {own}, as configured, {_more(mine)} more"
     if mine.low <= CLEARLY:
         return Finding("budget", "ok", f"{says}: no clear difference")
     return Finding("budget", "warn", says, "choose that rule by budget=...; see e3rl.simulate")
 
 
-def _more(worth: Worth) -> str:
-    shares = (f"{x - 1:.0%}" for x in (worth.ratio, worth.low, worth.high))
+def _more(score: RuleScore) -> str:
+    shares = (f"{x - 1:.0%}" for x in (score.ratio, score.low, score.high))
     return "{} [{}, {}]".format(*shares)
 
 
@@ -140,6 +165,6 @@ def check_time(hours: float, time: str, limit: float | None) -> Finding:
     return Finding("time", "fail", says, "lower epochs or max_new_tokens, or add devices")
 
 
-def as_findings(cautions: Sequence[str]) -> list[Finding]:
-    """Settings that do nothing, as warnings."""
+def list_cautions(cautions: Sequence[str]) -> list[Finding]:
+    """A warning for each setting that does nothing."""
     return [Finding("settings", "warn", caution, "as it says") for caution in cautions]

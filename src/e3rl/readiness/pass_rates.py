@@ -1,4 +1,4 @@
-"""From a few rollouts of some prompts to the pass rates of all, and to groups that are silent."""
+"""Pass rates estimated from a few rollouts of some prompts, and what groups they promise."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from e3rl.statistics.bootstrap import Interval, cluster_bootstrap
 Counts = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
-# Priors that are tried: means, and strengths a₀ + b₀ from two heaps at the ends to one in between.
+# Priors that are tried: means, and strengths a₀ + b₀ from U-shaped to peaked at the mean.
 MEANS = 1 / (1 + np.exp(-np.linspace(-6, 6, 49)))
 STRENGTHS = np.geomspace(0.1, 100, 31)
 
@@ -31,19 +31,23 @@ def fit_prior(right: Counts, rollouts: Counts) -> tuple[float, float]:
     mean, strength = (x.ravel() for x in np.meshgrid(MEANS, STRENGTHS))
     a, b = mean * strength, (1 - mean) * strength
     most = int(n.max())
-    likelihood = _rising(a, most)[:, c] + _rising(b, most)[:, n - c] - _rising(a + b, most)[:, n]
+    likelihood = (
+        _log_rising_factorials(a, most)[:, c]
+        + _log_rising_factorials(b, most)[:, n - c]
+        - _log_rising_factorials(a + b, most)[:, n]
+    )
     best = int(np.argmax(likelihood @ times))
     return float(a[best]), float(b[best])
 
 
-def _rising(x: Reals, most: int) -> Reals:
+def _log_rising_factorials(x: Reals, most: int) -> Reals:
     """(M, most + 1) ln x(x + 1)...(x + k - 1) for k = 0, ..., most."""
     logs = np.log(x[:, None] + np.arange(most))
     return np.concatenate([np.zeros((x.size, 1)), np.cumsum(logs, axis=1)], axis=1)
 
 
-def believed(right: Counts, rollouts: Counts) -> BetaPosterior:
-    """What the counts say of every prompt's pass rate, under the prior that they make likeliest.
+def fit_posterior(right: Counts, rollouts: Counts) -> BetaPosterior:
+    """The posterior Beta distribution of every prompt's pass rate, under the prior of `fit_prior`.
 
     Counts alone would call a prompt impossible that was not solved in eight rollouts; a pass rate
     of 5 % looks like that in two cases of three.
@@ -54,35 +58,35 @@ def believed(right: Counts, rollouts: Counts) -> BetaPosterior:
 
 
 @dataclass(frozen=True)
-class DeadGroups:
-    """Expected shares of groups, with intervals over prompts; only mixed ones move the policy."""
+class GroupOutcomes:
+    """Expected shares of groups, with 95 % intervals over prompts; mixed ones have a gradient."""
 
     all_wrong: Interval
     all_right: Interval
     mixed: Interval
 
 
-def dead_groups(posterior: BetaPosterior, group_size: int) -> DeadGroups:
-    """How the next group of `group_size` rollouts comes out, on average over the prompts.
+def predict_group_outcomes(posterior: BetaPosterior, group_size: int) -> GroupOutcomes:
+    """Expected shares of all-wrong, all-right and mixed groups of `group_size` new rollouts.
 
     E[(1 - p)^G] = Π_{j<G} (b + j)/(a + b + j) and E[p^G] likewise, for p ~ Beta(a, b).
     """
-    wrong = _power(posterior.b, posterior.a, group_size)
-    right = _power(posterior.a, posterior.b, group_size)
-    return DeadGroups(*map(cluster_bootstrap, (wrong, right, 1 - wrong - right)))
+    wrong = _expected_power(posterior.b, posterior.a, group_size)
+    right = _expected_power(posterior.a, posterior.b, group_size)
+    return GroupOutcomes(*map(cluster_bootstrap, (wrong, right, 1 - wrong - right)))
 
 
-def _power(a: Reals, b: Reals, k: int) -> Reals:
+def _expected_power(a: Reals, b: Reals, k: int) -> Reals:
     """(P,) E[x^k] for x ~ Beta(a, b)."""
     steps = np.arange(k)
     product: Reals = np.prod((a[:, None] + steps) / ((a + b)[:, None] + steps), axis=1)
     return product
 
 
-def drawn_rates(posterior: BetaPosterior, size: int, generator: np.random.Generator) -> Reals:
+def draw_rates(posterior: BetaPosterior, size: int, generator: np.random.Generator) -> Reals:
     """(size,) pass rates that the problems of a whole training set may have.
 
-    Prompts of the sample are drawn with replacement, and from the belief about each a rate, so
+    Prompts of the sample are drawn with replacement, and from the posterior of each a rate, so
     that repeated calls differ by all that a sample leaves open.
     """
     rows = generator.integers(posterior.a.size, size=size)
@@ -90,8 +94,8 @@ def drawn_rates(posterior: BetaPosterior, size: int, generator: np.random.Genera
     return rates
 
 
-def histogram(right: Counts, rollouts: Counts) -> dict[str, int]:
-    """Prompts by the share of their rollouts that were right; the ends are heaps of their own."""
+def count_by_solve_rate(right: Counts, rollouts: Counts) -> dict[str, int]:
+    """Numbers of prompts by the share of their rollouts that were right; 0 and 1 by themselves."""
     rates = right / rollouts
     inner = (rates > 0) & (rates < 1)
     quarters = np.histogram(rates[inner], bins=[0, 0.25, 0.5, 0.75, 1])[0]

@@ -1,4 +1,4 @@
-"""What `e3rl.preflight` looks at: a composed run, measured by a sample and judged."""
+"""A preflight: a run is built as training would build it, sampled without an update, and judged."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,11 +18,11 @@ from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.readiness import checks
-from e3rl.readiness.answers import answer_test
-from e3rl.readiness.finding import Finding
-from e3rl.readiness.pass_rates import DeadGroups, believed, dead_groups
-from e3rl.readiness.rule_choice import compared, rules_of
-from e3rl.readiness.rules import Worth
+from e3rl.readiness.answers import run_answer_test
+from e3rl.readiness.checks import Finding
+from e3rl.readiness.pass_rates import GroupOutcomes, fit_posterior, predict_group_outcomes
+from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
+from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample
 from e3rl.readiness.sampling import sample_rollouts
 from e3rl.seeds import derive_seed
@@ -30,8 +30,15 @@ from e3rl.temperatures.base import TemperatureRule
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the command itself may be told."""
+class PreflightSettings:
+    """The node `preflight` of conf/preflight.yaml.
+
+    Args:
+        prompts: training problems that are sampled. rollouts: of each, None for the group size.
+        rules: budget rules to compare with the run's own, empty for all.
+        tables: of pass rates, that rules are compared on.
+        hours: that the run may take at most, None for any length.
+    """
 
     prompts: Annotated[int, Field(ge=2)]
     rollouts: Annotated[int, Field(ge=2)] | None
@@ -41,22 +48,24 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that a preflight has found out."""
+class PreflightResult:
+    """What a preflight measured, expects and found."""
 
     sample: Sample
-    dead: DeadGroups
-    worths: list[Worth]
-    forecast: dict[str, str]
-    findings: list[Finding]
+    groups: GroupOutcomes
+    scores: list[RuleScore]  # the best first; empty where rules cannot be compared
+    forecast: dict[str, str]  # time, tokens and memory by name, as texts
+    findings: list[Finding]  # one per check
 
 
-def look(cfg: DictConfig) -> Seen:
-    """Build a run as training would, sample, and judge; closes what it started.
+def run_preflight(cfg: DictConfig) -> PreflightResult:
+    """Build the run of a composed configuration, sample some problems, and judge what is seen.
 
-    Raises ConfigurationError with every mistake that can be known before the sample.
+    Engine and reward workers are closed again.
+
+    Raises ConfigurationError for every mistake that can be known before anything is sampled.
     """
-    check(cfg, also={"preflight": Look})
+    check(cfg, also={"preflight": PreflightSettings})
     if cfg.ckpt_path:
         raise ConfigurationError(
             f"ckpt_path={cfg.ckpt_path}: preflight looks at a run before its first step; leave it "
@@ -64,23 +73,25 @@ def look(cfg: DictConfig) -> Seen:
         )
     for part in ("budget", "advantage", "shaping", "loss"):
         build(cfg, part)  # a value that its constructor refuses
-    rules, own = rules_of(cfg)
+    rules, own = find_comparable_rules(cfg)
     policy: Policy = build(cfg, "policy")
     cfg.vocabulary_size = policy.vocabulary_size
     data = build_data(cfg, policy)
     counts, shape = ProblemCounts.of(data), ModelShape.of_policy(policy)
     steps = derive_plan(cfg, counts, shape).total_steps
     needed, inert = memory(cfg, shape), cautions(cfg)
-    problems, temperature = drawn(data, cfg), first_temperature(cfg, steps)
-    sample, answers = sampled(cfg, policy, problems, temperature)
-    dead = dead_groups(believed(sample.right, sample.rollouts), cfg.rollouts_per_prompt)
-    worths, rule = compared(rules, own, sample, cfg, counts.train)
+    problems, temperature = draw_problems(data, cfg), first_temperature(cfg, steps)
+    sample, answers = sample_and_test_answers(cfg, policy, problems, temperature)
+    groups = predict_group_outcomes(
+        fit_posterior(sample.right, sample.rollouts), cfg.rollouts_per_prompt
+    )
+    scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
     planned = as_measured(cfg, sample.trained_tokens_per_s, float(sample.lengths.mean()))
     forecast = work(planned, steps, counts.validation) | needed
     length = hours(planned, steps, counts.validation)
     findings = [
-        checks.check_signal(sample, dead, cfg.rollouts_per_prompt),
+        checks.check_signal(sample, groups, cfg.rollouts_per_prompt),
         rule,
         checks.check_truncation(sample, cfg.max_new_tokens),
         checks.check_format(sample),
@@ -89,26 +100,26 @@ def look(cfg: DictConfig) -> Seen:
         checks.check_mismatch(sample),
         checks.check_memory(forecast["memory: peak"], TOO_MUCH),
         checks.check_time(length, forecast["time"], cfg.preflight.hours),
-        *checks.as_findings(inert),
+        *checks.list_cautions(inert),
     ]
-    return Seen(sample, dead, worths, forecast, findings)
+    return PreflightResult(sample, groups, scores, forecast, findings)
 
 
-def sampled(
+def sample_and_test_answers(
     cfg: DictConfig, policy: Policy, problems: list[Problem], temperature: float
 ) -> tuple[Sample, Finding]:
-    """A few rollouts, and whether the gold answers score; engine and workers are closed again."""
+    """A few rollouts, and whether gold answers score; starts and closes engine and workers."""
     engine, pool = build(cfg, "engine"), build(cfg, "reward")
     try:
         sample = sample_rollouts(cfg, policy, problems, temperature, engine, pool)
-        return sample, checks.check_answers(answer_test(pool, problems), len(problems))
+        return sample, checks.check_answers(run_answer_test(pool, problems), len(problems))
     finally:
         engine.close()
         pool.close()
 
 
-def drawn(data: PromptDataModule, cfg: DictConfig) -> list[Problem]:
-    """Training problems of the sample, without repeats."""
+def draw_problems(data: PromptDataModule, cfg: DictConfig) -> list[Problem]:
+    """`preflight.prompts` training problems drawn by the seed, without repeats, in their order."""
     problems = data.train_problems
     generator = np.random.default_rng(derive_seed(cfg.seed, "preflight", "problems"))
     count = min(cfg.preflight.prompts, len(problems))
@@ -116,7 +127,7 @@ def drawn(data: PromptDataModule, cfg: DictConfig) -> list[Problem]:
 
 
 def first_temperature(cfg: DictConfig, total_steps: int) -> float:
-    """What the run's first step is sampled at."""
+    """The temperature that the run's first step is sampled at."""
     rule: TemperatureRule = build(cfg, "temperature")
     rule.bind(total_steps, cfg.rollout.lookahead)
     return float(rule.decide(0).temperature)

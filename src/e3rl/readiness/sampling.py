@@ -3,24 +3,21 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
-from lightning import Trainer
 from omegaconf import DictConfig
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.pass_at_k import PassAtK
-from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.callbacks.validation_plan import Evaluation
 from e3rl.config.build import build
-from e3rl.data.loader import ValidationLoader
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
-from e3rl.evaluation.sampling import PolicyHolder
+from e3rl.evaluation.sampling import PolicyHolder, validate
 from e3rl.functional.kl import k3
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.mismatch import WeightSums, weight_figures
@@ -28,15 +25,21 @@ from e3rl.functional.packing import microbatches
 from e3rl.policy.policy import Policy
 from e3rl.readiness.sample import Mismatch, Sample
 from e3rl.rewards.pool import RewardPool
-from e3rl.temperatures.fixed import Fixed
 from e3rl.training.forward import measure
 
 ROWS_COMPARED = 32  # rollouts per batch that the trainer scores as well
 UPDATE_FORWARDS = 3  # a backward pass is reckoned as two forward passes
 
 
-class Trial(PolicyHolder):
-    """Takes finished batches to pieces; in its validation step the trainer's precision holds."""
+class SamplingModule(PolicyHolder):
+    """Keeps the sampled batches of a validation, and scores some of their rollouts.
+
+    It scores them as an update would, in its validation step, where the trainer's precision holds.
+
+    Args:
+        policy: that is sampled.
+        tokens_per_microbatch: most tokens of a forward pass, as in training.
+    """
 
     def __init__(self, policy: Policy, tokens_per_microbatch: int) -> None:
         super().__init__(policy)
@@ -68,6 +71,7 @@ class Trial(PolicyHolder):
         return forwards * seconds / sum(tokens for tokens, _ in passes)
 
     def mismatch(self) -> Mismatch:
+        """How far the engine's log-probs are from the trainer's, where both scored a token."""
         gaps = torch.cat(self.gaps)
         weights = WeightSums()
         weights.add(gaps.exp())
@@ -83,42 +87,42 @@ def sample_rollouts(
     engine: RolloutEngine,
     pool: RewardPool,
 ) -> Sample:
-    """Rollouts of `problems` as a step samples them, on one device and without an update.
+    """Rollouts of `problems` as a step of training samples them, on one device, without an update.
 
-    The caller closes engine and pool.
+    Args:
+        cfg: a composed preflight; `preflight.rollouts` of each problem, or the run's group size.
+        policy: that is sampled.
+        problems: what it is asked.
+        temperature: that it is sampled at.
+        engine, pool: who samples and who scores; the caller closes both.
     """
     count = cfg.preflight.rollouts or cfg.rollouts_per_prompt
-    trial = Trial(policy, cfg.module.settings.tokens_per_microbatch)
-    trainer: Trainer = build(
-        cfg,
-        "trainer",
-        devices=1,
-        num_nodes=1,
-        strategy="auto",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        limit_val_batches=None,
-        callbacks=[
-            TemperatureScheduler(Fixed(temperature)),
-            PassAtK([Evaluation("preflight", count, temperature=temperature)], (1,), cfg.seed),
-            RewardScorer(pool),
-            RolloutSampler(engine, cfg.max_new_tokens, cfg.seed),
-        ],
+    module = SamplingModule(policy, cfg.module.settings.tokens_per_microbatch)
+    validate(
+        module,
+        problems,
+        PassAtK([Evaluation("preflight", count, temperature=temperature)], (1,), cfg.seed),
+        RolloutSampler(engine, cfg.max_new_tokens, cfg.seed),
+        pool,
+        prompts_per_batch=min(cfg.prompts_per_step, len(problems)),
+        progress=False,
+        temperature=temperature,
+        # The run's trainer on one device: its precision and accelerator decide what is measured.
+        make_trainer=partial(
+            build, cfg, "trainer", num_nodes=1, strategy="auto", limit_val_batches=None
+        ),
     )
-    loader = ValidationLoader(problems, policy.encode, min(cfg.prompts_per_step, len(problems)))
-    trainer.validate(trial, dataloaders=loader, verbose=False)
-    return gathered(trial, temperature)
+    return gather_sample(module, temperature)
 
 
-def gathered(trial: Trial, temperature: float) -> Sample:
-    """The figures of all batches."""
-    batches = trial.batches
-    report = [batch.report for batch in batches]
-    waited = sum(each["time/reward_s"] for each in report)
-    rolled = sum(each["time/rollout_s"] - each["time/sync_s"] for each in report)
+def gather_sample(module: SamplingModule, temperature: float) -> Sample:
+    """One `Sample` of all batches that the module has been given."""
+    batches = module.batches
+    metrics = [batch.report for batch in batches]
+    waited = sum(each["time/reward_s"] for each in metrics)
+    rolled = sum(each["time/rollout_s"] - each["time/sync_s"] for each in metrics)
     statuses: Counter[str] = Counter()
-    for each in report:
+    for each in metrics:
         statuses.update(
             {k.removeprefix("reward/"): int(v) for k, v in each.items() if k.startswith("reward/")}
         )
@@ -139,6 +143,6 @@ def gathered(trial: Trial, temperature: float) -> Sample:
         entropy=surprise / float(lengths.sum()),
         generation_s=rolled - waited,
         reward_s=waited,
-        update_s=trial.update_s(),
-        mismatch=trial.mismatch(),
+        update_s=module.update_s(),
+        mismatch=module.mismatch(),
     )

@@ -7,9 +7,9 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from e3rl.analysis.measures.evaluations import Evaluation
-from e3rl.analysis.sources.runs import SUMMARY, VALIDATION, Run, by_arm, load_run, load_runs
-from e3rl.analysis.tables.summary import arm_evaluations
+from e3rl.analysis.measures.evaluations import EvaluationResult
+from e3rl.analysis.sources.runs import SUMMARY, VALIDATION, Run, group_by_arm, load_run, load_runs
+from e3rl.analysis.tables.arm_table import arm_evaluations
 from e3rl.callbacks.pass_at_k import Counts
 from e3rl.callbacks.validation_plan import Evaluation as Wanted
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
@@ -32,7 +32,7 @@ def record_all(source: Path, out: Path, control: str, n: int) -> None:
     """
     quiet()
     finished = [run for run in load_runs(source) if run.summary is not None]
-    arms = by_arm(finished)
+    arms = group_by_arm(finished)
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
     new = record(finished, out / "runs")
@@ -151,7 +151,7 @@ def same_seed(runs: Sequence[Run], seed: int) -> list[Run]:
     return [run for run in runs if run.seed == seed]
 
 
-def entropies_to_match(evaluations: Sequence[Evaluation], control: str) -> dict[str, float]:
+def entropies_to_match(evaluations: Sequence[EvaluationResult], control: str) -> dict[str, float]:
     """Entropies that arms have at a temperature of their own, by the name of an evaluation.
 
     Arms whose entropies differ by less than `MATCH_WITHIN` share one.

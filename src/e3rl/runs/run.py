@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 from torch import distributed
 
 from e3rl.analysis.figures.run_figures import save_figures
-from e3rl.analysis.measures.evaluations import Evaluation as Measured
+from e3rl.analysis.measures.evaluations import EvaluationResult as Measured
 from e3rl.analysis.sources.runs import Run, load_run
-from e3rl.analysis.tables.summary import arm_evaluations, arm_rows, render
+from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import set_aside
 from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.validation_plan import Evaluation
@@ -169,7 +169,7 @@ def finish(
 
 def report(outcome: Outcome) -> str:
     """The summary table and where everything is."""
-    table = render(arm_rows(outcome.evaluations, control=outcome.control))
+    table = arm_table_text(arm_rows(outcome.evaluations, control=outcome.control))
     paths = "\n".join(f"  {path}" for path in outcome.figures)
     return f"\n{table}\n\nrun folder: {outcome.run_dir}\nfigures:\n{paths}"
 

@@ -11,7 +11,7 @@ Counts = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 
-class Moments(NamedTuple):
+class GradientMoments(NamedTuple):
     """Of the estimated gradient g = Σᵢ wᵢ Σⱼ Aᵢⱼ sᵢⱼ, with wᵢ the weight of a rollout of prompt i.
 
     Rollout j of prompt i is right with probability pᵢ, and its score (the gradient of its
@@ -27,7 +27,7 @@ class Moments(NamedTuple):
     signal: float
 
 
-def rloo_by_prompt(rates: Reals, rollouts: Counts) -> Moments:
+def rloo_by_prompt(rates: Reals, rollouts: Counts) -> GradientMoments:
     """Leave-one-out advantages, and every prompt weighs the same: wᵢ = 1/(P·nᵢ).
 
     A = n/(n - 1)·(r - r̄) has E[A²] = n/(n - 1)·pq and E[A·(r - p)] = pq, hence
@@ -44,10 +44,12 @@ def rloo_by_prompt(rates: Reals, rollouts: Counts) -> Moments:
     p, n = rates[several], rollouts[several]
     spread = p * (1 - p)
     prompts = rollouts.size
-    return Moments(float((spread / (n - 1)).sum() / prompts**2), float(spread.sum() / prompts))
+    return GradientMoments(
+        float((spread / (n - 1)).sum() / prompts**2), float(spread.sum() / prompts)
+    )
 
 
-def grpo(rates: Reals, rollouts: Counts) -> Moments:
+def grpo(rates: Reals, rollouts: Counts) -> GradientMoments:
     """Advantages (r - r̄)/std, and every rollout weighs the same: wᵢ = 1/N, so a prompt weighs nᵢ.
 
     With the sample deviation, Σⱼ A² of a group is n - 1 if it is mixed, and 0 if not; with c right
@@ -64,7 +66,7 @@ def grpo(rates: Reals, rollouts: Counts) -> Moments:
     p, n = rates[varied], rollouts[varied]
     mixed = 1 - p**n - (1 - p) ** n
     signal = sum(float(_spread(int(size), p[n == size]).sum()) for size in np.unique(n))
-    return Moments(float(((n - 1) * mixed).sum() / total**2), signal / total)
+    return GradientMoments(float(((n - 1) * mixed).sum() / total**2), signal / total)
 
 
 def _spread(n: int, p: Reals) -> Reals:
@@ -77,7 +79,7 @@ def _spread(n: int, p: Reals) -> Reals:
 
 
 # By the names of conf/loss.
-LOSSES: dict[str, Callable[[Reals, Counts], Moments]] = {
+LOSSES: dict[str, Callable[[Reals, Counts], GradientMoments]] = {
     "grpo": grpo,
     "rloo_by_prompt": rloo_by_prompt,
 }
@@ -87,18 +89,24 @@ def relative_variance(loss: str, rates: Reals, rollouts: Counts, even: int) -> f
     """The variance beside that of groups of `even` for each of the same prompts; NaN if that is 0.
 
     It belongs to one loss and one set of prompts: where advantages are normalised it also rises
-    when fewer groups are silent, since silent ones add no noise, and no signal.
+    when fewer groups have equal rewards, since such groups add no noise, and no signal.
     """
     moments = LOSSES[loss]
     reference = moments(rates, np.full_like(rollouts, even)).variance
     return moments(rates, rollouts).variance / reference if reference > 0 else float("nan")
 
 
-def noise(loss: str, rates: Reals, rollouts: Counts) -> float:
+def gradient_noise_scale(loss: str, rates: Reals, rollouts: Counts) -> float:
     """N·variance/signal²: how many rollouts, split like these, make noise and signal equal.
 
+    The gradient noise scale of McCandlish et al. (arXiv 1812.06162) along u, in rollouts.
+
     Free of the scale of advantages and weights, so that losses, budgets and sets of prompts can be
-    compared; its unit is 1/u². Half of it is worth twice the rollouts. NaN without a signal.
+    compared; its unit is 1/u². Half the noise scale does as much as twice the rollouts. NaN without
+    a signal.
+
+    Args:
+        loss: a name in `LOSSES`. rates: (P,) pass rates. rollouts: (P,) >= 1.
     """
     variance, signal = LOSSES[loss](rates, rollouts)
     return float(rollouts.sum()) * variance / signal**2 if signal > 0 else float("nan")

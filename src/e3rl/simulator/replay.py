@@ -1,8 +1,9 @@
 """Passes of a budget rule over a table of pass rates: what training would do, rewards drawn."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from e3rl.simulator.table import PassRateTable
 
 Counts = NDArray[np.int64]
 Reals = NDArray[np.float64]
-BY_NORMS = "weighs by gradient norms"
-UNTOLD = "of which a table of pass rates has none"
+T = TypeVar("T")
+
+USES_GRADIENT_NORMS = "weighs by gradient norms"
+NOT_IN_TABLE = "of which a table of pass rates has none"
 
 
 @dataclass(frozen=True)
-class Passage:
+class PassResult:
     """One pass over all prompts, in the order of the table."""
 
     epoch: int
@@ -34,7 +37,13 @@ class Passage:
 
 
 class SimulatedStep:
-    """The rollouts of a step as numbers; the tally that plans of several rounds look at."""
+    """Rollouts and right ones of the prompts of one step, as far as it has been sampled.
+
+    It stands in for a batch: budget rules that decide in rounds read its `tally`.
+
+    Args:
+        rates: (B,) pass rates of the prompts. generator: that rewards are drawn with.
+    """
 
     def __init__(self, rates: Reals, generator: np.random.Generator) -> None:
         self.rates = rates
@@ -43,6 +52,7 @@ class SimulatedStep:
         self.right = np.zeros(rates.size)
 
     def tally(self) -> tuple[Counts, Reals]:
+        """(B,) rollouts so far, and (B,) right ones among them."""
         return self.rollouts, self.right
 
     def add(self, counts: Counts) -> None:
@@ -55,8 +65,8 @@ class SimulatedStep:
         return CountedRewards(self.right, self.rollouts)
 
 
-class Course:
-    """The steps of passes over a table, the same for every rule, and made once for all of them.
+class Workload:
+    """What every rule is replayed on: the steps of passes over a table, made once for all rules.
 
     Prompts come as from the training loader, in an order that depends on the seed and the pass
     alone; like the loader, a pass leaves out what does not fill a step.
@@ -84,14 +94,15 @@ class Course:
             order = generator.permutation(len(self.table))
             order = order[: self.steps_per_pass * self.prompts_per_step]
             parts = np.split(order, self.steps_per_pass)
-            self._passes[epoch] = [(rows, self.ids_of(rows)) for rows in parts]
+            self._passes[epoch] = [(rows, self.prompt_ids_of(rows)) for rows in parts]
         return self._passes[epoch]
 
-    def ids_of(self, rows: Counts) -> SharedIds:
+    def prompt_ids_of(self, rows: Counts) -> SharedIds:
+        """Prompt ids of rows of the table."""
         return SharedIds(self._ids[rows].tolist())
 
     def order_after(self, number: int) -> PromptOrder:
-        """The loader's order behind step `number`, for a rule whose steps part from the others'."""
+        """The loader's order after step `number`, for a rule that handed prompts back in it."""
         order = PromptOrder(len(self.table), self.prompts_per_step, self.seed)
         order.load_state_dict({"taken": (number + 1) * self.prompts_per_step, "waiting": []})
         return order
@@ -102,56 +113,71 @@ class Course:
 
 
 def replay(
-    budget: Budget, course: Course, rollouts_per_prompt: int, epochs: int
-) -> Iterator[Passage]:
+    budget: Budget, workload: Workload, rollouts_per_prompt: int, epochs: int
+) -> Iterator[PassResult]:
     """Take `budget` through `epochs` passes over the table, step by step as training would.
 
     A pass is as many steps as the table fills: one over all prompts, or part of it where a rule
     hands prompts back to come again; the rollouts of those that come twice are added up.
 
-    Raises ValueError for a rule that goes by more than rewards, see `unknown_to_a_table`.
+    Raises ValueError for a rule that goes by more than rewards, see `describe_missing_input`.
     """
-    if unknown := unknown_to_a_table(budget):
-        remedy = "unit_norms=true" if unknown == BY_NORMS else "difficulty=reward or cost=rollouts"
-        raise ValueError(f"{type(budget).__name__} {unknown}, {UNTOLD}: set {remedy}")
-    n = len(course.table)
+    if unknown := describe_missing_input(budget):
+        remedy = (
+            "unit_norms=true"
+            if unknown == USES_GRADIENT_NORMS
+            else "difficulty=reward or cost=rollouts"
+        )
+        raise ValueError(f"{type(budget).__name__} {unknown}, {NOT_IN_TABLE}: set {remedy}")
+    n = len(workload.table)
     tried, solved = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     own: PromptOrder | None = None  # of a rule that has handed prompts back
     for epoch in range(epochs):
-        rates = course.table.at(epoch)
+        rates = workload.table.rates_at(epoch)
         rollouts, right = np.zeros(n, dtype=np.int64), np.zeros(n)
         seconds = 0.0
-        for index, (rows, prompt_ids) in enumerate(course.steps(epoch)):
-            number = epoch * course.steps_per_pass + index
+        for index, (rows, prompt_ids) in enumerate(workload.steps(epoch)):
+            number = epoch * workload.steps_per_pass + index
             if own is not None:
                 rows = np.array(own.take())
-                prompt_ids = course.ids_of(rows)
-            step = SimulatedStep(rates[rows], course.generator(number))
+                prompt_ids = workload.prompt_ids_of(rows)
+            step = SimulatedStep(rates[rows], workload.generator(number))
             total = rollouts_per_prompt * rows.size
-            spent, requeue = take_step(budget, prompt_ids, step, total, number, epoch)
+            spent, requeue = simulate_step(budget, prompt_ids, step, total, number, epoch)
             seconds += spent
             rollouts[rows] += step.rollouts
             right[rows] += step.right
             unreached = rows[step.rollouts == 0]
             if requeue and unreached.size:
-                own = own or course.order_after(number)
+                own = own or workload.order_after(number)
                 own.hand_back(unreached.tolist())
         first_solved = int((tried & ~solved & (right > 0)).sum())
-        cap = rollouts_per_prompt * course.prompts_per_step * course.steps_per_pass
-        yield Passage(epoch, rates, rollouts, right, first_solved, cap, seconds)
+        cap = rollouts_per_prompt * workload.prompts_per_step * workload.steps_per_pass
+        yield PassResult(epoch, rates, rollouts, right, first_solved, cap, seconds)
         tried |= rollouts > 0
         solved |= right > 0
 
 
-def unknown_to_a_table(budget: Budget) -> str:
-    """What a rule does with more than rewards, of which a table has nothing; "" if it does not."""
+def select_rules(known: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+    """The rules of these names; all that are known where no name is given.
+
+    Raises ValueError for a name that is not known.
+    """
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"rules={unknown}: use some of {', '.join(known)}")
+    return {name: known[name] for name in names or known}
+
+
+def describe_missing_input(budget: Budget) -> str:
+    """What a rule needs beside rewards, which a table does not have; "" where it needs no more."""
     if isinstance(budget, NeedsGradNorms) and budget.needs_grad_norms:
-        return BY_NORMS
+        return USES_GRADIENT_NORMS
     traits = budget.needed_traits if isinstance(budget, NeedsTraits) else ()
     return f"goes by the prompts' {' and '.join(traits)}" if traits else ""
 
 
-def take_step(
+def simulate_step(
     budget: Budget,
     prompt_ids: Sequence[str],
     step: SimulatedStep,
@@ -159,18 +185,25 @@ def take_step(
     number: int,
     epoch: int,
 ) -> tuple[float, bool]:
-    """Decide, sample round by round, learn; returns the processor seconds of the rule, and
-    whether prompts without rollouts are to come again."""
+    """Let a rule decide, sample its rounds, and let it observe the rewards, as in training.
+
+    Args:
+        budget: the rule. prompt_ids: (B,) of the step. step: what is sampled.
+        total: rollouts that the rule may spend. number, epoch: of the step.
+
+    Returns:
+        processor seconds of the rule, and whether prompts without rollouts are to come again.
+    """
     started = time.process_time()
     allocation = budget.decide(prompt_ids, total, number, epoch)
-    spent = time.process_time() - started + _sampled(allocation.plan, step)
+    spent = time.process_time() - started + _sample_rounds(allocation.plan, step)
     rewards = step.rewards()
     started = time.process_time()
     budget.observe(prompt_ids, rewards)
     return spent + time.process_time() - started, allocation.requeue
 
 
-def _sampled(plan: StepPlan, step: SimulatedStep) -> float:
+def _sample_rounds(plan: StepPlan, step: SimulatedStep) -> float:
     """Sample all rounds of a plan; returns the processor seconds of the plan."""
     spent = 0.0
     while True:

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from e3rl.analysis.tables.cells import Cells
-from e3rl.simulator.gradient import LOSSES, noise, relative_variance
-from e3rl.simulator.replay import Passage
+from e3rl.simulator.gradient import LOSSES, gradient_noise_scale, relative_variance
+from e3rl.simulator.replay import PassResult
 
 WORDS = ("arm", "budget", "loss")
 SHARES = ("effective", "all_wrong", "hits", "reached", "spent_share")
@@ -18,35 +18,41 @@ NOTE = (
 )
 
 
-def cells(
-    figures: Mapping[str, Any], passage: Passage, rollouts_per_prompt: int
+def screening_rows(
+    summary: Mapping[str, Any], result: PassResult, rollouts_per_prompt: int
 ) -> list[dict[str, Any]]:
-    """A row per loss: what the figures of a pass say, and how noisy that loss's gradient is."""
-    sampled = passage.rollouts > 0
-    rates, rollouts = passage.rates[sampled], passage.rollouts[sampled]
-    head = {name: figures[name] for name in ("arm", "budget")}
+    """A row per loss for one arm and rule: how noisy the gradient of that loss would be.
+
+    Args:
+        summary: of the pass, from `summarize_pass`, with arm and budget beside it.
+        result: of the pass itself.
+        rollouts_per_prompt: size of the even groups that the variance is compared with.
+    """
+    sampled = result.rollouts > 0
+    rates, rollouts = result.rates[sampled], result.rollouts[sampled]
+    head = {name: summary[name] for name in ("arm", "budget")}
     return [
         head
         | {
             "loss": loss,
-            "noise": noise(loss, rates, rollouts),
+            "noise": gradient_noise_scale(loss, rates, rollouts),
             "variance": relative_variance(loss, rates, rollouts, rollouts_per_prompt),
         }
-        | {name: figures[name] for name in SHARES}
+        | {name: summary[name] for name in SHARES}
         for loss in LOSSES
     ]
 
 
-def ordered(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """All cells by falling worth: noise, and of equal ones the larger effective share; NaN last."""
+def sort_by_noise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """From the least noise to the most, of equals the larger effective share first; NaN last."""
     table = pd.DataFrame(list(rows))
     return table.sort_values(
         ["noise", "effective"], ascending=[True, False], kind="stable", ignore_index=True
     )
 
 
-def as_cells(table: pd.DataFrame) -> Cells:
-    """The ordered table as texts, numbered from 1."""
+def screening_cells(table: pd.DataFrame) -> Cells:
+    """The sorted table as texts, rows numbered from 1."""
     header = ["#", *WORDS, "noise", "variance", *(f"{name} %" for name in SHARES)]
     body = [
         [

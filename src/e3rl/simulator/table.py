@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.sources.runs import Run, by_arm, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.seeds import derive_seed
 
 
@@ -35,7 +35,7 @@ class PassRateTable:
     def __len__(self) -> int:
         return len(self.rates)
 
-    def at(self, epoch: int) -> NDArray[np.float64]:
+    def rates_at(self, epoch: int) -> NDArray[np.float64]:
         """(N,) pass rates during pass `epoch`, counted from 0."""
         if self.learning * epoch == 0:
             return self.rates
@@ -44,7 +44,7 @@ class PassRateTable:
         return shifted
 
 
-def generated_table(
+def generate_table(
     prompts: int,
     impossible: float = 0.15,
     trivial: float = 0.1,
@@ -54,10 +54,17 @@ def generated_table(
 ) -> PassRateTable:
     """Pass rates of a mixture: never solved, always solved, and Beta(`shape`) for the others.
 
-    The defaults give the two heaps at the ends and the flat middle that are seen early in
-    training on problems of mixed difficulty.
+    The defaults give a U-shaped distribution with peaks at 0 and 1 and a flat middle, as seen
+    early in training on problems of mixed difficulty.
 
-    Raises ValueError for shares that are no shares.
+    Args:
+        prompts: size of the table.
+        impossible, trivial: shares of the prompts with pass rate 0 and 1.
+        shape: a and b of the Beta distribution of the others.
+        learning: what log-odds gain from pass to pass, see `PassRateTable`.
+        seed: of the draw.
+
+    Raises ValueError for no prompts, or shares below 0 or above 1 together.
     """
     if prompts < 1 or not (impossible >= 0 and trivial >= 0 and impossible + trivial <= 1):
         raise ValueError(
@@ -71,7 +78,7 @@ def generated_table(
     return PassRateTable([f"prompt-{i}" for i in range(prompts)], rates, learning)
 
 
-def recorded_table(runs: Iterable[str | Path], learning: float = 0.0) -> PassRateTable:
+def load_table(runs: Iterable[str | Path], learning: float = 0.0) -> PassRateTable:
     """Pass rates of the prompts in the prompts.jsonl of finished runs: all right rollouts over all.
 
     Give several runs or seeds: from 8 rollouts a prompt with a pass rate of 5 % looks impossible
@@ -79,15 +86,19 @@ def recorded_table(runs: Iterable[str | Path], learning: float = 0.0) -> PassRat
 
     Raises FileNotFoundError where a folder is no run or recorded no prompts.
     """
-    return _pooled(load_runs(runs), learning)
+    return _pool_runs(load_runs(runs), learning)
 
 
-def recorded_tables(runs: Iterable[str | Path], learning: float = 0.0) -> dict[str, PassRateTable]:
-    """`recorded_table` of every arm: runs that differ in the seed only share their `name`."""
-    return {arm: _pooled(found, learning) for arm, found in by_arm(load_runs(runs)).items()}
+def load_tables_by_arm(
+    runs: Iterable[str | Path], learning: float = 0.0
+) -> dict[str, PassRateTable]:
+    """`load_table` of every arm: runs that differ in the seed only share their `name`."""
+    return {
+        arm: _pool_runs(found, learning) for arm, found in group_by_arm(load_runs(runs)).items()
+    }
 
 
-def _pooled(found: Sequence[Run], learning: float) -> PassRateTable:
+def _pool_runs(found: Sequence[Run], learning: float) -> PassRateTable:
     counts = pd.concat([run.prompts[["prompt_id", "n", "correct"]] for run in found])
     if counts.empty:
         raise FileNotFoundError(

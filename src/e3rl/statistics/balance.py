@@ -36,7 +36,7 @@ def balance(loads: ArrayLike, parts: int, keys: ArrayLike) -> NDArray[np.int64]:
         raise ValueError(f"{load.size} items cannot fill {parts} parts: at least one item each")
     order = np.lexsort((key, -load))
     result = np.empty(load.size, dtype=np.int64)
-    result[order] = _improved(load[order], _longest_first(load[order], parts), parts)
+    result[order] = _improve_parts(load[order], _longest_first(load[order], parts), parts)
     return result
 
 
@@ -63,7 +63,9 @@ def _longest_first(load: NDArray[np.float64], parts: int) -> NDArray[np.int64]:
     return part
 
 
-def _improved(load: NDArray[np.float64], part: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+def _improve_parts(
+    load: NDArray[np.float64], part: NDArray[np.int64], parts: int
+) -> NDArray[np.int64]:
     """Moves and swaps out of the fullest part until none makes the fuller of two parts less so."""
     least = NEGLIGIBLE * float(load.sum())
     while True:

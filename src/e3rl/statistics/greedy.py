@@ -59,7 +59,7 @@ def greedy_marginal_gain(
     """
     key = np.asarray(keys, dtype=np.uint64)
     low, high = whole_bounds(n_min, n_max, key.size, total)
-    gain = _numbers(gains)
+    gain = _refuse_nan(gains)
     kind = np.arange(key.size) if kinds is None else kinds
     size = np.bincount(kind)
     some = np.empty(size.size, dtype=np.int64)  # a prompt of every kind
@@ -74,7 +74,7 @@ def greedy_marginal_gain(
             raise ValueError(
                 f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
             )
-    bought, room, left = _bought(value, size * cost[some], left, low[some], high[some])
+    bought, room, left = _buy_greedily(value, size * cost[some], left, low[some], high[some])
     counts = bought[kind]
     tied = np.flatnonzero(room[kind])
     counts[tied] += _by_key(room[kind[tied]], left, key[tied], cost[tied])
@@ -92,7 +92,7 @@ def _positive(costs: ArrayLike) -> Reals:
     return cost
 
 
-def _bought(
+def _buy_greedily(
     gain: Gains, cost: Reals, left: float, low: Counts, high: Counts
 ) -> tuple[Counts, Counts, float]:
     """`low` and what `left` buys, in the order of falling gains, up to the first that are equal and
@@ -120,17 +120,17 @@ def _bought(
     return low, room, left
 
 
-def _numbers(gains: Gains) -> Gains:
-    """`gains`, with every value checked."""
+def _refuse_nan(gains: Gains) -> Gains:
+    """`gains` that raise ValueError where a value is NaN."""
 
-    def checked(rows: Counts, counts: Counts) -> Reals:
+    def call(rows: Counts, counts: Counts) -> Reals:
         found = np.asarray(gains(rows, counts), dtype=np.float64)
         if np.isnan(found).any():
             i = int(np.isnan(found).argmax())
             raise ValueError(f"gains({rows[i]}, {counts[i]}) is NaN; utilities must be numbers")
         return found
 
-    return checked
+    return call
 
 
 def _end(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
-class Components:
+class VarianceComponents:
     """Variances of a paired difference: between seeds, between problems, and of the rest."""
 
     seed: float
@@ -30,7 +30,7 @@ class Components:
         return math.sqrt(variance + self.residual / (n_seeds * n_problems))
 
 
-def variance_components(differences: ArrayLike) -> Components:
+def variance_components(differences: ArrayLike) -> VarianceComponents:
     """Components of (S, P) paired differences, from the mean squares of a two-way layout.
 
         E[MSₐ] = P·σ²ₐ + σ²ₑ,    E[MS_b] = S·σ²_b + σ²ₑ,    E[MSₑ] = σ²ₑ
@@ -56,11 +56,11 @@ def variance_components(differences: ArrayLike) -> Components:
     residual = float((rest**2).sum() / ((n_seeds - 1) * (n_problems - 1)))
     seed = float(by_seed.var(ddof=1)) - residual / n_problems
     problem = float(by_problem.var(ddof=1)) - residual / n_seeds
-    return Components(max(seed, 0.0), max(problem, 0.0), residual)
+    return VarianceComponents(max(seed, 0.0), max(problem, 0.0), residual)
 
 
 def detectable_difference(
-    components: Components,
+    components: VarianceComponents,
     n_seeds: int,
     n_problems: int,
     level: float = 0.95,
@@ -80,7 +80,7 @@ def detectable_difference(
 
 
 def seeds_needed(
-    components: Components,
+    components: VarianceComponents,
     difference: float,
     n_problems: int,
     level: float = 0.95,
@@ -94,11 +94,11 @@ def seeds_needed(
     """
     fixed = components.problem / n_problems
     per_seed = components.seed + components.residual / n_problems
-    return _needed(per_seed, fixed, difference, _standard_errors(level, power))
+    return _smallest_number(per_seed, fixed, difference, _standard_errors(level, power))
 
 
 def problems_needed(
-    components: Components,
+    components: VarianceComponents,
     difference: float,
     n_seeds: int,
     level: float = 0.95,
@@ -114,7 +114,7 @@ def problems_needed(
     return seeds_needed(swapped, difference, n_seeds, level, power)
 
 
-def _needed(per_unit: float, fixed: float, difference: float, z: float) -> int | None:
+def _smallest_number(per_unit: float, fixed: float, difference: float, z: float) -> int | None:
     if not difference > 0:
         raise ValueError(f"difference={difference} must be above 0; it is taken two-sided")
     room = (difference / z) ** 2 - fixed

@@ -1,22 +1,22 @@
 """How many rollouts a prompt got: a histogram per epoch in rows of one panel, and by difficulty."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from e3rl.analysis.figures.style import INK, MUTED, arm_colour, empty, tint
+from e3rl.analysis.figures.style import INK, MUTED, arm_colour, draw_empty, tint
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms, Run
 
 MAX_ROWS = 4
 ROW_HEIGHT = 0.62
 
 
-def budgets(ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt") -> None:
+def draw_rollout_counts(ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt") -> None:
     """Histogram of rollouts per prompt, epochs from top to bottom, seeds pooled.
 
     Every row is scaled to its own peak, since a uniform epoch is a single tall bar; the bounds
@@ -25,8 +25,8 @@ def budgets(ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt") -
     ax.set_title(title)
     prompts = pd.concat([run.prompts[["epoch", "n"]] for run in runs], ignore_index=True)
     if prompts.empty:
-        return empty(ax, "no prompts.jsonl recorded")
-    rows = shown_epochs(prompts["epoch"])
+        return draw_empty(ax, "no prompts.jsonl recorded")
+    rows = select_epochs(prompts["epoch"])
     right = int(prompts["n"].max())
     for level, epoch in enumerate(rows):
         n = prompts.loc[prompts["epoch"] == epoch, "n"].astype("int64")
@@ -52,9 +52,7 @@ def budgets(ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt") -
     _label_rows(ax, rows, right, low=int(prompts["n"].min()))
 
 
-def by_difficulty(
-    ax: Axes, arms: Mapping[str, Sequence[Run]], title: str = "Rollouts by difficulty"
-) -> None:
+def draw_by_difficulty(ax: Axes, arms: Arms, title: str = "Rollouts by difficulty") -> None:
     """Mean rollouts per prompt in the last epoch over the difficulty rank, with seed ranges."""
     ax.set_title(title)
     bands = {arm: budget_by_difficulty(runs) for arm, runs in arms.items()}
@@ -66,7 +64,7 @@ def by_difficulty(
                 band.x, band.mean, color=colour, marker="o", markersize=3.5, label=arm_label(arm)
             )
     if not any(bands.values()):
-        return empty(ax, "no prompts.jsonl recorded")
+        return draw_empty(ax, "no prompts.jsonl recorded")
     ax.set_xlim(0, 1)
     ax.set_xlabel("difficulty rank, 0 = easiest")
     ax.set_ylabel("rollouts per prompt, last epoch")
@@ -77,7 +75,7 @@ def is_uneven(runs: Sequence[Run]) -> bool:
     return any(bool((run.prompts.groupby("rollout_step")["n"].nunique() > 1).any()) for run in runs)
 
 
-def shown_epochs(epochs: pd.Series) -> list[int]:
+def select_epochs(epochs: pd.Series) -> list[int]:
     """All epochs, or `MAX_ROWS` of them spread from the first to the last."""
     every = sorted(int(epoch) for epoch in epochs.unique())
     if len(every) <= MAX_ROWS:

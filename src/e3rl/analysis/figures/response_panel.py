@@ -7,7 +7,7 @@ V - 1 others that are equal, a logit gap D below it. At temperature τ
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,8 @@ from matplotlib.axes import Axes
 from e3rl.analysis.figures.style import INK, OTHER_COLOURS, arm_colour
 from e3rl.analysis.figures.training_panels import EXACT_AT_ONE
 from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.functional.temperature import elasticity_step, paper_step
-
-Arms = Mapping[str, Sequence[Run]]
 
 REACHES = (1.1, 2.0)  # largest α shown, around recorded steps at least and at most
 POINTS = 121
@@ -42,8 +40,8 @@ def two_level_elasticity(gap: float, tau: float, vocabulary: int) -> float:
     return lead * (1 - lead) * (gap / tau) ** 2 / two_level_entropy(gap, tau, vocabulary)
 
 
-def gap_of(entropy: float, vocabulary: int) -> float:
-    """The gap D at which the model has this entropy at τ = 1, by bisection.
+def logit_gap(entropy: float, vocabulary: int) -> float:
+    """The gap D in logits at which the model has this entropy (nats) at τ = 1, by bisection.
 
     Raises ValueError for an entropy outside (0, ln V).
     """
@@ -61,8 +59,10 @@ def gap_of(entropy: float, vocabulary: int) -> float:
     return (low + high) / 2
 
 
-def recorded_steps(runs: Sequence[Run]) -> pd.DataFrame:
-    """What controllers did: a row per step with alpha, ratio = τ'/τ and scaling = (τ'/τ)^ε.
+def controller_steps(runs: Sequence[Run]) -> pd.DataFrame:
+    """What temperature controllers did, a row per step.
+
+    Columns are alpha, ratio = τ'/τ and scaling = (τ'/τ)^ε.
 
     The scaling is what the step does to the entropy at fixed states, by the measured elasticity
     ε = varentropy/entropy; the entropy of the next batch differs by its noise and by learning.
@@ -91,38 +91,40 @@ def first_entropy(arms: Arms) -> float:
     return PAPER_ENTROPY
 
 
-def entropy_scaling(ax: Axes, arms: Arms, entropy: float, vocabularies: Sequence[int]) -> None:
+def draw_entropy_scaling(ax: Axes, arms: Arms, entropy: float, vocabularies: Sequence[int]) -> None:
     """The factor that one step puts on the entropy, against the factor asked for."""
     ax.set_title("Entropy after one step")
-    alphas = alphas_around(arms)
+    alphas = alpha_grid(arms)
     for (label, colour, gap, vocabulary), taus in _rules(alphas, entropy, vocabularies):
         scaling = [two_level_entropy(gap, tau, vocabulary) / entropy for tau in taus]
         ax.plot(alphas, scaling, color=colour, label=label)
     ax.plot(alphas, alphas, color=INK, linewidth=1.0, dashes=(4, 2.5), label="all at once")
-    _dots(ax, arms, "scaling")
-    _alpha_axis(ax)
+    _draw_dots(ax, arms, "scaling")
+    _format_alpha_axis(ax)
     ax.set_ylabel("entropy, as a multiple of before")
 
 
-def next_temperature(ax: Axes, arms: Arms, entropy: float, vocabularies: Sequence[int]) -> None:
+def draw_next_temperature(
+    ax: Axes, arms: Arms, entropy: float, vocabularies: Sequence[int]
+) -> None:
     """The temperature after one step, as a multiple of the one before, from τ = 1."""
     ax.set_title("Temperature after one step")
-    alphas = alphas_around(arms)
+    alphas = alpha_grid(arms)
     for (label, colour, _, _), taus in _rules(alphas, entropy, vocabularies):
         ax.plot(alphas, taus, color=colour, label=label)
-    gap = gap_of(entropy, vocabularies[-1])
+    gap = logit_gap(entropy, vocabularies[-1])
     # The model depends on D/τ alone.
     most = math.log(vocabularies[-1]) * (1 - 1e-9)
-    exact = [gap / gap_of(min(alpha * entropy, most), vocabularies[-1]) for alpha in alphas]
+    exact = [gap / logit_gap(min(alpha * entropy, most), vocabularies[-1]) for alpha in alphas]
     ax.plot(alphas, exact, color=INK, linewidth=1.0, dashes=(4, 2.5), label="all at once")
-    _dots(ax, arms, "ratio")
-    _alpha_axis(ax)
+    _draw_dots(ax, arms, "ratio")
+    _format_alpha_axis(ax)
     ax.set_ylabel("temperature, as a multiple of before")
 
 
-def alphas_around(arms: Arms) -> list[float]:
+def alpha_grid(arms: Arms) -> list[float]:
     """Factors to ask for, evenly spaced in ln α, as far as recorded steps go; to 2 without any."""
-    steps = [recorded_steps(runs)["alpha"] for runs in arms.values()]
+    steps = [controller_steps(runs)["alpha"] for runs in arms.values()]
     errors = [abs(math.log(alpha)) for column in steps for alpha in column]
     least, most = (math.log(reach) for reach in REACHES)
     reach = min(max(1.2 * max(errors), least), most) if errors else most
@@ -136,25 +138,25 @@ def _rules(
     errors = [math.log(alpha) for alpha in alphas]
     rules = []
     for colour, vocabulary in zip(OTHER_COLOURS, vocabularies, strict=False):
-        gap = gap_of(entropy, vocabulary)
+        gap = logit_gap(entropy, vocabulary)
         taus = [paper_step(1.0, error, vocabulary) for error in errors]
         rules.append(((f"paper, V = {vocabulary:,}", colour, gap, vocabulary), taus))
     last = vocabularies[-1]
-    gap = gap_of(entropy, last)
+    gap = logit_gap(entropy, last)
     elasticity = two_level_elasticity(gap, 1.0, last)
     taus = [elasticity_step(1.0, error, elasticity, MU, limit=math.inf) for error in errors]
     rules.append(((f"measured elasticity, μ = {MU}", OTHER_COLOURS[3], gap, last), taus))
     return rules
 
 
-def _dots(ax: Axes, arms: Arms, column: str) -> None:
+def _draw_dots(ax: Axes, arms: Arms, column: str) -> None:
     for arm, runs in arms.items():
-        steps = recorded_steps(runs)
+        steps = controller_steps(runs)
         if not steps.empty:
             colour, label = arm_colour(arm, list(arms)), f"{arm_label(arm)}, recorded"
             ax.scatter(steps["alpha"], steps[column], s=7, color=colour, alpha=0.35, label=label)
 
 
-def _alpha_axis(ax: Axes) -> None:
+def _format_alpha_axis(ax: Axes) -> None:
     ax.set_xlabel("α = target entropy / entropy")
     ax.margins(x=0)

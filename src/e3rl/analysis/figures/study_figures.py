@@ -7,39 +7,45 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from e3rl.analysis.figures.run_figures import panels, shared_legend
-from e3rl.analysis.figures.style import INK, MUTED, arm_colour, cost_axis, empty, styled
+from e3rl.analysis.figures.style import (
+    INK,
+    MUTED,
+    arm_colour,
+    draw_empty,
+    draw_shared_legend,
+    format_cost_axis,
+    make_panels,
+    with_style,
+)
 from e3rl.analysis.figures.training_panels import SAMPLED, TARGET, draw_arms
-from e3rl.analysis.figures.validation_panels import pass_at_1_of_arms
+from e3rl.analysis.figures.validation_panels import draw_pass_at_1_of_arms
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.costs import AXIS_LABELS
 from e3rl.analysis.measures.curves import seed_band
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
-from e3rl.analysis.measures.step_response import disturbance
-from e3rl.analysis.sources.runs import Run
-
-Arms = Mapping[str, Sequence[Run]]
+from e3rl.analysis.measures.step_response import find_disturbance
+from e3rl.analysis.sources.runs import Arms
 
 PART_COLOURS = {"rollouts": "#56B4E9", "update": "#D98A7B", "other": "#E9E4D8"}
 
 
-@styled
+@with_style
 def reaching_figure(
     arms: Arms, control: str, targets: Sequence[float], axis: str = "rollouts"
 ) -> Figure:
     """Cost at which every arm first reaches each accuracy, with 95 % intervals; a panel each."""
     rows = costs_to_reach(arms, control, targets, axis=axis)
-    figure, axes = panels(len(targets), columns=3)
+    figure, axes = make_panels(len(targets), columns=3)
     names = list(dict.fromkeys(row["arm"] for row in rows))
     for ax, target in zip(axes, targets, strict=True):
         ax.set_title(f"pass@1 of {100 * target:g} %")
         for row in (row for row in rows if row["target"] == target):
-            _dot(ax, row, names)
+            _draw_interval(ax, row, names)
         ax.set_yticks(range(len(names)), [arm_label(name) for name in names], color=INK)
         ax.invert_yaxis()
         ax.grid(False, axis="y")
-        cost_axis(ax, axis)
+        format_cost_axis(ax, axis)
         ax.set_xlim(left=0)
     for ax in axes[1:]:
         ax.set_yticklabels([])
@@ -48,27 +54,27 @@ def reaching_figure(
     return figure
 
 
-@styled
+@with_style
 def length_figure(arms: Arms, window: int = 9) -> Figure:
     """Mean length of completions in training, and pass@1 in validation."""
-    figure, (left, right) = panels(2)
+    figure, (left, right) = make_panels(2)
     left.set_title("Length of completions in training")
     if not draw_arms(left, arms, "rollout/length", window):
-        empty(left, "no rollout/length recorded")
+        draw_empty(left, "no rollout/length recorded")
     left.set_ylabel(f"tokens ({window}-step mean)")
-    pass_at_1_of_arms(right, arms, "t1")
-    shared_legend(figure, left, arms)
+    draw_pass_at_1_of_arms(right, arms, "t1")
+    draw_shared_legend(figure, left, arms)
     return figure
 
 
-@styled
+@with_style
 def resource_figure(arms: Arms) -> Figure:
     """Seconds of a step by what took them, an arm a bar."""
     rows = [row for row in resource_rows(arms) if row["seconds"] is not None]
-    figure, (ax,) = panels(1)
+    figure, (ax,) = make_panels(1)
     ax.set_title("Seconds of a rollout step")
     if not rows:
-        empty(ax, "no time/step_s recorded")
+        draw_empty(ax, "no time/step_s recorded")
         return figure
     for level, row in enumerate(rows):
         left, each = 0.0, row["seconds"] / row["steps"]
@@ -90,10 +96,10 @@ def resource_figure(arms: Arms) -> Figure:
     return figure
 
 
-@styled
+@with_style
 def disturbance_figure(arms: Arms) -> Figure:
     """Entropy over its target and the temperature, around a step disturbance."""
-    figure, (left, right) = panels(2)
+    figure, (left, right) = make_panels(2)
     left.set_title("Entropy over its target")
     right.set_title("Sampling temperature")
     for arm, runs in arms.items():
@@ -111,16 +117,16 @@ def disturbance_figure(arms: Arms) -> Figure:
     draw_arms(right, arms, "rollout/temperature")
     left.axhline(1.0, color=INK, linewidth=1.0, dashes=(4, 2.5))
     for ax in (left, right):
-        for step in sorted({disturbance(run)[0] for runs in arms.values() for run in runs}):
+        for step in sorted({find_disturbance(run)[0] for runs in arms.values() for run in runs}):
             ax.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-        cost_axis(ax)
+        format_cost_axis(ax)
     left.set_ylabel("entropy / target (3-step mean)")
     right.set_ylabel("temperature")
-    shared_legend(figure, left, arms)
+    draw_shared_legend(figure, left, arms)
     return figure
 
 
-def _dot(ax: Axes, row: Mapping[str, Any], names: Sequence[str]) -> None:
+def _draw_interval(ax: Axes, row: Mapping[str, Any], names: Sequence[str]) -> None:
     """One arm's cost with its interval; an arrow where it, or a bound, is infinite."""
     place, colour = names.index(row["arm"]), arm_colour(row["arm"], names)
     low, cost, high = row["cost_low"], row["cost"], row["cost_high"]

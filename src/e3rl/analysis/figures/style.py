@@ -1,4 +1,4 @@
-"""The look of every figure: colours by arm, thin grids, sizes that read at README width."""
+"""The look of every figure: colours by arm, thin grids, panels, sizes that suit a README."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from e3rl.analysis.measures.costs import AXIS_LABELS
+from e3rl.analysis.sources.runs import Arms
 
 P = ParamSpec("P")
 
@@ -34,6 +35,9 @@ EVALUATION_COLOURS = {
     "matched": "#009E73",
 }
 OUTCOME_COLOURS = {"all wrong": "#D98A7B", "mixed": "#E9E4D8", "all right": "#8FBFA6"}
+
+NARROW, WIDE, PANEL_HEIGHT = 6.4, 9.2, 3.7  # inches
+SEED_BANDS = ", bands: smallest to largest seed"
 
 INK, MUTED, GRID = "#22272E", "#6B7480", "#E4E7EB"
 BASELINE = "#A3ABB5"
@@ -72,7 +76,7 @@ STYLE: dict[Any, Any] = {  # matplotlib types the keys as one long literal
 }
 
 
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Run a drawing function under `STYLE` and leave matplotlib's global settings untouched."""
 
     @wraps(draw)
@@ -91,7 +95,7 @@ def arm_colour(arm: str, arms: Sequence[str] = ()) -> str:
     return OTHER_COLOURS[others.index(arm) % len(OTHER_COLOURS) if arm in others else 0]
 
 
-def cost_axis(ax: Axes, axis: str = "steps") -> None:
+def format_cost_axis(ax: Axes, axis: str = "steps") -> None:
     """An axis of `costs.AXES` with whole numbers, large ones in thousands or millions."""
     ax.set_xlabel(AXIS_LABELS[axis])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
@@ -100,14 +104,14 @@ def cost_axis(ax: Axes, axis: str = "steps") -> None:
     ax.margins(x=0.015)
 
 
-def percent_axis(ax: Axes, label: str) -> None:
+def format_percent_axis(ax: Axes, label: str) -> None:
     """A y axis of shares between 0 and 1, shown in percent."""
     ax.set_ylabel(label)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
 
 
-def legend_on_top(ax: Axes) -> None:
+def draw_legend_on_top(ax: Axes) -> None:
     """A legend in one line inside the panel, with room made for it above the curves."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + 0.13 * (high - low))
@@ -130,9 +134,41 @@ def tint(colour: str, share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def empty(ax: Axes, reason: str) -> None:
-    """Say in place of the curves why there are none."""
+def draw_empty(ax: Axes, reason: str) -> None:
+    """Write into a panel without curves why there are none."""
     ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", va="center", color=MUTED)
     ax.grid(False)
     ax.set_xticks([])
     ax.set_yticks([])
+
+
+def make_panels(
+    count: int, columns: int = 2, share_x: bool = False, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels in rows of `columns`."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    size = (NARROW if columns == 1 else WIDE, PANEL_HEIGHT * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y)
+    axes = list(grid.flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def draw_shared_legend(figure: Figure, ax: Axes, arms: Arms, bands: str = SEED_BANDS) -> None:
+    """The legend of `ax` above the panels, and below them what lines and bands mean."""
+    most = max(len(runs) for runs in arms.values())
+    if most > 1:
+        note = f"lines: mean of up to {most} seeds{bands}"
+        figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
+    handles, labels = ax.get_legend_handles_labels()
+    if len(labels) > 1:
+        for columns in range(len(labels), 0, -1):  # as many as fit
+            legend = figure.legend(
+                handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.4
+            )
+            if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                break
+            legend.remove()

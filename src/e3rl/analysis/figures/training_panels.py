@@ -1,6 +1,6 @@
 """What training did, one panel (an `Axes`) each: entropy, temperature, accuracy, outcomes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,17 +10,15 @@ from e3rl.analysis.figures.style import (
     MUTED,
     OUTCOME_COLOURS,
     arm_colour,
-    cost_axis,
-    empty,
-    legend_on_top,
-    percent_axis,
+    draw_empty,
+    draw_legend_on_top,
+    format_cost_axis,
+    format_percent_axis,
 )
 from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.measures.costs import spent_before
+from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.curves import annealing_start, seed_band, smooth
-from e3rl.analysis.sources.runs import Run
-
-Arms = Mapping[str, Sequence[Run]]
+from e3rl.analysis.sources.runs import Arms, Run
 
 SAMPLED, TARGET, EXACT_AT_ONE = "policy/entropy", "temperature/target", "policy/entropy_exact_t1"
 NATS = "entropy, nats per token"
@@ -39,37 +37,37 @@ def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1, axis: str = "s
             ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
         elif window > 1:
             raw = runs[0].train
-            x = spent_before(raw, raw["rollout_step"], axis)
+            x = cost_before(raw, raw["rollout_step"], axis)
             ax.plot(x, raw[column], color=colour, alpha=0.22, linewidth=0.7)
         ax.plot(band.x, band.mean, color=colour, label=arm_label(arm))
-    cost_axis(ax, axis)
+    format_cost_axis(ax, axis)
     return drawn
 
 
-def entropy_at_tau(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
+def draw_entropy_at_tau(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
     """Sampled entropy at the sampling temperature, its target, and where annealing starts."""
     ax.set_title("Entropy at the sampling temperature")
     if not draw_arms(ax, arms, SAMPLED, window, axis):
-        return empty(ax, f"no {SAMPLED} recorded")
+        return draw_empty(ax, f"no {SAMPLED} recorded")
     _draw_target(ax, arms, axis)
     _mark_annealing(ax, arms, axis)
-    ax.set_ylabel(NATS + _of_steps(window))
+    ax.set_ylabel(NATS + _window_note(window))
 
 
-def entropy_at_one(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
+def draw_entropy_at_one(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
     """Exact entropy of the policy itself: what is left when every arm samples at T = 1."""
     ax.set_title("Entropy of the policy at T = 1")
     if not draw_arms(ax, arms, EXACT_AT_ONE, window, axis):
-        return empty(ax, f"no {EXACT_AT_ONE} recorded")
-    ax.set_ylabel(NATS + _of_steps(window))
+        return draw_empty(ax, f"no {EXACT_AT_ONE} recorded")
+    ax.set_ylabel(NATS + _window_note(window))
 
 
-def entropy_of_run(ax: Axes, run: Run, window: int) -> None:
+def draw_entropy_of_run(ax: Axes, run: Run, window: int) -> None:
     """One run: sampled entropy at tau, its target, and the exact entropy at T = 1."""
     ax.set_title("Entropy")
     arms = {run.name: [run]}
     if not draw_arms(ax, arms, SAMPLED, window):
-        return empty(ax, f"no {SAMPLED} recorded")
+        return draw_empty(ax, f"no {SAMPLED} recorded")
     ax.lines[-1].set_label("while sampling")
     if EXACT_AT_ONE in run.train:
         at_one = run.train[["rollout_step", EXACT_AT_ONE]].dropna()
@@ -77,46 +75,46 @@ def entropy_of_run(ax: Axes, run: Run, window: int) -> None:
         ax.plot(at_one["rollout_step"], line, color=MUTED, linewidth=1.3, label="at T = 1")
     _draw_target(ax, arms)
     _mark_annealing(ax, arms)
-    ax.set_ylabel(NATS + _of_steps(window))
-    legend_on_top(ax)
+    ax.set_ylabel(NATS + _window_note(window))
+    draw_legend_on_top(ax)
 
 
-def temperature(ax: Axes, arms: Arms, axis: str = "steps") -> None:
+def draw_temperature(ax: Axes, arms: Arms, axis: str = "steps") -> None:
     """Sampling temperature; never smoothed, it is a setting and not a measurement."""
     ax.set_title("Sampling temperature")
     if not draw_arms(ax, arms, "rollout/temperature", axis=axis):
-        return empty(ax, "no rollout/temperature recorded")
+        return draw_empty(ax, "no rollout/temperature recorded")
     _mark_annealing(ax, arms, axis)
     ax.set_ylabel("temperature")
 
 
-def accuracy(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
+def draw_accuracy(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
     """Training accuracy as the mean over prompts, which unequal budgets do not bias."""
     ax.set_title("Training accuracy at the sampling temperature")
     if not draw_arms(ax, arms, "rollout/accuracy", window, axis):
-        return empty(ax, "no rollout/accuracy recorded")
-    percent_axis(ax, f"accuracy, mean over prompts{_of_steps(window)}")
+        return draw_empty(ax, "no rollout/accuracy recorded")
+    format_percent_axis(ax, f"accuracy, mean over prompts{_window_note(window)}")
 
 
-def all_wrong(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
+def draw_all_wrong(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
     """Share of prompts without a single right rollout: no gradient comes from these."""
     ax.set_title("Prompts with every rollout wrong")
     if not draw_arms(ax, arms, "rollout/all_wrong", window, axis):
-        return empty(ax, "no rollout/all_wrong recorded")
-    percent_axis(ax, f"share of prompts{_of_steps(window)}")
+        return draw_empty(ax, "no rollout/all_wrong recorded")
+    format_percent_axis(ax, f"share of prompts{_window_note(window)}")
 
 
-def outcomes_of_run(ax: Axes, run: Run, window: int) -> None:
+def draw_outcomes_of_run(ax: Axes, run: Run, window: int) -> None:
     """One run: shares of all-wrong, mixed and all-right prompts, stacked to 100 %."""
     ax.set_title("Outcome of a prompt's rollouts")
     columns = ["rollout/all_wrong", "rollout/mixed", "rollout/all_right"]
     if not set(columns) <= set(run.train):
-        return empty(ax, "no prompt outcomes recorded")
+        return draw_empty(ax, "no prompt outcomes recorded")
     shares = [smooth(run.train[column], window).to_numpy() for column in columns]
     steps = run.train["rollout_step"].to_numpy()
     ax.stackplot(steps, *shares, colors=list(OUTCOME_COLOURS.values()), linewidth=0)
     ax.set_ylim(0, 1)
-    cost_axis(ax)
+    format_cost_axis(ax)
     ax.margins(x=0)
     ax.grid(False)
     base = 0.0
@@ -125,7 +123,7 @@ def outcomes_of_run(ax: Axes, run: Run, window: int) -> None:
         height = base + share[middle] / 2
         ax.text(steps[middle], height, name, ha="center", va="center", color=INK, fontsize=8.5)
         base += share[middle]
-    percent_axis(ax, f"share of prompts{_of_steps(window)}")
+    format_percent_axis(ax, f"share of prompts{_window_note(window)}")
 
 
 def _draw_target(ax: Axes, arms: Arms, axis: str = "steps") -> None:
@@ -144,7 +142,7 @@ def annealing_starts(runs: Sequence[Run], axis: str) -> list[float]:
     for run in runs:
         start = annealing_start(run.train)
         if start is not None:
-            found.add(float(spent_before(run.train, [start], axis)[0]))
+            found.add(float(cost_before(run.train, [start], axis)[0]))
     return sorted(place for place in found if np.isfinite(place))
 
 
@@ -167,5 +165,5 @@ def _mark_annealing(ax: Axes, arms: Arms, axis: str = "steps") -> None:
         )
 
 
-def _of_steps(window: int) -> str:
+def _window_note(window: int) -> str:
     return f" ({window}-step mean)" if window > 1 else ""

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+Row = dict[str, Any]  # of a table of numbers, by column; a number that does not exist is None
 
 ARM_LABELS = {
     "grpo": "GRPO",
@@ -15,11 +17,12 @@ ARM_LABELS = {
 
 
 def arm_label(arm: str) -> str:
+    """How tables and figures name an arm: the paper's name for its arms, else its own."""
     return ARM_LABELS.get(arm, arm)
 
 
-class Sampled(Protocol):
-    """What says how an arm was sampled."""
+class SampledArm(Protocol):
+    """Anything measured of an arm by one evaluation: at an entropy, in nats per token."""
 
     @property
     def arm(self) -> str: ...
@@ -29,11 +32,13 @@ class Sampled(Protocol):
     def entropy(self) -> float: ...
 
 
-S = TypeVar("S", bound=Sampled)
+S = TypeVar("S", bound=SampledArm)
 
 
 def control_of(item: S, controls: Mapping[str, S]) -> S | None:
-    """Which of the control's evaluations, by name, an evaluation is compared with.
+    """Which of the control's evaluations an evaluation is compared with.
+
+    `controls` are the control's, by name of the evaluation.
 
     The one of the same name; for `live` the one of `live` and `matched...` whose entropy is
     nearest. None for the control itself, or where there is none.

@@ -15,18 +15,17 @@ any true difference one is expected to look like one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import control_of
-from e3rl.analysis.measures.costs import common_budget
+from e3rl.analysis.measures.arms import Row, control_of
+from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.scores import Scores, scores_at
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.bootstrap import (
     Interval,
     cluster_bootstrap,
@@ -37,9 +36,6 @@ from e3rl.statistics.bootstrap import (
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.iqm import iqm_interval
 from e3rl.statistics.power import detectable_difference, variance_components
-
-Row = dict[str, Any]
-Arms = Mapping[str, Sequence[Run]]
 
 BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 ENOUGH_SEEDS = 5
@@ -57,7 +53,7 @@ def compare_arms(
     Measures are pass@k for every k, and the mean of pass@1 over training: the area under its curve.
 
     Args:
-        arms: runs by arm, from `runs.by_arm`.
+        arms: runs by arm, from `runs.group_by_arm`.
         control: arm that the others are compared with, None for none.
         ks: of pass@k; those above the rollouts of some problem are left out.
         axis: of the equal cost: steps, rollouts, tokens or seconds.
@@ -76,19 +72,20 @@ def compare_arms(
     """
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
-    cost = common_budget([run.train for runs in arms.values() for run in runs], axis)
-    scored = all_scores(arms, ks, axis, cost)
+    cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
+    scored = score_arms(arms, ks, axis, cost)
     facts = {"axis": axis, "cost": cost, "level": level}
     controls: dict[str, dict[str, Scores]] = {item.measure: {} for item in scored}
     for item in scored:
         if item.arm == control:
             controls[item.measure][item.name] = item
     return [
-        compare(item, control_of(item, controls[item.measure]), level) | facts for item in scored
+        compare_scores(item, control_of(item, controls[item.measure]), level) | facts
+        for item in scored
     ]
 
 
-def all_scores(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Scores]:
+def score_arms(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Scores]:
     """Scores of every arm, evaluation and measure that exist at this cost."""
     wanted = [*((k, False) for k in dict.fromkeys(ks)), (1, True)]
     found = [
@@ -100,7 +97,7 @@ def all_scores(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Sc
     return [item for item in found if item is not None]
 
 
-def compare(item: Scores, control: Scores | None, level: float = 0.95) -> Row:
+def compare_scores(item: Scores, control: Scores | None, level: float = 0.95) -> Row:
     """One row: the arm by itself, and its difference to the control."""
     row: Row = {
         "arm": item.arm,
@@ -111,28 +108,35 @@ def compare(item: Scores, control: Scores | None, level: float = 0.95) -> Row:
         "seeds": item.n_seeds,
         "problems": item.table.shape[1],
         "by_seed": item.table.mean(axis="columns").tolist(),
-        **bounds("value", mean_interval(item.table.to_numpy(dtype=np.float64), level)),
-        **bounds("iqm", iqm_interval(item.by_source(), level)),
+        **interval_columns("value", mean_interval(item.table.to_numpy(dtype=np.float64), level)),
+        **interval_columns("iqm", iqm_interval(item.by_source(), level)),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
     }
     if control is None:
         absent = {"paired_seeds": None, "verdict": None, "detectable": None}
-        return row | bounds("difference", None) | bounds("improvement", None) | absent
-    mine, other = _shared(item.table, control.table)
+        return (
+            row
+            | interval_columns("difference", None)
+            | interval_columns("improvement", None)
+            | absent
+        )
+    mine, other = _on_shared_problems(item.table, control.table)
     pairs = _same_seeds(mine, other)
     interval = difference_interval(mine, other, level)
     return row | {
-        **bounds("difference", interval),
-        **bounds("improvement", improvement_interval(item.by_source(), control.by_source(), level)),
+        **interval_columns("difference", interval),
+        **interval_columns(
+            "improvement", improvement_interval(item.by_source(), control.by_source(), level)
+        ),
         "paired_seeds": pairs,
         "verdict": verdict(interval),
-        "detectable": _detectable(mine, other, level) if pairs else None,
+        "detectable": _detectable_difference(mine, other, level) if pairs else None,
     }
 
 
 def verdict(difference: Interval) -> str:
-    """The word for the interval of a difference; see the module for the rule."""
+    """`better`, `worse` or `not distinguishable` by the interval of a difference."""
     if difference.low > 0:
         return BETTER
     return WORSE if difference.high < 0 else NEITHER
@@ -153,15 +157,15 @@ def difference_interval(a: pd.DataFrame, b: pd.DataFrame, level: float) -> Inter
     return hierarchical_difference(first, second, level, paired_seeds=_same_seeds(a, b))
 
 
-def bounds(name: str, interval: Interval | None) -> Row:
-    """An interval as three columns; None for bounds that do not exist."""
+def interval_columns(name: str, interval: Interval | None) -> Row:
+    """An interval as columns `name`, `name_low` and `name_high`; None for what does not exist."""
     if interval is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
     low, high = (None if math.isnan(x) else x for x in (interval.low, interval.high))
     return {name: interval.mean, f"{name}_low": low, f"{name}_high": high}
 
 
-def _shared(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _on_shared_problems(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both tables on the problems that both have, seeds in order."""
     common = a.columns.intersection(b.columns, sort=False)
     if common.empty:
@@ -176,7 +180,7 @@ def _same_seeds(a: pd.DataFrame, b: pd.DataFrame) -> bool:
     return len(a) > 1 and a.index.is_unique and a.index.tolist() == b.index.tolist()
 
 
-def _detectable(a: pd.DataFrame, b: pd.DataFrame, level: float) -> float | None:
+def _detectable_difference(a: pd.DataFrame, b: pd.DataFrame, level: float) -> float | None:
     table = (a - b).to_numpy(dtype=np.float64)
     if min(table.shape) < 2:
         return None

@@ -20,7 +20,7 @@ AXIS_LABELS = {
 AXIS_UNITS = {**AXIS_LABELS, "steps": "rollout steps"}  # after a number
 
 
-def spent_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np.float64]:
+def cost_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np.float64]:
     """What a run had spent before each of these rollout steps, in units of the axis.
 
     Args:
@@ -46,19 +46,19 @@ def spent_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np
     return np.where(at == 0, 0.0, spent)
 
 
-def spent_in_all(train: pd.DataFrame, axis: str) -> float:
+def total_cost(train: pd.DataFrame, axis: str) -> float:
     """What a run had spent after its last step; NaN where that is not recorded."""
     if train.empty:
         return float("nan")
-    return float(spent_before(train, [int(train["rollout_step"].max()) + 1], axis)[0])
+    return float(cost_before(train, [int(train["rollout_step"].max()) + 1], axis)[0])
 
 
-def common_budget(trains: Sequence[pd.DataFrame], axis: str) -> float:
+def common_cost(trains: Sequence[pd.DataFrame], axis: str) -> float:
     """The cost that every run reached: the smallest of their sums.
 
     Raises ValueError where a run did not record it.
     """
-    spent = [spent_in_all(train, axis) for train in trains]
+    spent = [total_cost(train, axis) for train in trains]
     if not spent or not np.isfinite(spent).all():
         raise ValueError(f"not every run has recorded cost/{axis}; compare by steps instead")
     return min(spent)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.costs import spent_before
+from e3rl.analysis.measures.costs import cost_before
 
 Values = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def seed_band(
     curves = []
     for train in trains:
         if column in train:
-            x = spent_before(train, train["rollout_step"], axis)
+            x = cost_before(train, train["rollout_step"], axis)
             curve = pd.Series(smooth(train[column], window).to_numpy(dtype=np.float64), index=x)
             curves.append(curve[~np.isnan(x)])
     if not curves:
@@ -96,7 +96,10 @@ def annealing_start(train: pd.DataFrame) -> int | None:
     return None if steps.empty else int(steps.iloc[0])
 
 
-def fitting_window(trains: Sequence[pd.DataFrame], wanted: int = 9) -> int:
-    """`wanted`, or an odd number near an eighth of the shortest run where that is smaller."""
+def smoothing_window(trains: Sequence[pd.DataFrame], wanted: int = 9) -> int:
+    """Steps to smooth over: `wanted`, or about an eighth of the shortest run where that is less.
+
+    Always odd, so that a centred mean is symmetric, unless `wanted` is even.
+    """
     shortest = min((len(train) for train in trains), default=0)
     return max(1, min(wanted, shortest // 8 // 2 * 2 + 1))

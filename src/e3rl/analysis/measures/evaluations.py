@@ -1,11 +1,11 @@
-"""`Evaluation`: per-problem counts of one arm at one temperature name, and what they estimate.
+"""`EvaluationResult`: what an evaluation of an arm gave, by problem, and what that estimates.
 
 Seeds of an arm are averaged per problem first; intervals then resample problems. They say how
-sure the mean is for problems of this kind, given these seeds; how much seeds differ is told
+sure the mean is for problems of this kind, given these seeds; how much seeds differ is shown
 beside them (two or three seeds carry no interval of their own).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.statistics.bootstrap import Interval, cluster_bootstrap_columns, paired_difference
 from e3rl.statistics.pass_at_k import pass_at_k
 
@@ -22,8 +22,8 @@ MEASURED = ("temperature", "entropy")
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """The validation of an arm at one temperature name; one table per seed.
+class EvaluationResult:
+    """What one evaluation of an arm gave: per-problem counts, a table per training seed.
 
     `seeds` tables have the columns problem_id, n and correct. Entropy is in nats per token.
     """
@@ -36,6 +36,7 @@ class Evaluation:
 
     @property
     def n_problems(self) -> int:
+        """Problems that all seeds have."""
         return len(self.per_problem([1]))
 
     @property
@@ -73,8 +74,8 @@ class Evaluation:
         return np.array([pass_table(table, [k])[k].mean() for table in self.seeds])
 
 
-def difference(
-    a: Evaluation, b: Evaluation, k: int, level: float = 0.95
+def pass_at_k_difference(
+    a: EvaluationResult, b: EvaluationResult, k: int, level: float = 0.95
 ) -> tuple[Interval | None, int]:
     """pass@k of `a` minus that of `b`, paired by problem, and the number of problems they share.
 
@@ -87,10 +88,10 @@ def difference(
     return paired_difference(left, right, level), len(pair)
 
 
-def evaluation(
+def find_evaluation(
     runs: Sequence[Run], name: str, when: Literal["first", "last"] | int = "last"
-) -> Evaluation | None:
-    """Validation `name` of the seeds of one arm; None where no seed was evaluated so.
+) -> EvaluationResult | None:
+    """The result of evaluation `name` for the seeds of one arm; None where no seed has it.
 
     `when` is a rollout step, or each seed's own last validation, or its first one if that is
     another than the last.
@@ -108,10 +109,10 @@ def evaluation(
     if not tables:
         return None
     temperature, entropy = (float(np.mean([f[key] for f in facts])) for key in MEASURED)
-    return Evaluation(runs[0].name, name, temperature, entropy, tuple(tables))
+    return EvaluationResult(runs[0].name, name, temperature, entropy, tuple(tables))
 
 
-def evaluation_names(arms: Mapping[str, Sequence[Run]]) -> list[str]:
+def evaluation_names(arms: Arms) -> list[str]:
     """Temperature names that any run was evaluated at, in a fixed order."""
     found = {
         str(name) for runs in arms.values() for run in runs for name in run.evaluations["name"]
@@ -138,6 +139,9 @@ def _step(steps: pd.Series, when: Literal["first", "last"] | int) -> int | None:
 
 
 def pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:
-    """pass@k of one validation: a row per problem, a column per k."""
+    """pass@k of one validation: a row per problem, a column per k.
+
+    `table` has the columns problem_id, n and correct; every k is at most the smallest n.
+    """
     columns = {k: pass_at_k(table["n"], table["correct"], k) for k in ks}
     return pd.DataFrame(columns, index=pd.Index(table["problem_id"].astype(str)))

@@ -1,4 +1,4 @@
-"""A metric of training over stretches of steps: means by arm, and differences to a control.
+"""A metric of training over windows of steps: means by arm, and differences to a control.
 
 Runs of one seed see the same prompts in the same order, unless their budget leaves prompts out or
 hands them back, so a step is a unit that arms can be paired by: intervals resample seeds and steps
@@ -7,19 +7,18 @@ account for; with one seed the intervals are too narrow.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
-from e3rl.analysis.measures.comparison import bounds, difference_interval, mean_interval
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import difference_interval, interval_columns, mean_interval
+from e3rl.analysis.sources.runs import Arms, Run
 
-Row = dict[str, Any]
 Window = tuple[int, int]
 
 
 def metric_rows(
-    arms: Mapping[str, Sequence[Run]],
+    arms: Arms,
     control: str | None,
     column: str,
     windows: Mapping[str, Window],
@@ -46,7 +45,7 @@ def metric_rows(
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     rows = []
     for name, window in windows.items():
-        tables = {arm: _stretch(runs, column, window) for arm, runs in arms.items()}
+        tables = {arm: _window_values(runs, column, window) for arm, runs in arms.items()}
         base = tables.get(control) if control is not None else None
         for arm, table in tables.items():
             if table is not None:
@@ -56,7 +55,7 @@ def metric_rows(
     return rows
 
 
-def _stretch(runs: Sequence[Run], column: str, window: Window) -> pd.DataFrame | None:
+def _window_values(runs: Sequence[Run], column: str, window: Window) -> pd.DataFrame | None:
     """(S, steps) values of the column, a row per seed; steps that some seed lacks are left out."""
     series, seeds = [], []
     for run in runs:
@@ -79,8 +78,10 @@ def _stretch(runs: Sequence[Run], column: str, window: Window) -> pd.DataFrame |
 
 def _row(table: pd.DataFrame, other: pd.DataFrame | None, level: float) -> Row:
     row: Row = {"seeds": len(table), "by_seed": table.mean(axis="columns").tolist()}
-    row |= bounds("value", mean_interval(table.to_numpy(dtype="float64"), level))
+    row |= interval_columns("value", mean_interval(table.to_numpy(dtype="float64"), level))
     if other is None:
-        return row | bounds("difference", None)
+        return row | interval_columns("difference", None)
     common = table.columns.intersection(other.columns)
-    return row | bounds("difference", difference_interval(table[common], other[common], level))
+    return row | interval_columns(
+        "difference", difference_interval(table[common], other[common], level)
+    )

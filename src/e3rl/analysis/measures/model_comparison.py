@@ -5,22 +5,22 @@ from typing import Any
 
 import pandas as pd
 
-from e3rl.analysis.measures.comparison import bounds, verdict
-from e3rl.analysis.measures.model_scores import ALL_SETS, Sampled
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import interval_columns, verdict
+from e3rl.analysis.measures.model_scores import ALL_SETS, ModelResult
 from e3rl.statistics.bootstrap import cluster_bootstrap_columns, mean_of_sets
 
-Row = dict[str, Any]
 Key = tuple[str, str]  # problem set, evaluation
 
 
 def compare_models(
-    found: Sequence[Sampled], against: str, ks: Sequence[int], level: float = 0.95
+    found: Sequence[ModelResult], against: str, ks: Sequence[int], level: float = 0.95
 ) -> list[Row]:
     """Every other model minus `against`, on every problem set, in every measure.
 
     Both keep a problem in every resample, so what makes problems differ cancels. A model with
     several sets in common with `against` is also compared over all of them, each set with the same
-    weight. The verdict is that of `comparison`: the word for an interval that leaves 0 out.
+    weight. The verdict is that of `comparison.verdict`.
 
     Returns:
         dicts with model, set, evaluation, measure, against, problems (that both have), level,
@@ -85,6 +85,6 @@ def _row(problem_set: str, evaluation: str, measure: str, problems: int, interva
         "evaluation": evaluation,
         "measure": measure,
         "problems": problems,
-        **bounds("difference", interval),
+        **interval_columns("difference", interval),
         "verdict": verdict(interval),
     }

@@ -1,6 +1,6 @@
-"""`Sampled`: what was sampled of one model on one problem set, and the rows of the paper's table.
+"""`ModelResult`: one model sampled on one problem set, and the rows of the paper's table.
 
-Everything is estimated from the finished problems of an evaluation's log (`evaluation_log`), by
+Everything is estimated from the finished problems of an evaluation's log (`evaluation.log`), by
 problem first; intervals then resample problems.
 """
 
@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.comparison import bounds
-from e3rl.analysis.measures.evaluations import Evaluation
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import interval_columns
+from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.statistics.bootstrap import cluster_bootstrap_columns, mean_of_sets
 from e3rl.statistics.majority import majority_at_k, votes
 from e3rl.statistics.pass_at_k import mean_at_n, pass_at_k
-
-Row = dict[str, Any]
 
 AVERAGE = "avg@n"  # mean@n, which is pass@1 and maj@1 as well
 ALL_SETS = "mean of sets"
@@ -26,7 +25,7 @@ LENGTHS = ("length_mean", "length_p50", "length_p95")
 
 
 @dataclass(frozen=True)
-class Sampled:
+class ModelResult:
     """One model on one problem set, sampled in one way. Entropy is in nats per token."""
 
     model: str
@@ -39,22 +38,24 @@ class Sampled:
     truncated: int  # completions that reached the length limit
 
     @staticmethod
-    def of_rows(model: str, problem_set: str, rows: Sequence[Mapping[str, Any]]) -> "list[Sampled]":
+    def of_rows(
+        model: str, problem_set: str, rows: Sequence[Mapping[str, Any]]
+    ) -> "list[ModelResult]":
         """One for each evaluation in the rows of a log, in their order there."""
         evaluations: dict[str, list[Row]] = {}
         for row in rows:
             for each in row["evaluations"]:
                 evaluations.setdefault(each["name"], []).append(each)
-        return [_sampled(model, problem_set, name, e) for name, e in evaluations.items()]
+        return [_gather_result(model, problem_set, name, e) for name, e in evaluations.items()]
 
     @property
     def n_samples(self) -> int:
         """Fewest samples of any problem: the largest k."""
         return int(self.problems["n"].min())
 
-    def as_evaluation(self) -> Evaluation:
+    def as_evaluation_result(self) -> EvaluationResult:
         """In the form that curves of pass@k take."""
-        return Evaluation(
+        return EvaluationResult(
             self.model, self.evaluation, self.temperature, self.entropy, (self.problems,)
         )
 
@@ -71,7 +72,7 @@ class Sampled:
         return pd.DataFrame(columns, index=pd.Index(self.problems["problem_id"].astype(str)))
 
 
-def model_rows(found: Sequence[Sampled], ks: Sequence[int], level: float = 0.95) -> list[Row]:
+def model_rows(found: Sequence[ModelResult], ks: Sequence[int], level: float = 0.95) -> list[Row]:
     """A row per model and problem set, and one over all sets of a model where it has several.
 
     The last gives every set the same weight, however many problems it has.
@@ -92,11 +93,11 @@ def model_rows(found: Sequence[Sampled], ks: Sequence[int], level: float = 0.95)
     return rows
 
 
-def _arm(each: Sampled) -> tuple[str, str]:
+def _arm(each: ModelResult) -> tuple[str, str]:
     return each.model, each.evaluation
 
 
-def _row(each: Sampled, table: pd.DataFrame, level: float) -> Row:
+def _row(each: ModelResult, table: pd.DataFrame, level: float) -> Row:
     intervals = cluster_bootstrap_columns(table.to_numpy(), level)
     middle, tail = np.percentile(each.lengths, [50, 95])
     row: Row = {
@@ -110,7 +111,7 @@ def _row(each: Sampled, table: pd.DataFrame, level: float) -> Row:
         "level": level,
     }
     for name, interval in zip(table.columns, intervals, strict=True):
-        row |= bounds(name, interval)
+        row |= interval_columns(name, interval)
     return row | {
         "length_mean": float(each.lengths.mean()),
         "length_p50": float(middle),
@@ -119,7 +120,7 @@ def _row(each: Sampled, table: pd.DataFrame, level: float) -> Row:
     }
 
 
-def _over_sets(found: Sequence[Sampled], tables: Sequence[pd.DataFrame], level: float) -> Row:
+def _over_sets(found: Sequence[ModelResult], tables: Sequence[pd.DataFrame], level: float) -> Row:
     names = [name for name in tables[0] if all(name in table for table in tables)]
     intervals = mean_of_sets([table[names].to_numpy() for table in tables], level)
     temperatures = {each.temperature for each in found}
@@ -134,7 +135,7 @@ def _over_sets(found: Sequence[Sampled], tables: Sequence[pd.DataFrame], level: 
         "level": level,
     }
     for name, interval in zip(names, intervals, strict=True):
-        row |= bounds(str(name), interval)
+        row |= interval_columns(str(name), interval)
     return row | {
         "length_mean": float(np.mean([each.lengths.mean() for each in found])),
         "length_p50": None,
@@ -143,11 +144,11 @@ def _over_sets(found: Sequence[Sampled], tables: Sequence[pd.DataFrame], level: 
     }
 
 
-def _sampled(model: str, problem_set: str, name: str, rows: Sequence[Row]) -> Sampled:
+def _gather_result(model: str, problem_set: str, name: str, rows: Sequence[Row]) -> ModelResult:
     """From one evaluation's counts of every problem."""
     others = [votes(row["classes"], row["right"])[1] for row in rows]
     plain = pd.DataFrame([{key: r[key] for key in ("problem_id", "n", "correct")} for r in rows])
-    return Sampled(
+    return ModelResult(
         model,
         problem_set,
         name,

@@ -1,13 +1,13 @@
 """How many seeds and problems a study needs, from the variances of one that was run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from e3rl.analysis.measures.costs import common_budget
+from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.power import (
     detectable_difference,
     problems_needed,
@@ -17,7 +17,7 @@ from e3rl.statistics.power import (
 
 
 def power_table(
-    arms: Mapping[str, Sequence[Run]],
+    arms: Arms,
     control: str,
     differences: Sequence[float] = (0.01, 0.02, 0.05),
     name: str = "t1",
@@ -43,7 +43,7 @@ def power_table(
     Raises:
         ValueError: a control without this evaluation, or a cost that some run did not record.
     """
-    cost = common_budget([run.train for runs in arms.values() for run in runs], axis)
+    cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
     scored = {arm: scores_at(runs, name, k, axis, cost) for arm, runs in arms.items()}
     base = scored.get(control)
     if base is None:
@@ -53,11 +53,13 @@ def power_table(
         if item is not None and arm != control:
             gaps = (item.table - base.table).dropna(how="all").dropna(axis="columns")
             if min(gaps.shape) > 1:
-                rows.append({"arm": arm, **_needs(gaps.to_numpy(dtype=np.float64), differences)})
+                rows.append(
+                    {"arm": arm, **_needed_sizes(gaps.to_numpy(dtype=np.float64), differences)}
+                )
     return pd.DataFrame(rows)
 
 
-def _needs(table: np.ndarray, differences: Sequence[float]) -> dict[str, float]:
+def _needed_sizes(table: np.ndarray, differences: Sequence[float]) -> dict[str, float]:
     parts = variance_components(table)
     n_seeds, n_problems = table.shape
     row = {

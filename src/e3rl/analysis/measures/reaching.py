@@ -5,19 +5,18 @@ validations. The cost of a target is where that curve first reaches it. Interval
 and problems together, the same ones for all arms, so that ratios to a control are paired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.costs import common_budget, spent_before
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.costs import common_cost, cost_before
 from e3rl.analysis.measures.evaluations import pass_table
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.seeds import derive_seed
 
-Row = dict[str, Any]
 Reals = NDArray[np.float64]
 
 POINTS = 193  # of the common cost axis
@@ -25,7 +24,7 @@ DIFFERENT = "compare runs of the same data.validation"
 
 
 @dataclass(frozen=True)
-class Course:
+class AccuracyCurves:
     """pass@1 of an arm at the points of a common cost axis."""
 
     seeds: list[int]
@@ -34,7 +33,7 @@ class Course:
 
 
 def costs_to_reach(
-    arms: Mapping[str, Sequence[Run]],
+    arms: Arms,
     control: str | None,
     targets: Sequence[float],
     name: str = "t1",
@@ -66,29 +65,33 @@ def costs_to_reach(
     """
     if not targets:
         raise ValueError("targets is empty: give accuracies to reach, as shares")
-    budget = common_budget([run.train for runs in arms.values() for run in runs], axis)
+    budget = common_cost([run.train for runs in arms.values() for run in runs], axis)
     points = np.linspace(0.0, budget, POINTS)
-    courses = {arm: course(runs, name, axis, points) for arm, runs in arms.items()}
-    found = {arm: item for arm, item in courses.items() if item is not None}
+    arm_curves = {arm: accuracy_curves(runs, name, axis, points) for arm, runs in arms.items()}
+    found = {arm: item for arm, item in arm_curves.items() if item is not None}
     if control is not None and control not in found:
         raise ValueError(f"control={control!r} has no evaluation {name}; there are {list(found)}")
     if len({tuple(item.problems) for item in found.values()}) > 1:
         raise ValueError(f"arms were validated on different problems with {name}: {DIFFERENT}")
-    curves = {arm: replicates(item, n_boot) for arm, item in found.items()}
+    curves = {arm: bootstrap_curves(item, n_boot) for arm, item in found.items()}
     rows = []
     for target in targets:
-        costs = {arm: first_reached(curve, points, target) for arm, curve in curves.items()}
+        costs = {arm: cost_at_target(curve, points, target) for arm, curve in curves.items()}
         for arm, cost in costs.items():
             row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
-            row |= {"seeds": len(found[arm].seeds)} | _bounds("cost", cost, level)
+            row |= {"seeds": len(found[arm].seeds)} | _percentile_columns("cost", cost, level)
             own = control is None or arm == control
             ratio = None if own else _ratio(cost, costs[str(control)])
-            rows.append(row | _bounds("ratio", ratio, level))
+            rows.append(row | _percentile_columns("ratio", ratio, level))
     return rows
 
 
-def course(runs: Sequence[Run], name: str, axis: str, points: Reals) -> Course | None:
-    """The seeds of an arm that were validated at two costs or more; None where none was.
+def accuracy_curves(
+    runs: Sequence[Run], name: str, axis: str, points: Reals
+) -> AccuracyCurves | None:
+    """pass@1 at the points of a cost axis, for the seeds that were validated at two costs or more.
+
+    None where no seed was.
 
     Raises ValueError where a validation was on other problems than the first.
     """
@@ -96,7 +99,7 @@ def course(runs: Sequence[Run], name: str, axis: str, points: Reals) -> Course |
     for run in runs:
         rows = run.problems[run.problems["name"] == name]
         steps = np.sort(rows["rollout_step"].astype(int).unique())
-        costs = spent_before(run.train, steps, axis)
+        costs = cost_before(run.train, steps, axis)
         known = ~np.isnan(costs)
         if known.sum() < 2:
             continue
@@ -111,16 +114,19 @@ def course(runs: Sequence[Run], name: str, axis: str, points: Reals) -> Course |
     if problems is None:
         return None
     order = np.argsort(seeds)
-    return Course([seeds[i] for i in order], problems, np.array(tables)[order])
+    return AccuracyCurves([seeds[i] for i in order], problems, np.array(tables)[order])
 
 
-def replicates(item: Course, n_boot: int) -> Reals:
-    """(1 + n_boot, POINTS) the curve itself, then with seeds and problems drawn again."""
+def bootstrap_curves(item: AccuracyCurves, n_boot: int) -> Reals:
+    """(1 + n_boot, POINTS) the mean curve, then bootstrap replicates of it.
+
+    A replicate draws seeds and problems again, each with replacement.
+    """
     n_seeds, _, n_problems = item.values.shape
     # Equal numbers of seeds and problems draw alike, which pairs the arms.
     seeds, problems = np.random.default_rng(derive_seed("costs to reach")).spawn(2)
-    by_seed = _counts(seeds, n_boot, n_seeds)
-    by_problem = _counts(problems, n_boot, n_problems)
+    by_seed = _draw_counts(seeds, n_boot, n_seeds)
+    by_problem = _draw_counts(problems, n_boot, n_problems)
     curves: Reals = np.zeros((1 + n_boot, item.values.shape[1]))
     for seed, values in enumerate(item.values):
         curves += (by_problem @ values.T) * by_seed[:, seed : seed + 1]
@@ -128,7 +134,7 @@ def replicates(item: Course, n_boot: int) -> Reals:
     return curves
 
 
-def first_reached(curves: Reals, points: Reals, target: float) -> Reals:
+def cost_at_target(curves: Reals, points: Reals, target: float) -> Reals:
     """(B,) smallest cost at which each curve (B, POINTS) is at the target, inf where none is."""
     reached = curves >= target
     at = reached.argmax(axis=1)
@@ -150,7 +156,7 @@ def _interpolate(points: Reals, costs: Reals, values: Reals) -> Reals:
     return mixed
 
 
-def _counts(rng: np.random.Generator, n_boot: int, n_units: int) -> Reals:
+def _draw_counts(rng: np.random.Generator, n_boot: int, n_units: int) -> Reals:
     """(1 + n_boot, n_units) how often each unit is drawn; first all of them once."""
     drawn = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=n_boot)
     return np.concatenate([np.ones((1, n_units)), drawn])
@@ -164,7 +170,7 @@ def _ratio(cost: Reals, other: Reals) -> Reals:
     return ratio
 
 
-def _bounds(name: str, values: Reals | None, level: float) -> Row:
+def _percentile_columns(name: str, values: Reals | None, level: float) -> Row:
     """The first value and the central `level` of the others."""
     if values is None or np.isnan(values[0]):
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))

@@ -1,14 +1,12 @@
 """What runs took of the machine: tokens, seconds, memory, and which part took the time."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from e3rl.analysis.sources.runs import Run
-
-Row = dict[str, Any]
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.sources.runs import Arms, Run
 
 PARTS = {  # of a step's seconds
     "rollouts": "time/rollout_s",
@@ -17,8 +15,8 @@ PARTS = {  # of a step's seconds
 PEAK = ("resources/memory_gib", "resources/gpu_memory_gib")
 
 
-def resource_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
-    """A row per arm, each figure the mean over its seeds.
+def resource_rows(arms: Arms) -> list[Row]:
+    """A row per arm, each number the mean over its seeds.
 
     Returns:
         dicts with arm, seeds, steps, rollouts, tokens, seconds and cpu_seconds (of training,
@@ -32,13 +30,13 @@ def resource_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
 
 
 def _row(arm: str, runs: Sequence[Run]) -> Row:
-    table = pd.DataFrame([_of_run(run.train) for run in runs])
+    table = pd.DataFrame([_measure_run(run.train) for run in runs])
     means = {name: float(column.mean()) for name, column in table.items()}
     known = {name: None if pd.isna(mean) else mean for name, mean in means.items()}
     return {"arm": arm, "seeds": len(runs), **known}
 
 
-def _of_run(train: pd.DataFrame) -> dict[str, float]:
+def _measure_run(train: pd.DataFrame) -> dict[str, float]:
     def total(column: str) -> float:
         return float(train[column].sum()) if column in train else float("nan")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.costs import spent_before
+from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.evaluations import MEASURED, pass_table
 from e3rl.analysis.sources.runs import Run
 
@@ -26,6 +26,7 @@ class Scores:
 
     @property
     def n_seeds(self) -> int:
+        """Training seeds: rows of the table."""
         return len(self.table)
 
     def by_source(self) -> NDArray[np.float64]:
@@ -63,13 +64,13 @@ def scores_at(
     rows, seeds, facts = [], [], []
     sources: dict[str, str] = {}
     for run in runs:
-        costs, table = _course(run, name, k, axis)
+        costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole:
             continue
-        at = table.iloc[-1] if len(costs) == 1 else _at(costs, table, budget, whole)
+        at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
         rows.append(at)
         seeds.append(run.seed)
-        facts.append(_facts(run, name))
+        facts.append(_last_sampling(run, name))
         sources |= _families(run)
     if not rows:
         return None
@@ -87,7 +88,9 @@ def _families(run: Run) -> dict[str, str]:
     return dict(zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True))
 
 
-def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64], pd.DataFrame]:
+def _scores_by_cost(
+    run: Run, name: str, k: int, axis: str
+) -> tuple[NDArray[np.float64], pd.DataFrame]:
     """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them; of the last
     one alone where others had fewer than k rollouts, and of none where it had itself."""
     rows = run.problems[run.problems["name"] == name]
@@ -97,13 +100,15 @@ def _course(run: Run, name: str, k: int, axis: str) -> tuple[NDArray[np.float64]
         return np.empty(0), pd.DataFrame()
     steps = [int(step) for step in fewest.index[-1 if fewest.min() < k else 0 :]]
     tables = [pass_table(rows[rows["rollout_step"] == step], [k])[k] for step in steps]
-    costs = spent_before(run.train, steps, axis)
+    costs = cost_before(run.train, steps, axis)
     table = pd.concat(tables, axis="columns", join="inner").T
     known = ~np.isnan(costs)
     return costs[known], table[known]
 
 
-def _at(costs: NDArray[np.float64], table: pd.DataFrame, budget: float, whole: bool) -> pd.Series:
+def _interpolate_at(
+    costs: NDArray[np.float64], table: pd.DataFrame, budget: float, whole: bool
+) -> pd.Series:
     """Each problem's value at the budget, or its mean over the costs up to there."""
     values = table.to_numpy(dtype=np.float64)
     end = min(max(budget, costs[0]), costs[-1])
@@ -115,7 +120,7 @@ def _at(costs: NDArray[np.float64], table: pd.DataFrame, budget: float, whole: b
     return pd.Series(np.trapezoid(y, x, axis=0) / (end - costs[0]), index=table.columns)
 
 
-def _facts(run: Run, name: str) -> list[float]:
+def _last_sampling(run: Run, name: str) -> list[float]:
     """Temperature and entropy of the last validation `name`."""
     rows = run.evaluations[run.evaluations["name"] == name]
     return [float(value) for value in rows.sort_values("rollout_step").iloc[-1][list(MEASURED)]]

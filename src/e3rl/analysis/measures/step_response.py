@@ -1,14 +1,12 @@
 """How a temperature rule answers a step disturbance (`callbacks.disturbance`)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from e3rl.analysis.sources.runs import Run
-
-Row = dict[str, Any]
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.sources.runs import Arms, Run
 
 ENTROPY, TARGET, TAU = "policy/entropy", "temperature/target", "rollout/temperature"
 BAND = 0.05  # relative error within which a loop counts as settled: one batch is 3-5 % noisy
@@ -16,8 +14,8 @@ WINDOW = 5  # steps that are averaged, for the same reason
 LATE = 16  # last steps, in which what remains is steady
 
 
-def response_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
-    """A row per arm whose runs were disturbed, each figure the mean over its seeds.
+def response_rows(arms: Arms) -> list[Row]:
+    """A row per arm whose runs were disturbed, each number the mean over its seeds.
 
     With e = entropy/target - 1 of each step:
 
@@ -33,29 +31,35 @@ def response_rows(arms: Mapping[str, Sequence[Run]]) -> list[Row]:
     Raises:
         ValueError: a run without the disturbance, or one that did not record entropy and target.
     """
-    return [_row(arm, [response(run) for run in runs]) for arm, runs in arms.items()]
+    return [_row(arm, [measure_response(run) for run in runs]) for arm, runs in arms.items()]
 
 
-def errors(run: Run) -> pd.Series:
-    """e by rollout step, from the step on that has a target."""
+def entropy_errors(run: Run) -> pd.Series:
+    """Relative errors entropy/target - 1 by rollout step, from the first step that has a target."""
     if not {ENTROPY, TARGET, TAU} <= set(run.train):
         raise ValueError(f"{run.path} recorded no {ENTROPY} or {TARGET}: it had no schedule")
     table = run.train.set_index("rollout_step")
     return (table[ENTROPY] / table[TARGET] - 1).dropna()
 
 
-def disturbance(run: Run) -> tuple[int, float]:
-    """First step of the disturbed policy, and the factor on its logits."""
+def find_disturbance(run: Run) -> tuple[int, float]:
+    """First step of the disturbed policy, and the factor on its logits.
+
+    Raises ValueError for a run that was not disturbed.
+    """
     node = run.config.get("callbacks", {}).get("disturbance")
     if not node:
         raise ValueError(f"{run.path} was not disturbed: use callbacks=disturbed")
     return int(node["step"]), float(node["factor"])
 
 
-def response(run: Run) -> dict[str, float]:
-    """The figures of one run; see `response_rows`."""
-    step, factor = disturbance(run)
-    e = errors(run)
+def measure_response(run: Run) -> dict[str, float]:
+    """The measures of one run by name; see `response_rows`.
+
+    Raises ValueError for a run without the disturbance, or with too few steps around it.
+    """
+    step, factor = find_disturbance(run)
+    e = entropy_errors(run)
     before, after = e[e.index < step].tail(LATE), e[e.index >= step]
     if before.empty or len(after) <= WINDOW:
         raise ValueError(f"{run.path}: too few steps around the disturbance at step {step}")

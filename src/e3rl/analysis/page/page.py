@@ -7,21 +7,19 @@ from importlib.resources import files
 from typing import Any
 
 from e3rl.analysis.figures.style import arm_colour
-from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.measures.comparison import BETTER, WORSE, Row
-from e3rl.analysis.page.page_figures import Figure, axes_of, page_figures
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.comparison import BETTER, WORSE
+from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
 from e3rl.analysis.sources.config_differences import config_differences
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms
 from e3rl.analysis.tables.cells import Cells
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
-
-Arms = Mapping[str, Sequence[Run]]
 
 # Whatever a name in the data says, nothing is fetched and nothing but the page's own script runs.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def report_page(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
+def render_report(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
     """The whole page: curves, the table of arms with verdicts, what their configurations differ in.
 
     Args:
@@ -42,7 +40,7 @@ def report_page(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
 <style>
-{_part("page.css")}</style>
+{_read_part("page.css")}</style>
 </head>
 <body>
 <h1>{escape(title)}</h1>
@@ -61,17 +59,17 @@ def report_page(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str
 {_differences(arms)}
 <script type="application/json" id="data">{numbers}</script>
 <script>
-{_part("page.js")}</script>
+{_read_part("page.js")}</script>
 </body>
 </html>
 """
 
 
-def _part(name: str) -> str:
+def _read_part(name: str) -> str:
     return files("e3rl.analysis.page").joinpath("parts", name).read_text(encoding="utf-8")
 
 
-def _data(arms: Arms, figures: Sequence[Figure], axes: Mapping[str, str]) -> dict[str, Any]:
+def _data(arms: Arms, figures: Sequence[FigureData], axes: Mapping[str, str]) -> dict[str, Any]:
     shown = [{"label": arm_label(arm), "colour": arm_colour(arm, list(arms))} for arm in arms]
     drawn = ("id", "title", "y", "percent", "log", "points", "marks", "curves")
     parts = [{name: figure[name] for name in drawn} for figure in figures]
@@ -84,8 +82,8 @@ def _facts(arms: Arms, notes: Sequence[str]) -> str:
     )
     steps = sorted({len(run.train) for runs in arms.values() for run in runs})
     length = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    told = [f"{counts}. {length} rollout steps each.", *notes]
-    return "\n".join(f'<p class="facts">{escape(text)}</p>' for text in told)
+    sentences = [f"{counts}. {length} rollout steps each.", *notes]
+    return "\n".join(f'<p class="facts">{escape(text)}</p>' for text in sentences)
 
 
 def _options(axes: Mapping[str, str]) -> str:
@@ -102,7 +100,7 @@ def _buttons(arms: Arms) -> str:
     )
 
 
-def _figures(figures: Sequence[Figure]) -> str:
+def _figures(figures: Sequence[FigureData]) -> str:
     return "\n".join(
         f'<figure id="{escape(figure["id"])}"><h3>{escape(figure["title"])}</h3>'
         f'<figcaption>{escape(figure["note"])}</figcaption><div class="tip"></div></figure>'
@@ -133,7 +131,7 @@ def _table(cells: Cells, words: Sequence[str]) -> str:
     )
     lines = [
         "".join(
-            f"<td {_look(text, side)}>{escape(text)}</td>"
+            f"<td {_cell_attributes(text, side)}>{escape(text)}</td>"
             for text, side in zip(row, sides, strict=True)
         )
         for row in cells.body
@@ -143,6 +141,6 @@ def _table(cells: Cells, words: Sequence[str]) -> str:
     return f'<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>{note}'
 
 
-def _look(text: str, side: str) -> str:
+def _cell_attributes(text: str, side: str) -> str:
     word = text.split(" (")[0]
     return f'class="word {word}"' if word in (BETTER, WORSE) else side

@@ -16,21 +16,20 @@ from e3rl.analysis.figures.training_panels import (
 )
 from e3rl.analysis.figures.validation_panels import evaluation_title
 from e3rl.analysis.measures.comparison import mean_interval
-from e3rl.analysis.measures.costs import AXES, AXIS_LABELS, spent_before
-from e3rl.analysis.measures.curves import Band, fitting_window, seed_band
+from e3rl.analysis.measures.costs import AXES, AXIS_LABELS, cost_before
+from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.measures.evaluations import (
-    Evaluation,
-    evaluation,
+    EvaluationResult,
     evaluation_names,
+    find_evaluation,
     validation_steps,
 )
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.bootstrap import Interval
 
-Arms = Mapping[str, Sequence[Run]]
-Figure = dict[str, Any]
-Curve = dict[str, Any]
+FigureData = dict[str, Any]
+CurveData = dict[str, Any]
 
 POINTS = 240  # of a curve at most; a screen shows no more
 DIGITS = 5
@@ -38,13 +37,13 @@ SEEDS = "Lines: mean over seeds; bands: smallest to largest seed."
 INTERVALS = "95 % intervals over seeds and problems (over problems where an arm has one seed)."
 
 
-def page_figures(arms: Arms) -> list[Figure]:
+def page_figures(arms: Arms) -> list[FigureData]:
     """Every figure of the page: id, title, y, note, percent, and curves by axis.
 
     A curve has arm (its position), x, mean, low, high, and dashed for targets; a figure that knows
     one axis alone has its curves under that axis' label. Marks are x positions of upright lines.
     """
-    window = fitting_window([run.train for runs in arms.values() for run in runs])
+    window = smoothing_window([run.train for runs in arms.values() for run in runs])
     smoothed = f" {window}-step means." if window > 1 else ""
     return [
         _training("entropy", "Entropy at the sampling temperature", arms, SAMPLED, window)
@@ -58,7 +57,7 @@ def page_figures(arms: Arms) -> list[Figure]:
         _training("accuracy", "Training accuracy", arms, "rollout/accuracy", window)
         | {"y": "mean over prompts", "percent": True}
         | {"note": f"{SEEDS}{smoothed} At each arm's own temperature: compare arms below."},
-        *(_validation(arms, name) for name in _repeated(arms)),
+        *(_validation(arms, name) for name in _repeated_evaluations(arms)),
         *(_pass_at_k(arms, name) for name in evaluation_names(arms) if _has_groups(arms, name)),
         _training(
             "all-wrong", "Prompts with every rollout wrong", arms, "rollout/all_wrong", window
@@ -68,23 +67,23 @@ def page_figures(arms: Arms) -> list[Figure]:
     ]
 
 
-def _figure(name: str, title: str, curves: Mapping[str, list[Curve]]) -> Figure:
+def _figure(name: str, title: str, curves: Mapping[str, list[CurveData]]) -> FigureData:
     base = {"y": "", "note": "", "percent": False, "log": False, "points": False, "marks": {}}
     identifier = re.sub(r"[^\w-]+", "-", name)
     return {"id": identifier, "title": title, "curves": curves} | base
 
 
-def _training(name: str, title: str, arms: Arms, column: str, window: int) -> Figure:
+def _training(name: str, title: str, arms: Arms, column: str, window: int) -> FigureData:
     curves = {axis: _bands(arms, column, window, axis) for axis in AXES}
     return _figure(name, title, curves)
 
 
-def _bands(arms: Arms, column: str, window: int, axis: str) -> list[Curve]:
+def _bands(arms: Arms, column: str, window: int, axis: str) -> list[CurveData]:
     bands = [seed_band([run.train for run in runs], column, window, axis) for runs in arms.values()]
     return [_curve(i, band) for i, band in enumerate(bands) if band is not None]
 
 
-def _with_targets(arms: Arms, column: str, window: int) -> Figure:
+def _with_targets(arms: Arms, column: str, window: int) -> FigureData:
     """Curves of a column with the targets of the schedule."""
     return {
         "curves": {
@@ -101,15 +100,15 @@ def _annealing(arms: Arms) -> dict[str, list[float]]:
     return {axis: annealing_starts(every, axis) for axis in AXES}
 
 
-def _validation(arms: Arms, name: str) -> Figure:
+def _validation(arms: Arms, name: str) -> FigureData:
     title = f"Validation pass@1 {evaluation_title(name)}"
-    curves: dict[str, list[Curve]] = {axis: [] for axis in AXES}
+    curves: dict[str, list[CurveData]] = {axis: [] for axis in AXES}
     for i, runs in enumerate(arms.values()):
-        found = [(step, evaluation(runs, name, step)) for step in validation_steps(runs)]
+        found = [(step, find_evaluation(runs, name, step)) for step in validation_steps(runs)]
         items = [(step, item) for step, item in found if item is not None]
         intervals = [_interval(item, 1) for _, item in items]
         for axis in AXES if items else ():
-            costs = [spent_before(run.train, [s for s, _ in items], axis) for run in runs]
+            costs = [cost_before(run.train, [s for s, _ in items], axis) for run in runs]
             x = np.mean(costs, axis=0)
             if np.isfinite(x).all():
                 curves[axis].append(_curve(i, _intervals(x, intervals, len(runs))))
@@ -117,10 +116,10 @@ def _validation(arms: Arms, name: str) -> Figure:
     return figure | {"y": "pass@1", "percent": True, "points": True, "note": INTERVALS}
 
 
-def _pass_at_k(arms: Arms, name: str) -> Figure:
+def _pass_at_k(arms: Arms, name: str) -> FigureData:
     curves = []
     for i, runs in enumerate(arms.values()):
-        item = evaluation(runs, name)
+        item = find_evaluation(runs, name)
         if item is not None:
             ks = item.ks()
             intervals = [_interval(item, k) for k in ks]
@@ -134,7 +133,7 @@ def _pass_at_k(arms: Arms, name: str) -> Figure:
     return figure | look | {"note": INTERVALS}
 
 
-def _difficulty(arms: Arms) -> Figure:
+def _difficulty(arms: Arms) -> FigureData:
     bands = [budget_by_difficulty(runs) for runs in arms.values()]
     curves = [_curve(i, band) for i, band in enumerate(bands) if band is not None]
     label = "difficulty rank, 0 = easiest"
@@ -143,7 +142,7 @@ def _difficulty(arms: Arms) -> Figure:
     return figure | {"y": "rollouts per prompt", "points": True, "note": note}
 
 
-def _curve(arm: int, band: Band) -> Curve:
+def _curve(arm: int, band: Band) -> CurveData:
     keep = np.unique(np.linspace(0, len(band.x) - 1, min(len(band.x), POINTS)).round().astype(int))
     parts = {"x": band.x, "mean": band.mean, "low": band.low, "high": band.high}
     return {"arm": arm, "seeds": band.n_seeds, "dashed": False} | {
@@ -158,7 +157,7 @@ def _intervals(x: NDArray[np.float64], items: Sequence[Interval], n_seeds: int) 
     return Band(x, mean, low, high, n_seeds)
 
 
-def _interval(item: Evaluation, k: int) -> Interval:
+def _interval(item: EvaluationResult, k: int) -> Interval:
     return mean_interval(item.by_seed_and_problem(k))
 
 
@@ -167,7 +166,7 @@ def _number(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
 
 
-def _repeated(arms: Arms) -> Iterable[str]:
+def _repeated_evaluations(arms: Arms) -> Iterable[str]:
     """Evaluations that some run has at several steps."""
     return [
         name
@@ -177,11 +176,11 @@ def _repeated(arms: Arms) -> Iterable[str]:
 
 
 def _has_groups(arms: Arms, name: str) -> bool:
-    items = [evaluation(runs, name) for runs in arms.values()]
+    items = [find_evaluation(runs, name) for runs in arms.values()]
     return any(item is not None and item.n_samples > 1 for item in items)
 
 
-def axes_of(figures: Sequence[Figure]) -> dict[str, str]:
+def axes_of(figures: Sequence[FigureData]) -> dict[str, str]:
     """The axes that some figure can be drawn on, with their labels."""
     drawn = {axis for figure in figures for axis, curves in figure["curves"].items() if curves}
     return {axis: AXIS_LABELS[axis] for axis in AXES if axis in drawn}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Arms
 from e3rl.config.differences import flatten
 
 # Where a run lies, how it is called and watched, and the seed, which is no part of an arm.
@@ -11,22 +11,22 @@ LEFT_OUT = ("name", "seed", "paths", "logger", "sweep", "ckpt_path", "control", 
 ABSENT = "-"
 
 
-def config_differences(arms: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]]:
+def config_differences(arms: Arms) -> dict[str, dict[str, str]]:
     """Settings that are not the same in all arms: by dotted key, then by arm, as text.
 
-    A setting that is repeated further down, by interpolation, is told once, at its shortest key.
+    A setting that is repeated further down, by interpolation, is listed once, at its shortest key.
     Values that differ between the seeds of an arm are joined by ` | `.
     """
     flat = {arm: [_settings(run.config) for run in runs] for arm, runs in arms.items()}
     keys = {key for configs in flat.values() for config in configs for key in config}
-    told: dict[tuple[str, tuple[str, ...]], str] = {}
+    listed: dict[tuple[str, tuple[str, ...]], str] = {}
     for key in sorted(keys, key=lambda key: (key.count("."), key)):
-        values = tuple(_joined(configs, key) for configs in flat.values())
+        values = tuple(_join_values(configs, key) for configs in flat.values())
         if len(set(values)) > 1:
-            told.setdefault((key.rsplit(".", 1)[-1], values), key)
+            listed.setdefault((key.rsplit(".", 1)[-1], values), key)
     return {
         key: dict(zip(arms, values, strict=True))
-        for (_, values), key in sorted(told.items(), key=lambda item: item[1])
+        for (_, values), key in sorted(listed.items(), key=lambda item: item[1])
     }
 
 
@@ -37,6 +37,6 @@ def _settings(config: Mapping[str, Any]) -> dict[str, str]:
     return {key: text for key, text in texts.items() if not folder or folder not in text}
 
 
-def _joined(configs: Sequence[Mapping[str, str]], key: str) -> str:
+def _join_values(configs: Sequence[Mapping[str, str]], key: str) -> str:
     values = dict.fromkeys(config.get(key, ABSENT) for config in configs)
     return " | ".join(values)

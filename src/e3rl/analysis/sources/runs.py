@@ -37,6 +37,9 @@ class Run:
     summary: dict[str, Any] | None
 
 
+Arms = Mapping[str, Sequence[Run]]  # runs by arm, from `group_by_arm`
+
+
 def load_run(run_dir: str | Path) -> Run:
     """Read one run folder.
 
@@ -64,8 +67,8 @@ def load_run(run_dir: str | Path) -> Run:
         train=rows_of_kind(metrics, "train"),
         validation=rows_of_kind(metrics, "validation"),
         evaluations=_evaluation_table(evaluations),
-        problems=_long(evaluations, PROBLEM_COLUMNS, path / VALIDATION),
-        prompts=_long(_rows_or_none(path / PROMPTS), PROMPT_COLUMNS, path / PROMPTS),
+        problems=_long_table(evaluations, PROBLEM_COLUMNS, path / VALIDATION),
+        prompts=_long_table(_rows_or_none(path / PROMPTS), PROMPT_COLUMNS, path / PROMPTS),
         summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else None,
     )
 
@@ -84,7 +87,7 @@ def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     return sorted((load_run(folder) for folder in folders), key=arm_and_seed)
 
 
-def by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def group_by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs grouped by name: the paper's arms in their order first, then others by name."""
     arms: dict[str, list[Run]] = {}
     for run in sorted(runs, key=arm_and_seed):
@@ -130,7 +133,9 @@ def _ratio(total: float | None, count: float | None) -> float:
     return total / count if total is not None and count else float("nan")
 
 
-def _long(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: Path) -> pd.DataFrame:
+def _long_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: Path
+) -> pd.DataFrame:
     """Rows that hold lists of equal length, one table row per list element."""
     cells: dict[str, list[Any]] = {name: [] for name in columns}
     for row in _latest(rows):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e3rl.analysis.sources.runs import METRICS, Run, arm_and_seed, load_runs
-from e3rl.analysis.sources.wandb_offline import load_offline_runs, offline_files
+from e3rl.analysis.sources.wandb_offline import find_offline_files, load_offline_runs
 from e3rl.analysis.sources.wandb_project import load_project
 from e3rl.ledger.ledger import ledger_folders
 
@@ -28,6 +28,6 @@ def _read(source: str | Path) -> list[Run]:
     if str(source).startswith(PROJECT):
         return load_project(str(source).removeprefix(PROJECT))
     folder = Path(source)
-    if not ledger_folders(folder, METRICS) and offline_files(folder):
+    if not ledger_folders(folder, METRICS) and find_offline_files(folder):
         return load_offline_runs(folder)
     return load_runs(folder)

@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 
 from e3rl.analysis.sources.runs import Run, arm_and_seed
-from e3rl.analysis.sources.wandb_run import TABLES, table_path, wandb_run
+from e3rl.analysis.sources.wandb_run import TABLES, run_from_wandb, table_path
 
 RECORDS = "run-*.wandb"
 
 
-def offline_files(root: str | Path) -> list[Path]:
+def find_offline_files(root: str | Path) -> list[Path]:
     """Record files below a folder, oldest first (W&B puts the time into their folder's name)."""
     return sorted(Path(root).rglob(RECORDS), key=lambda path: (path.parent.name[-24:], path))
 
@@ -29,7 +29,7 @@ def load_offline_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     Raises FileNotFoundError where there is none, ValueError for a file that W&B cannot read.
     """
     roots = [source] if isinstance(source, str | Path) else list(source)
-    files = [file for root in roots for file in offline_files(root)]
+    files = [file for root in roots for file in find_offline_files(root)]
     if not files:
         raise FileNotFoundError(f"no offline W&B run (a file {RECORDS}) in {source}")
     parts: dict[str, list[Path]] = {}
@@ -38,7 +38,7 @@ def load_offline_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     return sorted((_load(group) for group in parts.values()), key=arm_and_seed)
 
 
-def records(file: Path) -> list[dict[str, Any]]:
+def read_records(file: Path) -> list[dict[str, Any]]:
     """The records of a `.wandb` file, in order; a torn last one, left by a kill, is passed over.
 
     Raises ValueError naming the file and W&B's reason.
@@ -56,7 +56,7 @@ def _load(files: Sequence[Path]) -> Run:
     history: list[Mapping[str, Any]] = []
     tables: dict[str, pd.DataFrame] = {}
     for file in files:
-        for record in records(file):
+        for record in read_records(file):
             match record["type"]:
                 case "run":
                     config |= record["run"].get("config", {}).get("update", {})
@@ -67,7 +67,7 @@ def _load(files: Sequence[Path]) -> Run:
                     history.append(item)
                     tables |= _tables(item, file.parent / "files")
     config.pop("_wandb", None)
-    return wandb_run(files[-1].parent, config, history, tables)
+    return run_from_wandb(files[-1].parent, config, history, tables)
 
 
 def _tables(item: Mapping[str, Any], folder: Path) -> dict[str, pd.DataFrame]:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from e3rl.analysis.sources.runs import Run, arm_and_seed
-from e3rl.analysis.sources.wandb_run import TABLES, table_path, wandb_run
+from e3rl.analysis.sources.wandb_run import TABLES, run_from_wandb, table_path
 
 JOB = "train"
 
@@ -45,7 +45,7 @@ def _load(project: str, run: Any) -> Run:
             path = table_path(item, name)
             if path is not None:
                 tables[name] = _table(run, path)
-    return wandb_run(Path(project) / str(run.id), dict(run.config), history, tables)
+    return run_from_wandb(Path(project) / str(run.id), dict(run.config), history, tables)
 
 
 def _table(run: Any, path: str) -> pd.DataFrame:

@@ -23,11 +23,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {"validation": PROBLEM_COLUMNS, "prompts
 # W&B writes what JSON has no number for as text.
 NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
-Row = Mapping[str, Any]
+Record = Mapping[str, Any]
 
 
-def wandb_run(
-    path: Path, config: Row, history: Iterable[Row], tables: Mapping[str, pd.DataFrame]
+def run_from_wandb(
+    path: Path, config: Record, history: Iterable[Record], tables: Mapping[str, pd.DataFrame]
 ) -> Run:
     """The run of a W&B configuration, history rows and tables (by name, see `TABLES`).
 
@@ -57,7 +57,7 @@ def wandb_run(
     )
 
 
-def table_path(item: Row, name: str) -> str | None:
+def table_path(item: Record, name: str) -> str | None:
     """Where a history row says that the table `name` lies, None where it does not mention one."""
     nested = item.get(name)
     path = nested.get("path") if isinstance(nested, Mapping) else item.get(f"{name}.path")
@@ -88,7 +88,7 @@ def evaluations_of(validation: pd.DataFrame) -> pd.DataFrame:
     return table.astype({"temperature": "float64", "entropy": "float64"})
 
 
-def _metrics(item: Row) -> dict[str, Any] | None:
+def _metrics(item: Record) -> dict[str, Any] | None:
     """The numbers of a history row, None for rows of W&B's or Lightning's own."""
     if item.get(AXIS) is None or item.get("epoch") is None:  # W&B adds its axis to tables as well
         return None

@@ -1,8 +1,9 @@
 """A table of texts as plain text, as Markdown and as LaTeX."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from io import StringIO
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -23,7 +24,37 @@ class Cells(NamedTuple):
     note: str
 
 
-def without_empty_columns(rows: Sequence[dict[str, str]], note: str) -> Cells:
+def number_text(value: float | None, form: str, scale: float = 1.0) -> str:
+    """A number times `scale` in a format such as `+.1f`; empty for None, `never` for infinity.
+
+    Infinite is the cost of what no run reached.
+    """
+    if value is None:
+        return ""
+    return "never" if math.isinf(value) else f"{scale * value:{form}}"
+
+
+def interval_text(row: Mapping[str, Any], name: str, form: str, scale: float = 1.0) -> str:
+    """`41.2 [38.0, 44.5]`: the column `name` of a row of numbers with its bounds.
+
+    Args:
+        row: with the columns `name`, `name_low` and `name_high`.
+        form: format of each of the three, such as `+.1f`.
+        scale: that they are multiplied by, 100 for percent.
+
+    Returns:
+        the number alone where its bounds are None; empty where it is None or there is no such
+        column.
+    """
+    if row.get(name) is None:
+        return ""
+    middle, low, high = (
+        number_text(row[f"{name}{end}"], form, scale) for end in ("", "_low", "_high")
+    )
+    return f"{middle} [{low}, {high}]" if low else middle
+
+
+def drop_empty_columns(rows: Sequence[dict[str, str]], note: str) -> Cells:
     """Rows of texts by column title, without the columns that are empty in every row."""
     titles = [title for title in rows[0] if any(row[title] for row in rows)]
     return Cells(titles, [[row[title] for title in titles] for row in rows], note)

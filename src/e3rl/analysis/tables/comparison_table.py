@@ -2,10 +2,17 @@
 
 from collections.abc import Sequence
 
-from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.measures.comparison import ENOUGH_SEEDS, Row
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.comparison import ENOUGH_SEEDS
 from e3rl.analysis.measures.costs import AXIS_UNITS
-from e3rl.analysis.tables.cells import Cells, as_markdown, as_text, without_empty_columns
+from e3rl.analysis.tables.cells import (
+    Cells,
+    as_markdown,
+    as_text,
+    drop_empty_columns,
+    interval_text,
+    number_text,
+)
 
 WORDS = ("arm", "sampling", "measure", "against", "verdict")  # columns of words
 CONSTANTS = ("seeds", "problems")
@@ -25,8 +32,12 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
         if len({row[name] for row in texts}) == 1:
             notes.append(f"{texts[0][name]} {name if texts[0][name] != '1' else name[:-1]}")
             texts = [{**row, name: ""} for row in texts]
-    note = f"{rule(rows)} {', '.join(notes).capitalize()}." if notes else rule(rows)
-    return without_empty_columns(texts, note)
+    note = (
+        f"{comparison_note(rows)} {', '.join(notes).capitalize()}."
+        if notes
+        else comparison_note(rows)
+    )
+    return drop_empty_columns(texts, note)
 
 
 def comparison_text(rows: Sequence[Row]) -> str:
@@ -39,8 +50,8 @@ def comparison_markdown(rows: Sequence[Row]) -> str:
     return as_markdown(comparison_cells(rows), WORDS)
 
 
-def rule(rows: Sequence[Row]) -> str:
-    """What was compared, at which cost, and when a verdict is given."""
+def comparison_note(rows: Sequence[Row]) -> str:
+    """The note below the table: what was compared, at which cost, and when a verdict is given."""
     first = rows[0]
     few, most = (of(row["seeds"] for row in rows) for of in (min, max))
     judged = sum(row["verdict"] is not None for row in rows)
@@ -67,13 +78,13 @@ def _texts(row: Row) -> dict[str, str]:
         "sampling": row["evaluation"],
         "T": f"{row['temperature']:.2f}",
         "measure": row["measure"],
-        "%": _interval(row, "value", ""),
-        "IQM %": _interval(row, "iqm", ""),
-        "Δ points": _interval(row, "difference", "+"),
+        "%": interval_text(row, "value", ".1f", 100),
+        "IQM %": interval_text(row, "iqm", ".1f", 100),
+        "Δ points": interval_text(row, "difference", "+.1f", 100),
         "against": row["against"] or "",
-        "P(better) %": _interval(row, "improvement", "", digits=0),
+        "P(better) %": interval_text(row, "improvement", ".0f", 100),
         "verdict": _verdict(row),
-        "detectable": _number(row["detectable"], "", 1),
+        "detectable": number_text(row["detectable"], ".1f", 100),
         "seeds": str(row["seeds"]),
         "problems": str(row["problems"]),
     }
@@ -91,15 +102,3 @@ def _verdict(row: Row) -> str:
     if row["evaluation"] == "live" and abs(gap) > EQUAL_ENTROPY:
         remarks.append(f"entropy {100 * gap:+.0f} %")
     return f"{row['verdict']} ({', '.join(remarks)})" if remarks else str(row["verdict"])
-
-
-def _interval(row: Row, name: str, sign: str, digits: int = 1) -> str:
-    """`41.2 [38.0, 44.5]`, in percent."""
-    middle, low, high = (
-        _number(row[f"{name}{end}"], sign, digits) for end in ("", "_low", "_high")
-    )
-    return f"{middle} [{low}, {high}]" if low else middle
-
-
-def _number(share: float | None, sign: str, digits: int) -> str:
-    return "" if share is None else f"{100 * share:{sign}.{digits}f}"

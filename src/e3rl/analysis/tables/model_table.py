@@ -1,13 +1,10 @@
 """Models on problem sets as the table of a paper, and their comparison as another one."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from e3rl.analysis.measures.arms import arm_label
+from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.model_scores import AVERAGE
-from e3rl.analysis.tables.cells import Cells, without_empty_columns
-
-Row = dict[str, Any]
+from e3rl.analysis.tables.cells import Cells, drop_empty_columns, interval_text
 
 WORDS = ("model", "problems", "sampling", "measure", "against", "verdict")  # columns of words
 
@@ -34,10 +31,10 @@ def model_cells(rows: Sequence[Row], ks: Sequence[int]) -> Cells:
             notes.append(words.format(texts[0][name]))
             texts = [{**text, name: ""} for text in texts]
     renamed = [{average if k == AVERAGE else k: v for k, v in text.items()} for text in texts]
-    return without_empty_columns(renamed, "; ".join(notes) + ".")
+    return drop_empty_columns(renamed, "; ".join(notes) + ".")
 
 
-def comparison_cells(rows: Sequence[Row]) -> Cells:
+def model_comparison_cells(rows: Sequence[Row]) -> Cells:
     """Header, rows and note from `compare_models`; differences in points."""
     texts = [
         {
@@ -45,7 +42,7 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
             "problems": row["set"],
             "sampling": row["evaluation"],
             "measure": row["measure"],
-            "Δ points": _interval(row, "difference", "+"),
+            "Δ points": interval_text(row, "difference", "+.1f", 100),
             "against": arm_label(row["against"]),
             "verdict": row["verdict"],
             "paired": str(row["problems"]),
@@ -59,7 +56,7 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     if len({text["sampling"] for text in texts}) == 1:
         note += f"; sampling {texts[0]['sampling']}"
         texts = [{**text, "sampling": ""} for text in texts]
-    return without_empty_columns(texts, f"{note}.")
+    return drop_empty_columns(texts, f"{note}.")
 
 
 def _texts(row: Row, ks: Sequence[int]) -> dict[str, str]:
@@ -71,17 +68,7 @@ def _texts(row: Row, ks: Sequence[int]) -> dict[str, str]:
         "sampling": row["evaluation"],
         "T": "" if row["temperature"] is None else f"{row['temperature']:.2f}",
         "P": str(row["problems"]),
-        **{name: _interval(row, name, "") for name in dict.fromkeys(measures)},
+        **{name: interval_text(row, name, ".1f", 100) for name in dict.fromkeys(measures)},
         "tokens mean / p50 / p95": " / ".join("–" if x is None else f"{x:.0f}" for x in lengths),
         "truncated %": f"{100 * row['truncated']:.1f}",
     }
-
-
-def _interval(row: Row, name: str, sign: str) -> str:
-    """`41.2 [38.0, 44.5]`, in percent; without bounds where a single problem gives none."""
-    if row.get(name) is None:
-        return ""
-    middle = f"{100 * row[name]:{sign}.1f}"
-    if row[f"{name}_low"] is None:
-        return middle
-    return f"{middle} [{100 * row[f'{name}_low']:{sign}.1f}, {100 * row[f'{name}_high']:{sign}.1f}]"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from e3rl.analysis.measures.costs import AXES, spent_before
+from e3rl.analysis.measures.costs import AXES, cost_before
 from e3rl.analysis.sources.runs import Run
 
 FIRST = ("arm", "seed", "run", "kind", "epoch", *AXES)
@@ -34,7 +34,7 @@ def tidy_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _with_axes(run: Run, kind: str, rows: pd.DataFrame) -> pd.DataFrame:
-    axes = {axis: spent_before(run.train, rows["rollout_step"], axis) for axis in AXES}
+    axes = {axis: cost_before(run.train, rows["rollout_step"], axis) for axis in AXES}
     facts = {"arm": run.name, "seed": run.seed, "run": str(run.path), "kind": kind}
     epoch = {} if "epoch" in rows else {"epoch": float("nan")}
     return rows.drop(columns="rollout_step").assign(**facts, **epoch, **axes)

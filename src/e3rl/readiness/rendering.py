@@ -1,4 +1,4 @@
-"""The findings and the sample as text and as plain values."""
+"""The result of a preflight as text for the console and as values for preflight.json."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from e3rl.analysis.tables.cells import Cells, as_text
-from e3rl.readiness.finding import Finding, is_go
-from e3rl.readiness.pass_rates import DeadGroups, histogram
-from e3rl.readiness.rules import Worth
+from e3rl.readiness.checks import Finding, is_go
+from e3rl.readiness.pass_rates import GroupOutcomes, count_by_solve_rate
+from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample
 
 BAR = 32  # letters of the longest bar
@@ -21,13 +21,21 @@ NOISE = (
 )
 
 
-def render(sample: Sample, findings: Sequence[Finding], worths: Sequence[Worth]) -> str:
-    """What was seen, what it means, and the verdict."""
-    parts = [figures(sample), bars(sample), rules(worths), table(findings), verdict(findings)]
+def render_preflight(
+    sample: Sample, findings: Sequence[Finding], scores: Sequence[RuleScore]
+) -> str:
+    """Sample, solve rates, budget rules, findings and verdict, as plain text."""
+    parts = [
+        render_sample(sample),
+        render_solve_rates(sample),
+        render_rules(scores),
+        render_findings(findings),
+        render_verdict(findings),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
-def figures(sample: Sample) -> str:
+def render_sample(sample: Sample) -> str:
     """Two lines about the rollouts themselves."""
     share, tokens = sample.right.sum() / sample.rollouts.sum(), sample.lengths
     middle, high = np.quantile(tokens, [0.5, 0.95])
@@ -39,9 +47,9 @@ def figures(sample: Sample) -> str:
     )
 
 
-def bars(sample: Sample) -> str:
+def render_solve_rates(sample: Sample) -> str:
     """The solve rates of the prompts as a histogram."""
-    counts = histogram(sample.right, sample.rollouts)
+    counts = count_by_solve_rate(sample.right, sample.rollouts)
     most = max(counts.values())
     lines = [
         f"{name:>13} {'#' * round(BAR * count / most):{BAR}} {count}"
@@ -50,9 +58,9 @@ def bars(sample: Sample) -> str:
     return "\n".join(["prompts by how often they were solved", *lines])
 
 
-def rules(worths: Sequence[Worth]) -> str:
+def render_rules(scores: Sequence[RuleScore]) -> str:
     """Budget rules from the least noise to the most."""
-    if not worths:
+    if not scores:
         return ""
     body = [
         [
@@ -62,13 +70,13 @@ def rules(worths: Sequence[Worth]) -> str:
             f"{w.low:.2f}-{w.high:.2f}",
             f"{w.reached:.0%}",
         ]
-        for w in worths
+        for w in scores
     ]
     head = ["budget rule", "noise", "beside the best", "95 %", "reached"]
     return f"{as_text(Cells(head, body, ''), head[:1])}\n\n{NOISE}"
 
 
-def table(findings: Sequence[Finding]) -> str:
+def render_findings(findings: Sequence[Finding]) -> str:
     """A row per check."""
     body = [
         [f.check, f.level, f"{f.says}. Remedy: {f.remedy}" if f.remedy else f.says]
@@ -78,7 +86,7 @@ def table(findings: Sequence[Finding]) -> str:
     return as_text(Cells(words, body, ""), words, WIDTH)
 
 
-def verdict(findings: Sequence[Finding]) -> str:
+def render_verdict(findings: Sequence[Finding]) -> str:
     """GO or NO-GO, and because of which checks."""
     failed = [f.check for f in findings if f.level == "fail"]
     warned = [f.check for f in findings if f.level == "warn"]
@@ -87,14 +95,14 @@ def verdict(findings: Sequence[Finding]) -> str:
     return f"GO, with {len(warned)} warnings: {', '.join(warned)}" if warned else "GO"
 
 
-def as_values(
+def preflight_values(
     sample: Sample,
-    dead: DeadGroups,
+    groups: GroupOutcomes,
     findings: Sequence[Finding],
-    worths: Sequence[Worth],
+    scores: Sequence[RuleScore],
     forecast: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything for preflight.json."""
+    """What preflight.json holds: plain numbers, texts, lists and dicts."""
     return {
         "go": is_go(findings),
         "findings": [asdict(finding) for finding in findings],
@@ -102,8 +110,8 @@ def as_values(
             {"prompt_id": name, "n": int(n), "correct": int(right)}
             for name, n, right in zip(sample.prompt_ids, sample.rollouts, sample.right, strict=True)
         ],
-        "solved": histogram(sample.right, sample.rollouts),
-        "groups": asdict(dead),
+        "solved": count_by_solve_rate(sample.right, sample.rollouts),
+        "groups": asdict(groups),
         "lengths": {
             "mean": float(sample.lengths.mean()),
             **{f"p{q}": float(np.percentile(sample.lengths, q)) for q in (5, 50, 95, 100)},
@@ -115,6 +123,6 @@ def as_values(
         "tokens_per_s": sample.tokens_per_s,
         "trained_tokens_per_s": sample.trained_tokens_per_s,
         "mismatch": asdict(sample.mismatch),
-        "rules": [asdict(worth) for worth in worths],
+        "rules": [asdict(score) for score in scores],
         "forecast": dict(forecast),
     }

@@ -9,9 +9,17 @@ from numpy.typing import NDArray
 from e3rl.budgets.base import Allocation, SingleRound
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.uniform import Uniform
-from e3rl.readiness.rules import Played, Setting, Worth, play, ranked
+from e3rl.readiness.rule_ranking import (
+    ComparisonSettings,
+    ReplayScores,
+    RuleScore,
+    rank_rules,
+    replay_rules,
+)
 
-SETTING = Setting("grpo", prompts=32, prompts_per_step=8, rollouts_per_prompt=8, epochs=2, tables=4)
+SETTING = ComparisonSettings(
+    "grpo", prompts=32, prompts_per_step=8, rollouts_per_prompt=8, epochs=2, tables=4
+)
 
 
 def posterior(rate: float, weight: float = 20.0) -> BetaPosterior:
@@ -42,43 +50,48 @@ class WhereItWasSolved(Uniform):
 def test_rules_stand_in_the_order_of_their_median_noise() -> None:
     noises = np.array([[2.0, 1.0], [4.0, 3.0], [6.0, 3.0]])
     reached = np.array([[1.0, 0.5], [1.0, 0.6], [1.0, 0.4]])
-    assert ranked(["a", "b"], Played(noises, reached), "a") == [
-        Worth("b", 3.0, 0.5, *map(pytest.approx, (0.5, 0.5 + 0.95 * 0.25, 0.5))),
-        Worth("a", 4.0, 1.0, 1.0, 1.0, 1.0),
+    assert rank_rules(["a", "b"], ReplayScores(noises, reached), "a") == [
+        RuleScore("b", 3.0, 0.5, *map(pytest.approx, (0.5, 0.5 + 0.95 * 0.25, 0.5))),
+        RuleScore("a", 4.0, 1.0, 1.0, 1.0, 1.0),
     ]
 
 
 def test_tables_without_a_signal_do_not_count() -> None:
-    played = Played(np.array([[2.0, 1.0], [np.nan, 3.0]]), np.ones((2, 2)))
-    assert [(w.rule, w.noise) for w in ranked(["a", "b"], played, "a")] == [("b", 1.0), ("a", 2.0)]
-    assert ranked(["a", "b"], Played(played.noise[1:], played.reached[1:]), "a") == []
+    played = ReplayScores(np.array([[2.0, 1.0], [np.nan, 3.0]]), np.ones((2, 2)))
+    assert [(w.rule, w.noise) for w in rank_rules(["a", "b"], played, "a")] == [
+        ("b", 1.0),
+        ("a", 2.0),
+    ]
+    assert rank_rules(["a", "b"], ReplayScores(played.noise[1:], played.reached[1:]), "a") == []
 
 
 def test_rules_play_on_the_same_tables_and_the_same_again() -> None:
     rules = {"one": Uniform, "same": Uniform, "other": WhereItWasSolved}
-    noises, reached = play(rules, posterior(0.3), SETTING)
+    noises, reached = replay_rules(rules, posterior(0.3), SETTING)
     assert noises.shape == (4, 3)
     assert (reached == 1).all()
     assert np.array_equal(noises[:, 0], noises[:, 1])
     assert len(set(noises[:, 0].tolist())) == 4
-    assert np.array_equal(noises, play(rules, posterior(0.3), SETTING).noise)
+    assert np.array_equal(noises, replay_rules(rules, posterior(0.3), SETTING).noise)
 
 
 def test_even_groups_are_as_noisy_as_worked_by_hand() -> None:
     # All pass rates 1/2, groups of 2: half of the groups are mixed, with Σ A² = n - 1 = 1 and
     # E[√(c(n - c)(n - 1)/n)] = √(1/2)/2; N·variance/signal² = N·(P/2)/N² / (P·√(1/2)/2/N)².
-    pairs = Setting("grpo", 8, 8, rollouts_per_prompt=2, epochs=1, tables=1)
+    pairs = ComparisonSettings("grpo", 8, 8, rollouts_per_prompt=2, epochs=1, tables=1)
     sure = BetaPosterior(np.array([1e9]), np.array([1e9]))
     n, p = 16, 8
     by_hand = n * (p / 2 / n**2) / (p * np.sqrt(0.5) / 2 / n) ** 2
-    assert play({"uniform": Uniform}, sure, pairs).noise[0, 0] == pytest.approx(by_hand, rel=1e-6)
+    assert replay_rules({"uniform": Uniform}, sure, pairs).noise[0, 0] == pytest.approx(
+        by_hand, rel=1e-6
+    )
 
 
 def test_a_rule_that_follows_pass_rates_beats_even_groups_where_they_differ_most() -> None:
     # Half of the prompts are never solved: the others get some 14 rollouts and not 8, and noise
     # goes with N/(n - 1): about 7/13 of it is left.
     half = BetaPosterior(np.array([1e-9, 50.0]), np.array([50.0, 50.0]))
-    played = play({"even": Uniform, "following": WhereItWasSolved}, half, SETTING)
-    best, other = ranked(["even", "following"], played, "even")
+    played = replay_rules({"even": Uniform, "following": WhereItWasSolved}, half, SETTING)
+    best, other = rank_rules(["even", "following"], played, "even")
     assert (best.rule, other.rule) == ("following", "even")
     assert best.ratio == pytest.approx(7 / 13, abs=0.12)

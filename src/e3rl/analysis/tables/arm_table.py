@@ -1,4 +1,4 @@
-"""The final table: every arm at every validation temperature, beside a control.
+"""The table of arms at their last validation, at every temperature, beside a control.
 
 A difference of sampling temperatures alone moves pass@k a lot, so a row says at which temperature
 and entropy it was measured, and an arm at its own temperature is compared with the control at the
@@ -6,31 +6,43 @@ nearest entropy.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from e3rl.analysis.measures.arms import arm_label, control_of
-from e3rl.analysis.measures.evaluations import Evaluation, difference, evaluation, evaluation_names
-from e3rl.analysis.sources.runs import Run
-from e3rl.analysis.tables.cells import Cells, as_markdown, as_text, without_empty_columns
+from e3rl.analysis.measures.arms import Row, arm_label, control_of
+from e3rl.analysis.measures.comparison import interval_columns
+from e3rl.analysis.measures.evaluations import (
+    EvaluationResult,
+    evaluation_names,
+    find_evaluation,
+    pass_at_k_difference,
+)
+from e3rl.analysis.sources.runs import Arms
+from e3rl.analysis.tables.cells import (
+    Cells,
+    as_markdown,
+    as_text,
+    drop_empty_columns,
+    interval_text,
+)
 from e3rl.statistics.bootstrap import Interval
-
-Row = dict[str, Any]
 
 LEFT = ("arm", "sampling", "against")  # columns of words
 CONSTANTS = ("problems", "seeds")  # columns that become a note where all rows agree
 
 
-def arm_evaluations(arms: Mapping[str, Sequence[Run]]) -> list[Evaluation]:
+def arm_evaluations(arms: Arms) -> list[EvaluationResult]:
     """Last validation of every arm at every temperature name, arm by arm."""
     names = evaluation_names(arms)
-    found = [(arm, evaluation(runs, name)) for arm, runs in arms.items() for name in names]
+    found = [(arm, find_evaluation(runs, name)) for arm, runs in arms.items() for name in names]
     return [replace(item, arm=arm) for arm, item in found if item is not None]
 
 
 def arm_rows(
-    evaluations: Sequence[Evaluation], control: str | None = None, k: int = 16, level: float = 0.95
+    evaluations: Sequence[EvaluationResult],
+    control: str | None = None,
+    k: int = 16,
+    level: float = 0.95,
 ) -> list[Row]:
     """One row per evaluation: pass@1 and pass@k with intervals, and paired differences.
 
@@ -57,17 +69,17 @@ def arm_rows(
     return [_row(item, control_of(item, controls), k, level) for item in evaluations]
 
 
-def render(rows: Sequence[Row], width: int | None = None) -> str:
-    """The rows as plain text, shares in percent; as wide as needed, or wrapped to `width`."""
-    return as_text(_cells(rows), LEFT, width)
+def arm_table_text(rows: Sequence[Row], width: int | None = None) -> str:
+    """Rows of `arm_rows` as plain text, shares in percent; wrapped to `width`, where given."""
+    return as_text(_arm_table_cells(rows), LEFT, width)
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
-    """The same table as Markdown, followed by its note."""
-    return as_markdown(_cells(rows), LEFT)
+def arm_table_markdown(rows: Sequence[Row]) -> str:
+    """Rows of `arm_rows` as Markdown, followed by a note."""
+    return as_markdown(_arm_table_cells(rows), LEFT)
 
 
-def _row(item: Evaluation, control: Evaluation | None, k: int, level: float) -> Row:
+def _row(item: EvaluationResult, control: EvaluationResult | None, k: int, level: float) -> Row:
     row: Row = {
         "arm": item.arm,
         "evaluation": item.name,
@@ -83,20 +95,17 @@ def _row(item: Evaluation, control: Evaluation | None, k: int, level: float) -> 
     }
     for each in dict.fromkeys((1, k)):
         enough = item.n_samples >= each
-        row |= _bounds(f"pass@{each}", item.pass_at_k([each], level)[0] if enough else None)
+        row |= interval_columns(
+            f"pass@{each}", item.pass_at_k([each], level)[0] if enough else None
+        )
         pair: Interval | None = None
         if control is not None and enough and control.n_samples >= each:
-            pair, row["paired_problems"] = difference(item, control, each, level)
-        row |= _bounds(f"pass@{each}_difference", pair)
+            pair, row["paired_problems"] = pass_at_k_difference(item, control, each, level)
+        row |= interval_columns(f"pass@{each}_difference", pair)
     return row
 
 
-def _bounds(name: str, interval: Interval | None) -> Row:
-    values = (interval.mean, interval.low, interval.high) if interval else (None, None, None)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
-
-
-def _cells(rows: Sequence[Row]) -> Cells:
+def _arm_table_cells(rows: Sequence[Row]) -> Cells:
     """Header, rows and note as texts, without columns that are empty in every row."""
     if not rows:
         raise ValueError("no evaluation to show: validate first")
@@ -108,7 +117,7 @@ def _cells(rows: Sequence[Row]) -> Cells:
         if len({cells[name] for cells in table}) == 1:
             notes.append(f"{table[0][name]} {name if table[0][name] != '1' else name[:-1]}")
             table = [{**cells, name: ""} for cells in table]
-    return without_empty_columns(table, "; ".join(notes))
+    return drop_empty_columns(table, "; ".join(notes))
 
 
 def _texts(row: Row) -> dict[str, str]:
@@ -119,8 +128,8 @@ def _texts(row: Row) -> dict[str, str]:
         "sampling": row["evaluation"],
         "T": f"{row['temperature']:.2f}",
         "entropy": "" if math.isnan(row["entropy"]) else f"{row['entropy']:.3f}",
-        **{f"{name} %": _share(row, name, "") for name in plain},
-        **{f"Δ {name}": _share(row, f"{name}_difference", "+") for name in plain},
+        **{f"{name} %": interval_text(row, name, ".1f", 100) for name in plain},
+        **{f"Δ {name}": interval_text(row, f"{name}_difference", "+.1f", 100) for name in plain},
         "against": row["against"] or "",
         "problems": str(row["problems"]),
         "paired": ""
@@ -128,11 +137,3 @@ def _texts(row: Row) -> dict[str, str]:
         else f"{row['paired_problems']}",
         "seeds": str(row["seeds"]),
     }
-
-
-def _share(row: Row, name: str, sign: str) -> str:
-    """`41.2 [38.0, 44.5]`, in percent."""
-    if row[name] is None:
-        return ""
-    mean, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return f"{mean:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

@@ -4,18 +4,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.evaluations import Evaluation
+from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.sources.runs import Run
-from e3rl.analysis.tables.summary import arm_evaluations, arm_rows, render, to_markdown
+from e3rl.analysis.tables.arm_table import (
+    arm_evaluations,
+    arm_rows,
+    arm_table_markdown,
+    arm_table_text,
+)
 
 
 def item(
     arm: str, name: str, correct: list[int], n: int = 16, entropy: float = 0.5, ids: str = "p"
-) -> Evaluation:
+) -> EvaluationResult:
     table = pd.DataFrame(
         {"problem_id": [f"{ids}{i}" for i in range(len(correct))], "n": n, "correct": correct}
     )
-    return Evaluation(arm, name, 1.0, entropy, (table,))
+    return EvaluationResult(arm, name, 1.0, entropy, (table,))
 
 
 def test_rows_hold_means_intervals_and_the_paired_difference() -> None:
@@ -74,7 +79,7 @@ def test_unknown_control_is_refused() -> None:
 
 def test_text_shows_percent_intervals_and_the_note() -> None:
     control, treated = item("grpo", "t1", [8] * 4), item("e3", "t1", [12] * 4)
-    text = render(arm_rows([control, treated], control="grpo"))
+    text = arm_table_text(arm_rows([control, treated], control="grpo"))
     assert "50.0 [50.0, 50.0]" in text
     assert "+25.0 [+25.0, +25.0]" in text
     assert "E3" in text
@@ -86,15 +91,15 @@ def test_text_shows_percent_intervals_and_the_note() -> None:
 
 def test_narrow_text_wraps_and_loses_nothing() -> None:
     rows = arm_rows([item("grpo", "t1", [8, 3]), item("e3", "t1", [12, 9])], control="grpo")
-    narrow = render(rows, width=96)
+    narrow = arm_table_text(rows, width=96)
     assert max(len(line) for line in narrow.splitlines()) <= 96
-    words = {word for word in render(rows).split() if "─" not in word}
+    words = {word for word in arm_table_text(rows).split() if "─" not in word}
     assert words <= set(narrow.split())
 
 
 def test_arms_measured_on_different_problems_keep_their_column() -> None:
     rows = arm_rows([item("grpo", "t1", [8] * 4), item("e3", "t1", [12] * 6)], control="grpo")
-    header, _, first, second = to_markdown(rows).splitlines()[:4]
+    header, _, first, second = arm_table_markdown(rows).splitlines()[:4]
     assert header.endswith("| against | problems | paired |")
     assert first.endswith("|  | 4 |  |")
     assert second.endswith("| grpo t1 | 6 | 4 |")
@@ -102,7 +107,7 @@ def test_arms_measured_on_different_problems_keep_their_column() -> None:
 
 def test_markdown_has_one_line_per_row_and_equal_columns() -> None:
     rows = arm_rows([item("grpo", "t1", [8] * 4), item("mine", "t1", [12] * 4)])
-    lines = to_markdown(rows).splitlines()
+    lines = arm_table_markdown(rows).splitlines()
     assert [line.count("|") for line in lines[:4]] == [lines[0].count("|")] * 4
     assert lines[3].startswith("| mine | t1 | 1.00 | 0.500 | 75.0 [75.0, 75.0] |")
 
@@ -110,12 +115,12 @@ def test_markdown_has_one_line_per_row_and_equal_columns() -> None:
 def test_entropy_that_was_not_recorded_is_left_out() -> None:
     unknown = replace(item("grpo", "live", [8] * 4), entropy=float("nan"))
     rows = arm_rows([unknown, item("e3", "live", [8] * 4)], control="grpo")
-    assert "nan" not in render(rows)
+    assert "nan" not in arm_table_text(rows)
 
 
 def test_nothing_to_show_is_an_error() -> None:
     with pytest.raises(ValueError, match="validate first"):
-        render([])
+        arm_table_text([])
 
 
 def test_study_has_a_row_per_arm_and_temperature(arms: dict[str, list[Run]]) -> None:
