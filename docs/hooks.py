@@ -101,8 +101,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             site /= "README.md"
         if site.as_posix() in known:
             return f"{mark}[{text}]({os.path.relpath(site, here.parent)}{anchor})"
-        address = repository()
-        return f"{mark}[{text}]({address}/blob/main/{goal.as_posix()})" if address else text
+        if (address := repository()) is None:
+            return text
+        kind = "tree" if (ROOT / goal).is_dir() else "blob"
+        return f"{mark}[{text}]({address}/{kind}/HEAD/{goal.as_posix()})"
 
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
