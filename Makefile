@@ -19,7 +19,7 @@ PYTEST := pytest -n $(WORKERS) --dist loadfile
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check fast slow lint format hooks clean distclean
+.PHONY: help setup train test check fast slow lint format docs hooks clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,11 @@ lint: setup ## ruff and mypy
 format: setup ## let ruff rewrite the layout and what it can repair
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
+
+docs: setup ## build the documentation into build/docs, where every warning is an error
+	@$(RUN) mkdocs --version > /dev/null 2>&1 || \
+		$(RUN) pip install --disable-pip-version-check --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
 hooks: setup ## run the linters at every git commit from now on
 	$(RUN) pre_commit install

@@ -1,6 +1,6 @@
 """What is known of each choice of each axis, derived from recorded runs, simulations and tests.
 
-`python tests/axis_status.py > docs/axes.md` writes the page; `test_axes.py` holds it to this.
+`python tests/axis_status.py > docs/what_was_tried.md` writes the page; `test_what_was_tried.py` holds it to this.
 """
 
 import re
@@ -18,7 +18,7 @@ from e3rl.budgets.neyman import Weight
 from e3rl.config.composition import conf_dir, register_resolvers
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "axes.md"
+PAGE = ROOT / "docs" / "what_was_tried.md"
 # Axis in words -> groups of conf/, or settings of one, that choose on it.
 AXES = {
     "rollouts per prompt": ("budget", "budget.difficulty", "budget.weight"),
@@ -46,7 +46,7 @@ PARENTS = {
     "policy/template": ("policy=pretrained", "policy.path=x"),
 }
 SAMPLING_ALONE = {"test_preflight.py"}  # of the tests in end_to_end: no step is trained
-HEAD = """# What is known of each choice
+HEAD = """# What was tried
 
 One row per group of `conf/` (or setting of one), every choice with its mark:
 
@@ -59,7 +59,7 @@ One row per group of `conf/` (or setting of one), every choice with its mark:
 
 The studies named are those in which arms differ by the choice, where there are such.
 
-Derived from `experiments/` and `tests/` by `python tests/axis_status.py > docs/axes.md`; a test
+Derived from `experiments/` and `tests/` by `python tests/axis_status.py > docs/what_was_tried.md`; a test
 fails where this page and the recordings differ. A choice is looked up in a run by its classes where
 they tell it from the other choices of its group, or else by all settings in which these differ.
 """
@@ -67,7 +67,7 @@ Flat = dict[str, Any]
 
 
 def page() -> str:
-    """The whole of docs/axes.md."""
+    """The whole of docs/what_was_tried.md."""
     lines = ["| axis | group | choices |", "|---|---|---|"]
     for axis, groups in AXES.items():
         for group in groups:

@@ -2,35 +2,16 @@
 
 import re
 import subprocess
-import sys
-import types
-from pathlib import Path
 
 import pytest
-import yaml
-from hydra.utils import instantiate
 
-ROOT = Path(__file__).parents[1]
+from pages import ROOT, check_example_of_a_rule
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
-
-
 def test_the_rule_of_the_readme_is_one_and_passes_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, test = blocks("python")
-    (conf,) = blocks("yaml")
-    module = types.ModuleType("e3rl.budgets.first_hit")
-    exec(source, vars(module))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    names: dict[str, object] = {}
-    exec(test, names)
-    (check,) = (value for name, value in names.items() if name.startswith("test_"))
-    assert callable(check)
-    check()
-    rule = instantiate(yaml.safe_load(conf))
-    assert sum(rule.decide(["a", "b", "c"], total=24, step=0, epoch=0).plan.counts) == 24
+    check_example_of_a_rule(README, monkeypatch)
 
 
 def test_links_of_tracked_pages_lead_to_files() -> None:

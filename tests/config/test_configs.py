@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from composing import composed
 from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.callbacks.slot import Slot, check_order
 from e3rl.config.check import GROUPS, check
@@ -31,12 +32,6 @@ OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
 
 def plain(name: str) -> Any:
     return yaml.safe_load((conf_dir() / f"{name}.yaml").read_text()) or {}
-
-
-def composed(*overrides: str, root: str = "train") -> DictConfig:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose(root, list(overrides))
 
 
 @cache
