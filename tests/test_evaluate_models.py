@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+import compositions
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.evaluate import against, evaluate
@@ -33,9 +33,7 @@ Command = Callable[..., float]
 
 
 def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("evaluate", [*SMALL, *overrides])
+    return compositions.composed(*SMALL, *overrides, root="evaluate")
 
 
 @pytest.fixture

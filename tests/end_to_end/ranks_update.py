@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch.distributed.tensor import DTensor
-from update_harness import ADAMW, Fitted, exact_copy, fit, make_loss, make_module
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.mismatch import truncated
@@ -22,6 +21,7 @@ from e3rl.policy.policy import Policy
 from e3rl.training.fsdp2 import FSDP2Strategy
 from e3rl.training.module import GRPOModule
 from finished_batches import finished_batch
+from update_harness import ADAMW, Fitted, exact_copy, fit, make_loss, make_module
 
 SMALL_STEPS = partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01)
 PROMPTS_OF_RANK = ([0, 1, 4], [2, 3])

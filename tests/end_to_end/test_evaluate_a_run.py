@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from tiny_runs import ENGINE, needs_engine
 
+from compositions import composed
 from e3rl.analysis.sources.runs import load_run
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.evaluate import evaluate
 from e3rl.ledger.ledger import read_rows
 from e3rl.rewards.pool import RewardPool
@@ -35,11 +34,9 @@ def test_a_checkpoint_gives_the_counts_of_its_validation(
 ) -> None:
     monkeypatch.setattr(RewardPool, "self_test", lambda _: None)  # integers need no worker
     monkeypatch.setattr(running, "finish", lambda *_: None)
-    register_resolvers()
     run, out = tmp_path / "run", tmp_path / "out"
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        running.execute(compose("train", [*TINY, f"paths.run_dir={run}"]))
-        evaluate(compose("evaluate", [*EVALUATION, f"ckpt_path={run}", f"out={out}"]))
+    running.execute(composed(*TINY, f"paths.run_dir={run}"))
+    evaluate(composed(*EVALUATION, f"ckpt_path={run}", f"out={out}", root="evaluate"))
     validations = read_rows(run / "validation.jsonl")
     by_step = {(row["rollout_step"], row["name"]): row for row in validations}
     last = [by_step[2, name] for name in ("t1", "greedy")]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from ranks_run import Steps, train
 from tiny_runs import final_state, ledger_rows
-from update_harness import gap
 
 from e3rl.engines.vllm_build import INSTALL
+from update_harness import gap
 
 SCRIPT = Path(__file__).with_name("ranks_run.py")
 Alone = Callable[..., tuple[Path, Steps]]

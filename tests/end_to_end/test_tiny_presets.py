@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from tiny_runs import ENGINE, ledger_rows, needs_engine
 
+from compositions import composed
 from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.checkpoints.files import checkpoints, damage
-from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.runs import run as running
 
 QUICK = {("1_5b", "e3"), ("7b", "grpo_er")}  # with every part that differs between arms
@@ -27,17 +26,12 @@ PRESETS = [
 @pytest.mark.usefixtures("rank_of_its_own")
 @pytest.mark.parametrize(("size", "arm", "engine"), PRESETS)
 def test_a_preset_takes_two_steps(size: str, arm: str, engine: str, tmp_path: Path) -> None:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose(
-            "train",
-            [
-                *(f"experiment=paper/{size}/{arm}", "debug=tiny", *filter(None, [engine])),
-                *("logger=ledger_only", f"paths.run_dir={tmp_path}", "sweep.name=test"),
-                *("trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
-                "engine.progress=false",
-            ],
-        )
+    cfg = composed(
+        *(f"experiment=paper/{size}/{arm}", "debug=tiny", *filter(None, [engine])),
+        *("logger=ledger_only", f"paths.run_dir={tmp_path}", "sweep.name=test"),
+        *("trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
+        "engine.progress=false",
+    )
     outcome = running.execute(cfg)
     assert outcome is not None
     assert cfg.policy.path == "random"

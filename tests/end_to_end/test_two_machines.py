@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tiny_runs import E3, TINY, final_state, ledger_rows, only_train, run
+
 from update_harness import gap
 
 MACHINES = 2

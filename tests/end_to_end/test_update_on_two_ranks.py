@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ranks_update import CASES, STRATEGIES, train
+
 from update_harness import Fitted, gap
 
 SCRIPT = Path(__file__).with_name("ranks_update.py")

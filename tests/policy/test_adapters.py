@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from update_harness import ADAMW, fit, gap, make_loss, make_module, weights_of
 
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.engines.weights import check_shapes, expected_shapes, named_weights
@@ -17,6 +16,7 @@ from e3rl.policy.head import HeadSettings
 from e3rl.policy.policy import Policy
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
+from update_harness import ADAMW, fit, gap, make_loss, make_module, weights_of
 
 if importlib.util.find_spec("peft") is None:
     pytest.skip("peft is not installed: pip install 'e3rl[lora]'", allow_module_level=True)

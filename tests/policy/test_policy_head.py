@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from update_harness import exact_copy, fit, gap, make_loss, make_module, size
 
 from e3rl.functional.entropy import token_entropy
 from e3rl.functional.surrogates import clipped
@@ -16,6 +15,7 @@ from e3rl.policy.policy import Policy
 from e3rl.training.entropy_meter import Probe
 from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
+from update_harness import exact_copy, fit, gap, make_loss, make_module, size
 
 CHUNKED = HeadSettings("chunked", block=5)
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
+from compositions import composed_with_hydra
 from e3rl.config.check import check
-from e3rl.config.composition import conf_dir, register_resolvers, subdir
+from e3rl.config.composition import conf_dir, subdir
 from e3rl.runs import sweeps as sweep_start
 from e3rl.runs.sweeps import SweepStart, grid, lone_processes, missing_plugin, planned
 
@@ -27,9 +28,7 @@ CHOICES = [
 
 def composed(*overrides: str, swept: tuple[str, ...] = ()) -> DictConfig:
     """A sweep's configuration; `swept` holds overrides that only `-m` allows."""
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose("train", [*overrides, "sweep.name=mine"], return_hydra_config=True)
+    cfg = composed_with_hydra(*overrides, "sweep.name=mine")
     OmegaConf.set_readonly(cfg, False)
     cfg.hydra.overrides.task = [*overrides, *swept]
     return cfg

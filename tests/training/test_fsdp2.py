@@ -12,7 +12,6 @@ import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
 from torch.distributed.tensor import DTensor
-from update_harness import ADAMW, QUIET, Batches, fit, gap, make_loss, make_module, weights_of
 
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
@@ -22,6 +21,7 @@ from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs, shard
 from e3rl.training.fsdp2 import FSDP2Strategy
 from e3rl.training.module import GRPOModule
+from update_harness import ADAMW, QUIET, Batches, fit, gap, make_loss, make_module, weights_of
 
 pytestmark = pytest.mark.usefixtures("rank_of_its_own")
 

@@ -5,6 +5,14 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+
+from e3rl.batch import RolloutBatch
+from e3rl.functional.mismatch import masked, truncated
+from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
+from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
+from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, explore
+from e3rl.policy.policy import Policy
+from finished_batches import reference_logprobs
 from update_harness import (
     ADAMW,
     exact_copy,
@@ -16,14 +24,6 @@ from update_harness import (
     size,
     weights_of,
 )
-
-from e3rl.batch import RolloutBatch
-from e3rl.functional.mismatch import masked, truncated
-from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
-from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
-from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, explore
-from e3rl.policy.policy import Policy
-from finished_batches import reference_logprobs
 
 GROUPS = (3, 1, 4, 2)
 MODES = ("token_mean", "sequence_mean", "sequence_sum", "constant", "prompt_mean")

@@ -3,11 +3,11 @@ import math
 
 import pytest
 import torch
-from update_harness import make_loss
 
 from e3rl.functional.mismatch import Correction, truncated
 from e3rl.losses.policy_loss import LossParts
 from e3rl.training.update import UpdateSettings, UpdateStatistics
+from update_harness import make_loss
 
 
 @pytest.mark.parametrize(
