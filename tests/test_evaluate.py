@@ -21,6 +21,8 @@ from e3rl.evaluation import sampling as evaluating
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
+pytestmark = pytest.mark.end_to_end
+
 SMALL = ("n=2", "ks=[1,2]", "max_new_tokens=20", "prompts_per_batch=4", "engine=transformers")
 Run = Callable[..., float]
 

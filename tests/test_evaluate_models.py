@@ -27,6 +27,8 @@ from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
+pytestmark = pytest.mark.end_to_end
+
 E3_TEST = Path(__file__).parents[2] / "shared" / "data" / "e3_test_sample.jsonl"  # not in git
 SMALL = ("n=4", "ks=[1,2,4]", "max_new_tokens=20", "prompts_per_batch=2", "engine=transformers")
 Command = Callable[..., float]

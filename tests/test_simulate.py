@@ -12,6 +12,8 @@ from compositions import composed
 from e3rl.config.composition import conf_dir
 from e3rl.simulate import simulate
 
+pytestmark = pytest.mark.end_to_end
+
 SMALL = ("table.prompts=96", "prompts_per_step=24", "epochs=3")
 STUDY = conf_dir().parent / "experiments/runs"
 BUDGET, E3 = STUDY / "seed-1_experiment-budget", STUDY / "seed-1_experiment-e3"

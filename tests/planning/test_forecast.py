@@ -181,6 +181,7 @@ def test_files_that_are_given_are_counted(tmp_path: Path) -> None:
     assert found["the run"] == "3 epochs x 10 = 30 steps, 15360 rollouts"
 
 
+@pytest.mark.end_to_end
 def test_the_command_prints_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "e3rl.train", "experiment=paper/1_5b/e3", "debug=plan"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -195,6 +195,7 @@ def test_a_foreign_start_method_is_put_back(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(chosen) == 1
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("sweep", ["core", "grid", "grid_best", "length", "gain_modes"])
 def test_the_cells_of_a_composed_sweep_are_whole_and_arms_of_their_own(sweep: str) -> None:
     names = set()
