@@ -3,7 +3,7 @@
 #   ARGS="..."         more arguments for `make train`, such as ARGS="experiment=grpo seed=2"
 #   ENGINE=transformers  sample with transformers on machines that vLLM does not serve
 #   PYTEST_ARGS="..."  more arguments for pytest, such as PYTEST_ARGS="-k budget -x -n 0"
-#   WORKERS=2        processes that share the tests, file by file
+#   WORKERS=2        processes that share the tests, file by file, the longest ones first
 #   PYTHON, TORCH_INDEX_URL, TORCH_BUILD   see .ci/setup
 
 RUN := .venv/bin/python -m
@@ -13,7 +13,7 @@ export ENGINE ?= vllm
 TRAIN := e3rl.train $(if $(filter-out vllm,$(ENGINE)),engine=$(ENGINE))
 
 WORKERS ?= 2
-PYTEST := pytest -n $(WORKERS) --dist loadfile
+PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Threads of torch that wait for work must give their core away; see src/e3rl/environment.py.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -35,8 +35,8 @@ test: setup ## all tests but the slow ones, short training runs included (some s
 
 check: lint fast ## linters, types and the fast tests: run this before a commit
 
-fast: setup ## the fast tests alone: no slow ones, no training runs, no vLLM (a minute or two)
-	$(RUN) $(PYTEST) -m "not slow" --ignore=tests/end_to_end --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
+fast: setup ## the fast tests alone: no whole commands, no training runs, no vLLM (about a minute)
+	$(RUN) $(PYTEST) -m "not slow and not end_to_end" --ignore=tests/end_to_end --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
 
 slow: setup ## the slow tests: whole runs and studies
 	$(RUN) $(PYTEST) -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ] # 5: nothing is marked slow

@@ -1,6 +1,6 @@
 """What is known of each choice of each axis, derived from recorded runs, simulations and tests.
 
-`python tests/axis_status.py > docs/what_was_tried.md` writes the page; `test_what_was_tried.py` holds it to this.
+`python tests/axis_status.py > docs/what_was_tried.md` writes the page; a test holds it to this.
 """
 
 import re
@@ -59,9 +59,10 @@ One row per group of `conf/` (or setting of one), every choice with its mark:
 
 The studies named are those in which arms differ by the choice, where there are such.
 
-Derived from `experiments/` and `tests/` by `python tests/axis_status.py > docs/what_was_tried.md`; a test
-fails where this page and the recordings differ. A choice is looked up in a run by its classes where
-they tell it from the other choices of its group, or else by all settings in which these differ.
+Derived from `experiments/` and `tests/` by `python tests/axis_status.py > docs/what_was_tried.md`;
+a test fails where this page and the recordings differ. A choice is looked up in a run by its
+classes where they tell it from the other choices of its group, or else by all settings in which
+these differ.
 """
 Flat = dict[str, Any]
 

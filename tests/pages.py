@@ -14,18 +14,18 @@ from unittest.mock import patch
 
 import pytest
 import yaml
+from e3rl.simulator.rules import chosen_rules
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf.errors import OmegaConfBaseException
 
-from composing import composed
+from compositions import composed
 from e3rl.config.check import check, node_mistakes
 from e3rl.config.composition import accept_new_keys
 from e3rl.evaluation.settings import check_numbers, evaluations_of
 from e3rl.readiness.preflight import Look
-from e3rl.simulator.rules import chosen_rules
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from compositions import composed
+from e3rl.config.composition import ConfigurationError
 from e3rl.data.card import answer_kind
 from e3rl.dataset_card import write_dataset_card
 
 
 def card(tmp_path: Path, *overrides: str) -> str:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return write_dataset_card(compose("dataset_card", [f"out={tmp_path}", *overrides]))
+    return write_dataset_card(composed(f"out={tmp_path}", *overrides, root="dataset_card"))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hydra.utils import get_class
 
-from composing import composed
+from compositions import composed
 from e3rl.callbacks.slot import Slot
 from e3rl.config.composition import conf_dir
 from e3rl.simulate import simulate

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
+from compositions import composed
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import checksum_file
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError
 from e3rl.evaluate import evaluate, main
 from e3rl.evaluation import sampling as evaluating
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
+
+pytestmark = pytest.mark.end_to_end
 
 SMALL = ("n=2", "ks=[1,2]", "max_new_tokens=20", "prompts_per_batch=4", "engine=transformers")
 Run = Callable[..., float]
@@ -29,14 +31,12 @@ Run = Callable[..., float]
 def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command's function in this process, results in `tmp_path/out`."""
     monkeypatch.setattr(RewardPool, "self_test", lambda _: None)  # integers need no worker
-    register_resolvers()
 
     def run(*overrides: str) -> float:
-        with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-            shutil.rmtree(tmp_path / "out", ignore_errors=True)
-            out = f"out={tmp_path / 'out'}"
-            own = [] if "problems=file" in overrides else ["problems.size=4"]
-            return evaluate(compose("evaluate", [*SMALL, out, *own, *overrides]))
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        out = f"out={tmp_path / 'out'}"
+        own = [] if "problems=file" in overrides else ["problems.size=4"]
+        return evaluate(composed(*SMALL, out, *own, *overrides, root="evaluate"))
 
     return run
 

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+import compositions
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.evaluate import against, evaluate
@@ -27,15 +27,15 @@ from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
 
+pytestmark = pytest.mark.end_to_end
+
 E3_TEST = Path(__file__).parents[2] / "shared" / "data" / "e3_test_sample.jsonl"  # not in git
 SMALL = ("n=4", "ks=[1,2,4]", "max_new_tokens=20", "prompts_per_batch=2", "engine=transformers")
 Command = Callable[..., float]
 
 
 def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("evaluate", [*SMALL, *overrides])
+    return compositions.composed(*SMALL, *overrides, root="evaluate")
 
 
 @pytest.fixture

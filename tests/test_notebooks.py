@@ -25,6 +25,7 @@ def figures_of(notebook: nbformat.NotebookNode) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_draws_every_figure_it_asks_for(
     path: Path, recorded_study: Path, monkeypatch: pytest.MonkeyPatch

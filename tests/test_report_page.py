@@ -13,6 +13,8 @@ import pytest
 from e3rl.ledger.ledger import Ledger, read_rows
 from e3rl.report import main
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parents[1]
 
 

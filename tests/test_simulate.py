@@ -7,10 +7,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
 
-from e3rl.config.composition import conf_dir, register_resolvers
+from compositions import composed
+from e3rl.config.composition import conf_dir
 from e3rl.simulate import simulate
+
+pytestmark = pytest.mark.end_to_end
 
 SMALL = ("table.prompts=96", "prompts_per_step=24", "epochs=3")
 STUDY = conf_dir().parent / "experiments/runs"
@@ -18,15 +20,12 @@ BUDGET, E3 = STUDY / "seed-1_experiment-budget", STUDY / "seed-1_experiment-e3"
 
 
 def run(tmp_path: Path, *overrides: str) -> list[dict[str, Any]]:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return simulate(compose("simulate", [f"out={tmp_path}", *SMALL, *overrides]))
+    return simulate(composed(f"out={tmp_path}", *SMALL, *overrides, root="simulate"))
 
 
 def test_every_budget_of_conf_is_simulated_at_the_same_cap(tmp_path: Path) -> None:
     rows = run(tmp_path)
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        targets = {node._target_ for node in compose("simulate").budgets.values()}
+    targets = {node._target_ for node in composed(root="simulate").budgets.values()}
     files = (conf_dir() / "budget").glob("*.yaml")
     assert {target.split(".")[-2] for target in targets} == {file.stem for file in files}
     assert [row["epoch"] for row in rows] == [0, 1, 2] * (len(rows) // 3)

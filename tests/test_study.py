@@ -1,7 +1,7 @@
 """A study: tables in their places in the README, figures, and what is missing."""
 
-import functools
 import runpy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from e3rl import study
+
+pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[1]
 README = """# A study
@@ -128,8 +130,8 @@ def test_every_kind_of_table_and_figure_that_fits_the_runs_is_made(folder: Path)
 
 
 def test_the_studies_of_the_project_are_as_their_runs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = functools.cache(study.load_runs)  # all studies draw on the same runs
-    monkeypatch.setattr(study, "load_runs", lambda root: loaded(root.resolve()))
+    loaded = cache(study.load_runs)  # all studies draw on the same runs
+    monkeypatch.setattr(study, "load_runs", lambda folder: loaded(folder.resolve()))
     found = sorted(ROOT.glob("experiments/*/study.yaml"))
     assert found
     for file in found:

@@ -1,4 +1,4 @@
-"""docs/what_was_tried.md says of each choice of each axis what runs, simulations and tests know of it."""
+"""docs/what_was_tried.md says of each choice what runs, simulations and tests know of it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from e3rl.config.composition import conf_dir
 
 def test_the_page_says_what_was_recorded() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "docs/what_was_tried.md is not what is recorded: python tests/axis_status.py > docs/what_was_tried.md"
+        "not what is recorded: python tests/axis_status.py > docs/what_was_tried.md"
     )
 
 

@@ -195,6 +195,7 @@ def test_pass_at_1_of_one_run_has_every_temperature_name(run: Run) -> None:
     ]
 
 
+@pytest.mark.end_to_end
 def test_saved_figures_are_pictures(run_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run_folder, tmp_path / "run")
     paths = figures.save_figures(folder)

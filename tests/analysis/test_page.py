@@ -19,6 +19,8 @@ from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import page_figures
 from e3rl.analysis.sources.runs import Run
 
+pytestmark = pytest.mark.end_to_end
+
 Arms = dict[str, list[Run]]
 
 FIGURES = {

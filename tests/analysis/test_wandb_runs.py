@@ -19,6 +19,8 @@ from e3rl.analysis.tables.tidy import tidy_table
 from e3rl.ledger.ledger import read_rows
 from e3rl.ledger.wandb_mirror import WandbMirror
 
+pytestmark = pytest.mark.end_to_end
+
 NAN = float("nan")
 
 

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from scripted import Fit, ScriptedPool, slots
 
+import compositions
 from e3rl.batch import WRITERS
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.slot import Slot
-from e3rl.config.composition import conf_dir, register_resolvers
 
 NEEDS = (  # (reader, producer)
     ("temperature", "budget"),
@@ -46,15 +45,8 @@ def moved_behind(name: str, other: str) -> dict[str, Any]:
 
 
 def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        fixed = [
-            "engine=transformers",
-            "vocabulary_size=34",
-            "paths.run_dir=unused",
-            "logger=ledger_only",
-        ]
-        return compose("train", [*fixed, *overrides])
+    fixed = ("engine=transformers", "vocabulary_size=34", "paths.run_dir=x", "logger=ledger_only")
+    return compositions.composed(*fixed, *overrides)
 
 
 def test_every_slot_declares_the_fields_that_the_batch_says_it_writes() -> None:

@@ -1,39 +1,23 @@
 """What does nothing in a configuration is said before the run, with the reason."""
 
-import copy
-from functools import cache
-
 import pytest
-import yaml
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+import compositions
 from e3rl.config.cautions import cautions
-from e3rl.config.composition import conf_dir, register_resolvers
 
-SCALARS = {
-    *("module.settings.minibatches", "module.settings.old_logprobs", "rollout.lookahead"),
-    *("loss.prompt_weight", "rollouts_per_prompt", "trainer.precision"),
-}
 TWO_STEPS = "module.settings.minibatches=2"
 BYPASS = "module.settings.old_logprobs=sampler"
 
 
-@cache
 def composed(*choices: str) -> DictConfig:
-    register_resolvers()
-    common = ["paths.run_dir=x", "logger=ledger_only", "experiment=grpo"]
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", [*common, *choices])
+    common = ("paths.run_dir=x", "logger=ledger_only", "experiment=grpo")
+    return compositions.composed(*common, *choices)
 
 
 def told(*overrides: str) -> list[str]:
-    """Cautions of a configuration; only choices of groups are composed anew."""
-    choices = [o for o in overrides if o.split("=")[0] not in SCALARS]
-    cfg = copy.deepcopy(composed(*choices))
-    for key, value in (o.split("=") for o in overrides if o not in choices):
-        OmegaConf.update(cfg, key, yaml.safe_load(value))
-    return cautions(cfg)
+    """Cautions of a configuration."""
+    return cautions(composed(*overrides))
 
 
 @pytest.mark.parametrize("arm", ["grpo", "e3", "grpo_er"])

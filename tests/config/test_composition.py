@@ -3,18 +3,16 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
+from compositions import composed_with_hydra
 from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.config.composition import (
     ConfigurationError,
     accept_new_keys,
     checkpoint_to_resume,
-    conf_dir,
-    register_resolvers,
     run_dir,
     run_id,
     run_of,
@@ -32,9 +30,7 @@ def make_run(folder: Path, *steps: int) -> Path:
 
 
 def compose_train(*overrides: str) -> DictConfig:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", list(overrides), return_hydra_config=True)
+    return composed_with_hydra(*overrides)
 
 
 def test_two_runs_in_the_same_moment_have_folders_of_their_own() -> None:

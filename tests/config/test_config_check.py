@@ -8,20 +8,18 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+import compositions
 from e3rl.config.check import check
 from e3rl.config.composition import (
     ConfigurationError,
     accept_new_keys,
     conf_dir,
-    register_resolvers,
 )
 
 
 def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
-    common = ["paths.run_dir=x", "logger=ledger_only"]
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", accept_new_keys([*common, *overrides]))
+    common = ("paths.run_dir=x", "logger=ledger_only")
+    return compositions.composed(*accept_new_keys([*common, *overrides]))
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from composing import composed
+from compositions import composed, composed_with_hydra
 from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.callbacks.slot import Slot, check_order
 from e3rl.config.check import GROUPS, check
-from e3rl.config.composition import conf_dir, register_resolvers, resolved
+from e3rl.config.composition import conf_dir, resolved
 from e3rl.policy.policy import Policy
 
 FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
@@ -56,9 +55,7 @@ def tiny() -> DictConfig:
 @pytest.fixture(scope="module")
 def hydra_of_a_job() -> DictConfig:
     """What logger=default asks Hydra for."""
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", ["hydra.runtime.output_dir=x"], return_hydra_config=True)
+    return composed_with_hydra("hydra.runtime.output_dir=x")
 
 
 DAPO = plain("problems/dapo")["strip"]  # what a file of that format has around its questions
@@ -303,8 +300,7 @@ def test_the_advantage_of_the_command_line_wins_over_that_of_the_loss() -> None:
 
 
 def test_the_study_of_arms_sweeps_them_over_seeds() -> None:
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose("train", ["sweep=arms"], return_hydra_config=True)
+    cfg = composed_with_hydra("sweep=arms")
     assert cfg.hydra.sweeper.params == {"experiment": "grpo,grpo_er,ts,ts_an", "++seed": "1,2"}
 
 

@@ -4,12 +4,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+import compositions
 from e3rl.config.cautions import cautions
 from e3rl.config.check import check
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers, resolved
+from e3rl.config.composition import ConfigurationError, conf_dir, resolved
 
 SIZES = ("1_5b", "7b")
 ARMS = {  # arm: the groups that it changes against plain GRPO
@@ -70,10 +70,8 @@ BY_SIZE = {
 
 
 def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
     common = ("logger=ledger_only", "paths.run_dir=x")
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", [*common, *overrides])
+    return compositions.composed(*common, *overrides)
 
 
 @cache

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from tiny_runs import ENGINE, needs_engine
 
+from compositions import composed
 from e3rl.analysis.sources.runs import load_run
 from e3rl.callbacks.validation_plan import Evaluation
-from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.evaluate import evaluate
 from e3rl.ledger.ledger import read_rows
 from e3rl.rewards.pool import RewardPool
@@ -21,25 +20,24 @@ TINY = (
     *("epochs=1", "data.train.size=8", "data.validation.size=6", "validate_every=2"),
     *("budget=uniform", "temperature=fixed", "module.optimizer.lr=0.01", "sweep.name=test"),
     *("trainer.enable_progress_bar=false", "callbacks.pass_at_k.evaluations.0.n=4"),
-    *("callbacks.pass_at_k.evaluations.2.n=1", "callbacks.pass_at_k.ks=[1,2]", f"engine={ENGINE}"),
+    *("callbacks.pass_at_k.evaluations.2.n=1", "callbacks.pass_at_k.ks=[1,2]"),
 )
-EVALUATION = (
-    *("problems.size=6", "n=4", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0,0]"),
-    f"engine={ENGINE}",
-)
+EVALUATION = (*("problems.size=6", "n=4", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0,0]"),)
 
 
-@needs_engine
+@pytest.mark.parametrize(
+    "engine", ["transformers", pytest.param(ENGINE, marks=[needs_engine, pytest.mark.slow])]
+)
 def test_a_checkpoint_gives_the_counts_of_its_validation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RewardPool, "self_test", lambda _: None)  # integers need no worker
     monkeypatch.setattr(running, "finish", lambda *_: None)
-    register_resolvers()
     run, out = tmp_path / "run", tmp_path / "out"
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        running.execute(compose("train", [*TINY, f"paths.run_dir={run}"]))
-        evaluate(compose("evaluate", [*EVALUATION, f"ckpt_path={run}", f"out={out}"]))
+    running.execute(composed(*TINY, f"engine={engine}", f"paths.run_dir={run}"))
+    evaluate(
+        composed(*EVALUATION, f"engine={engine}", f"ckpt_path={run}", f"out={out}", root="evaluate")
+    )
     validations = read_rows(run / "validation.jsonl")
     by_step = {(row["rollout_step"], row["name"]): row for row in validations}
     last = [by_step[2, name] for name in ("t1", "greedy")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from composing import composed
+from compositions import composed
 from e3rl import export, report
 from e3rl.runs.run import execute
 from pages import ROOT, code, rows

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tiny_runs import (
     STEPS,
     assert_same,
@@ -19,7 +18,8 @@ from tiny_runs import (
     run,
 )
 
-from e3rl.config.composition import ConfigurationError, conf_dir
+from compositions import composed
+from e3rl.config.composition import ConfigurationError
 from e3rl.evaluate import evaluate
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.adapters import DIGEST
@@ -92,9 +92,8 @@ def test_a_run_with_adapters_resumes_bit_for_bit_and_is_evaluated(tmp_path: Path
 
 def evaluated_as_validated(run_dir: Path, out: Path) -> None:
     settings = ("problems.size=2", "n=2", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0]")
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        given = [*settings, "engine=transformers", f"ckpt_path={run_dir}", f"out={out}"]
-        cfg = compose("evaluate", given)
+    given = (*settings, "engine=transformers", f"ckpt_path={run_dir}", f"out={out}")
+    cfg = composed(*given, root="evaluate")
     evaluate(cfg)
     rows = [row for row in read_rows(run_dir / "validation.jsonl") if row["name"] == "t1"]
     sums = {row["rollout_step"]: row["entropy_sum"] for row in rows}

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from omegaconf import DictConfig
 
+import compositions
 import e3rl.preflight as command
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError, conf_dir
 from e3rl.readiness.preflight import run_preflight
 from e3rl.rewards.pool import RewardPool
 
@@ -28,13 +29,13 @@ def untested(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def composed(run_dir: Path, *overrides: str) -> DictConfig:
-    register_resolvers()
-    return compose("preflight", [*SMALL, f"paths.run_dir={run_dir}", *overrides])
+    return compositions.composed(*SMALL, f"paths.run_dir={run_dir}", *overrides, root="preflight")
 
 
 def run(run_dir: Path, *overrides: str) -> tuple[bool, dict[str, Any]]:
+    cfg = composed(run_dir, *overrides)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        go = command.preflight(composed(run_dir, *overrides))
+        go = command.preflight(cfg)
     return go, json.loads((run_dir / "preflight.json").read_text())
 
 
@@ -100,11 +101,12 @@ def test_mistakes_are_named_before_anything_is_sampled(
     overrides: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
     given = [o if o[0] == "+" or o.startswith("budget=") else f"++{o}" for o in overrides]
+    cfg = composed(tmp_path, *given)
     with (
         initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())),
         pytest.raises(ConfigurationError, match=told),
     ):
-        run_preflight(composed(tmp_path, *given))
+        run_preflight(cfg)
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: bool | Exception) -> int:

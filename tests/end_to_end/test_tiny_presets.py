@@ -4,40 +4,38 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from tiny_runs import ENGINE, ledger_rows, needs_engine
 
+from compositions import composed
 from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.checkpoints.files import checkpoints, damage
-from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.runs import run as running
 
 QUICK = {("1_5b", "e3"), ("7b", "grpo_er")}  # with every part that differs between arms
-# What samples is the same for all arms: those that are quick take the engine of the make commands,
-# the others what debug=tiny has.
+# What samples is the same for all arms: those that are quick take the engine of the make commands
+# as well, which is slow, and all of them what debug=tiny has.
 PRESETS = [
-    pytest.param(size, arm, f"engine={ENGINE}", marks=needs_engine)
-    if (size, arm) in QUICK
-    else pytest.param(size, arm, "", marks=pytest.mark.slow)
-    for size in ("1_5b", "7b")
-    for arm in ARM_ORDER
+    *(
+        pytest.param(size, arm, "", marks=() if (size, arm) in QUICK else pytest.mark.slow)
+        for size in ("1_5b", "7b")
+        for arm in ARM_ORDER
+    ),
+    *(
+        pytest.param(*preset, f"engine={ENGINE}", marks=[needs_engine, pytest.mark.slow])
+        for preset in sorted(QUICK)
+    ),
 ]
 
 
 @pytest.mark.usefixtures("rank_of_its_own")
 @pytest.mark.parametrize(("size", "arm", "engine"), PRESETS)
 def test_a_preset_takes_two_steps(size: str, arm: str, engine: str, tmp_path: Path) -> None:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose(
-            "train",
-            [
-                *(f"experiment=paper/{size}/{arm}", "debug=tiny", *filter(None, [engine])),
-                *("logger=ledger_only", f"paths.run_dir={tmp_path}", "sweep.name=test"),
-                *("trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
-                "engine.progress=false",
-            ],
-        )
+    cfg = composed(
+        *(f"experiment=paper/{size}/{arm}", "debug=tiny", *filter(None, [engine])),
+        *("logger=ledger_only", f"paths.run_dir={tmp_path}", "sweep.name=test"),
+        *("trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
+        "engine.progress=false",
+    )
     outcome = running.execute(cfg)
     assert outcome is not None
     assert cfg.policy.path == "random"

@@ -135,10 +135,9 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(tmp_pa
     assert list(folder.glob("wandb/offline-run-*"))
 
 
-@needs_engine
 def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path: Path) -> None:
     choice = random.Random(20_250_518)
-    settings = [*TINY, *E3, "epochs=4", "checkpoint_every=2", f"engine={ENGINE}"]
+    settings = [*TINY, *E3, "epochs=4", "checkpoint_every=2"]
     process = started(tmp_path, *settings)
     folder = wait_for_step(process, tmp_path, choice.randint(3, 8))
     time.sleep(choice.uniform(0.0, 0.2))
@@ -157,15 +156,22 @@ def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path
     assert_same(final_state(folder, 12), final_state(tmp_path / "whole", 12))
 
 
-@needs_engine
+SLOW_ENGINE = [needs_engine, pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
-    ("sent", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    ("sent", "code", "engine"),
+    [
+        (signal.SIGINT, 130, "transformers"),
+        pytest.param(signal.SIGINT, 130, ENGINE, marks=SLOW_ENGINE),
+        pytest.param(signal.SIGTERM, 143, ENGINE, marks=SLOW_ENGINE),
+    ],
 )
 def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
-    sent: signal.Signals, code: int, tmp_path: Path
+    sent: signal.Signals, code: int, engine: str, tmp_path: Path
 ) -> None:
-    process = started(tmp_path, "debug=tiny", "epochs=99", "validate_every=396", *QUICK)
+    given = (*QUICK, "epochs=99", "validate_every=396", f"engine={engine}")
+    process = started(tmp_path, "debug=tiny", *given)
     folder = wait_for_step(process, tmp_path, 2)
     os.killpg(process.pid, sent)
     shown, _ = process.communicate(timeout=120)

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from compositions import composed
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import checkpoints, damage
-from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.ledger.ledger import read_rows
 from e3rl.rewards.pool import RewardPool
@@ -48,9 +47,7 @@ E3 = ("budget.n_low=2", "budget.n_high=4", "temperature.init_steps=2")
 
 def configuration(run_dir: Path, *overrides: str) -> DictConfig:
     """The composed configuration of a tiny run."""
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", [*TINY, f"paths.run_dir={run_dir}", *overrides])
+    return composed(*TINY, f"paths.run_dir={run_dir}", *overrides)
 
 
 def only_train(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ if importlib.util.find_spec("peft") is None:
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 has_vllm = importlib.util.find_spec("vllm") is not None
-VLLM = pytest.param("vllm", marks=pytest.mark.skipif(not has_vllm, reason="vLLM is not installed"))
+needs_vllm = pytest.mark.skipif(not has_vllm, reason="vLLM is not installed")
+VLLM = pytest.param("vllm", marks=[pytest.mark.end_to_end, needs_vllm])
 
 
 @pytest.fixture(params=["transformers", VLLM])

@@ -11,6 +11,8 @@ from e3rl.engines.vllm_build import INSTALL
 from e3rl.engines.whole_copy import WholeCopy
 from e3rl.policy.policy import Policy
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:

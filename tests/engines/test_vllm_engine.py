@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -408,14 +409,12 @@ def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypa
     assert set(lengths) == {1, 3, 4} or set(lengths) == {1, 4}
 
 
-def test_everything_random_outside_the_engine_stays_as_it_was(policy):
+@contextmanager
+def everything_random_stays_as_it_is():
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     set_threads = torch.set_num_threads
-    engine = VLLMEngine(progress=False)
-    engine.sync(policy, 0)
-    list(engine.generate(many(policy)))
-    engine.close()
+    yield
     assert random.getstate() == before[0]
     assert np.array_equal(np.random.get_state()[1], before[1])
     assert torch.equal(torch.get_rng_state(), before[2])
@@ -426,9 +425,10 @@ def test_engines_close_twice_and_start_again(policy, engine):
     whole = by_place(engine.generate(many(policy)))
     second = VLLMEngine(progress=False)
     second.close()
-    second.sync(policy, engine._version)
-    assert by_place(second.generate(many(policy))) == whole
-    second.close()
+    with everything_random_stays_as_it_is():
+        second.sync(policy, engine._version)
+        assert by_place(second.generate(many(policy))) == whole
+        second.close()
     second.close()
     with pytest.raises(RuntimeError, match=r"before engine\.sync"):
         list(second.generate(many(policy, 1)))
@@ -454,10 +454,9 @@ def test_a_float32_policy_can_be_sampled_in_bfloat16(policy):
     engine = VLLMEngine(VLLMSettings(dtype="bfloat16"), progress=False)
     engine.sync(policy, 0)
     assert 1e-5 < engine.metrics()["engine/canary_max"] < 0.15
-    strict = VLLMEngine(VLLMSettings(dtype="bfloat16"), canary_tolerance=1e-6, progress=False)
+    engine.canary_tolerance = 1e-6
     with pytest.raises(EngineMismatchError, match=r"tolerance 1e-06"):
-        strict.sync(policy, 0)
-    strict.close()
+        engine.sync(policy, 1)
     engine.close()
 
 

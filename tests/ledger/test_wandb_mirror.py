@@ -13,6 +13,8 @@ from wandb.proto import wandb_internal_pb2
 
 from e3rl.ledger.wandb_mirror import WandbMirror
 
+pytestmark = pytest.mark.end_to_end
+
 BLOCK, HEAD = 32768, struct.Struct("<IHB")  # checksum, length, kind of a record's part
 WHOLE, LAST = 1, 4
 COMPLETION = {

@@ -7,20 +7,18 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+import compositions
 from e3rl.config.check import check
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError
 from e3rl.planning.forecast import as_measured, hours, plan_ahead, work
 from e3rl.policy.policy import Policy
 
 
 def composed(*overrides: str) -> DictConfig:
-    register_resolvers()
     common = ("debug=plan", "logger=ledger_only", "paths.run_dir=x", "trainer.accelerator=cpu")
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", [*common, *overrides])
+    return compositions.composed(*common, *overrides)
 
 
 @cache
@@ -183,6 +181,7 @@ def test_files_that_are_given_are_counted(tmp_path: Path) -> None:
     assert found["the run"] == "3 epochs x 10 = 30 steps, 15360 rollouts"
 
 
+@pytest.mark.end_to_end
 def test_the_command_prints_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "e3rl.train", "experiment=paper/1_5b/e3", "debug=plan"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -3,20 +3,17 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from compositions import composed
+from e3rl.config.composition import ConfigurationError
 from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 
 
 def plan(policy: Policy, *overrides: str) -> RunPlan:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg: DictConfig = compose("train", ["debug=tiny", "paths.run_dir=x", *overrides])
+    cfg = composed("debug=tiny", "paths.run_dir=x", *overrides)
     data = instantiate(cfg.data, _convert_="all")
     data.bind(policy.encode)
     return derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))

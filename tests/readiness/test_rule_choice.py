@@ -1,10 +1,11 @@
 """Which budget rules a preflight compares, and what it says of those that it cannot."""
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from samples import sample
 
-from e3rl.config.composition import conf_dir, register_resolvers
+from compositions import composed
+from e3rl.config.composition import conf_dir
 from e3rl.readiness.checks import Finding
 from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
 from e3rl.readiness.rule_ranking import RuleScore
@@ -14,9 +15,8 @@ FEW = ("preflight.rules=[uniform,knapsack,gvm]", "preflight.tables=2", "prompts_
 
 def choice(*overrides: str) -> tuple[set[str], list[RuleScore], Finding]:
     """Names of the rules to compare, and what came of it, over two passes or more."""
-    register_resolvers()
+    cfg = composed(*FEW, *overrides, "paths.run_dir=x", root="preflight")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose("preflight", [*FEW, *overrides, "paths.run_dir=x"])
         rules, own = find_comparable_rules(cfg)
     return set(rules), *compare_rules(rules, own, sample(), cfg, prompts=16)
 

@@ -13,6 +13,8 @@ from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import CORRECT, ERROR, TIMEOUT, UNPARSED, WRONG, Verdict
 from e3rl.rewards.workers import makespan
 
+pytestmark = pytest.mark.end_to_end
+
 GOLD = r"\sqrt{2}"  # no number, so that answers reach the workers
 RIGHT = rf"\boxed{{good {GOLD}}}"
 

@@ -112,7 +112,7 @@ def test_a_number_inside_an_unreadable_box_never_earns() -> None:
     assert verify_answer(r"\boxed{I guess it is 46}", "46", "", "math_box").reward == 0
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     st.from_regex(r"-?[0-9]{1,12}", fullmatch=True),
     st.integers(-1, 1),

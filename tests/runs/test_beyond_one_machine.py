@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
+from compositions import composed_with_hydra
 from e3rl.config.check import check
 from e3rl.config.composition import (
     ConfigurationError,
     accept_new_keys,
     conf_dir,
-    register_resolvers,
     run_dir,
     started_together,
 )
@@ -44,13 +43,11 @@ RESOURCES = {  # nodes, tasks and GPUs per node that Slurm is asked for
 
 def composed(overrides: Sequence[str]) -> DictConfig:
     """As Hydra composes a sweep before its jobs: without what is swept over."""
-    register_resolvers()
     lacking = [o for o in overrides if not (conf_dir() / f"{o.replace('=', '/')}.yaml").is_file()]
     if any(o in ("trainer=fsdp2", "trainer=ddp") for o in lacking):
         pytest.skip("this checkout has no trainer=fsdp2 and trainer=ddp")
     single = [o for o in overrides if "," not in o]
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", accept_new_keys(single), return_hydra_config=True)
+    return composed_with_hydra(*accept_new_keys(single))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

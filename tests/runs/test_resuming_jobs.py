@@ -5,22 +5,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from compositions import composed
 from e3rl.checkpoints.durable import write_whole
 from e3rl.checkpoints.files import checksum_file, sha256
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import ConfigurationError
 from e3rl.runs.record import record
 from e3rl.runs.resume import check_begun, finished_job, is_job, where_to_go_on
 from e3rl.runs.run import how_to_go_on
 
 
 def job(tmp_path: Path, *overrides: str, folder: str = "sweeps/mine/seed-1") -> DictConfig:
-    register_resolvers()
     fixed = ["logger=ledger_only", f"paths.sweeps={tmp_path}/sweeps", "sweep.name=mine"]
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", [*fixed, f"paths.run_dir={tmp_path}/{folder}", *overrides])
+    return composed(*fixed, f"paths.run_dir={tmp_path}/{folder}", *overrides)
 
 
 def begun(cfg: DictConfig, *steps: int, finished: bool = False) -> Path:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
+from compositions import composed_with_hydra
 from e3rl.config.check import check
-from e3rl.config.composition import conf_dir, register_resolvers, subdir
+from e3rl.config.composition import conf_dir, subdir
 from e3rl.runs import sweeps as sweep_start
 from e3rl.runs.sweeps import SweepStart, grid, lone_processes, missing_plugin, planned
 
@@ -27,9 +28,7 @@ CHOICES = [
 
 def composed(*overrides: str, swept: tuple[str, ...] = ()) -> DictConfig:
     """A sweep's configuration; `swept` holds overrides that only `-m` allows."""
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose("train", [*overrides, "sweep.name=mine"], return_hydra_config=True)
+    cfg = composed_with_hydra(*overrides, "sweep.name=mine")
     OmegaConf.set_readonly(cfg, False)
     cfg.hydra.overrides.task = [*overrides, *swept]
     return cfg
@@ -196,6 +195,7 @@ def test_a_foreign_start_method_is_put_back(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(chosen) == 1
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("sweep", ["core", "grid", "grid_best", "length", "gain_modes"])
 def test_the_cells_of_a_composed_sweep_are_whole_and_arms_of_their_own(sweep: str) -> None:
     names = set()

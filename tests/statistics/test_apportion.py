@@ -103,7 +103,7 @@ def problems(draw):
 
 
 @given(problems())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_the_sum_is_exact_within_hard_bounds(problem):
     weights, total, low, high, keys = problem
     counts = water_fill(weights, total, low, high, keys)
@@ -113,7 +113,7 @@ def test_the_sum_is_exact_within_hard_bounds(problem):
 
 
 @given(problems(), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_permuting_the_prompts_permutes_the_counts(problem, random):
     weights, total, low, high, keys = problem
     order = np.array(random.sample(range(len(keys)), len(keys)))
@@ -123,7 +123,7 @@ def test_permuting_the_prompts_permutes_the_counts(problem, random):
 
 
 @given(problems())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_of_two_open_prompts_the_heavier_never_gets_less(problem):
     weights, total, _, _, keys = problem
     total = min(total, 20 * len(keys))

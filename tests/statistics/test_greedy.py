@@ -43,7 +43,7 @@ def problems(draw):
 
 
 @given(problems())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 def test_the_counts_are_those_of_buying_one_by_one(problem):
     table, total, low, high, keys = problem
     counts = greedy_marginal_gain(lambda i, n: table[i, n], total, low, high, keys)
@@ -51,7 +51,7 @@ def test_the_counts_are_those_of_buying_one_by_one(problem):
 
 
 @given(problems(), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_prompts_of_a_kind_get_what_they_would_get_one_by_one(problem, data):
     table, _, low, high, keys = problem
     n, kinds = len(keys), data.draw(st.integers(1, len(keys)))
@@ -79,7 +79,7 @@ def bought_within_budget(table, budget, low, high, keys, costs):
 
 
 @given(problems(), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 def test_with_costs_the_best_gain_per_cost_is_bought_until_the_next_is_too_dear(problem, data):
     table, total, low, high, keys = problem
     n = len(keys)

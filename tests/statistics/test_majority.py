@@ -34,7 +34,7 @@ def ballots(draw: st.DrawFn) -> tuple[int, list[int], int, int]:
     return right, others, n, draw(st.integers(1, n))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(ballots())
 def test_maj_at_k_is_the_mean_over_all_subsets(ballot: tuple[int, list[int], int, int]) -> None:
     assert majority_at_k(*ballot) == pytest.approx(float(enumerated(*ballot)), abs=1e-12)

@@ -86,14 +86,8 @@ def test_on_policy_gradient_is_reinforce_whatever_the_split_and_the_order(
     logprobs = reference_logprobs(exact, batch)  # each at its own temperature
     weights = weights_by_hand(mode, batch, prompt_weight == "prompt")
     by_hand = gradient(exact, -(weights * batch.advantages * logprobs.sum(dim=1)).sum())
-    turned = permuted(batch, [7, 2, 9, 0, 4, 1, 8, 3, 6, 5])
-    for budget, own in [
-        (1, batch),
-        (50, batch),
-        (10**6, batch),
-        (50, turned),
-        (10**6, regrouped(batch, [2, 0, 3, 1])),
-    ]:
+    turned = permuted(regrouped(batch, [2, 0, 3, 1]), [7, 2, 9, 0, 4, 1, 8, 3, 6, 5])
+    for budget, own in [(1, batch), (10**6, batch), (50, turned)]:
         loss = make_loss(aggregation=mode, prompt_weight=prompt_weight, max_length=L_MAX)
         fitted = fit(make_module(exact, loss, tokens_per_microbatch=budget), [own])
         assert gap(fitted.gradients[0], by_hand) < 1e-7
