@@ -193,7 +193,7 @@ def simulated() -> dict[str, set[str]]:
     }
     replayed = {
         row.split(",")[0]
-        for path in ROOT.glob("experiments/budget_simulator/results/*/figures.csv")
+        for path in ROOT.glob("experiments/budget_simulator/results/*/summary.csv")
         for row in path.read_text(encoding="utf-8").splitlines()[1:]
     }
     neyman = {name for name in replayed if files[name] == "neyman"}
