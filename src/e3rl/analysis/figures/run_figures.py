@@ -97,7 +97,7 @@ def budget_figure(arms: Arms) -> Figure:
 
 @with_style
 def pass_at_k_figure(arms: Arms) -> Figure:
-    """pass@k against k with 95 % intervals, a panel per temperature name for several arms."""
+    """pass@k against k with 95 % intervals, a panel per evaluation for several arms."""
     single = _only_run(arms)
     names = [name for name in evaluation_names(arms) if _has_groups(arms, name)]
     if single is not None or not names:
@@ -115,7 +115,7 @@ def pass_at_k_figure(arms: Arms) -> Figure:
 
 @with_style
 def pass_at_1_figure(arms: Arms, name: str = "t1", axis: str = "steps") -> Figure:
-    """pass@1 over training: arms at one temperature name, or all names of a single run."""
+    """pass@1 over training: arms in one evaluation, or all evaluations of a single run."""
     figure, (ax,) = make_panels(1)
     single = _only_run(arms)
     if single is not None:
@@ -245,6 +245,6 @@ def _window(arms: Arms, wanted: int | None) -> int:
 
 
 def _has_groups(arms: Arms, name: str) -> bool:
-    """Whether some arm has several rollouts per problem at this temperature name."""
+    """Whether some arm has several rollouts per problem in this evaluation."""
     items = [find_evaluation(runs, name) for runs in arms.values()]
     return any(item is not None and item.n_samples > 1 for item in items)

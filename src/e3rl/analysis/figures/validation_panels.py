@@ -31,7 +31,7 @@ NO_VALIDATION = "no validation recorded"
 
 
 def draw_pass_at_k_of_run(ax: Axes, run: Run) -> None:
-    """One run: pass@k by temperature name, dashed at the first and solid at the last validation."""
+    """One run: pass@k by evaluation, dashed at the first and solid at the last validation."""
     ax.set_title("pass@k, before (dashed) and after")
     names = [name for name in evaluation_names({run.name: [run]}) if name != "greedy"]
     for name in names:
@@ -47,7 +47,7 @@ def draw_pass_at_k_of_run(ax: Axes, run: Run) -> None:
 
 
 def draw_pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
-    """Last validation of every arm at one temperature name; the untrained policy dashed.
+    """Last validation of every arm in one evaluation; the untrained policy dashed.
 
     Beside a control at an arm's entropy stands the arm at its own temperature.
     """
@@ -68,7 +68,7 @@ def draw_pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
 
 
 def draw_pass_at_1_of_run(ax: Axes, run: Run) -> None:
-    """One run: pass@1 over rollout steps by temperature name, with 95 % intervals."""
+    """One run: pass@1 over rollout steps by evaluation, with 95 % intervals."""
     ax.set_title("Validation pass@1")
     names = evaluation_names({run.name: [run]})
     for i, name in enumerate(names):
@@ -82,7 +82,7 @@ def draw_pass_at_1_of_run(ax: Axes, run: Run) -> None:
 
 
 def draw_pass_at_1_of_arms(ax: Axes, arms: Arms, name: str, axis: str = "steps") -> None:
-    """pass@1 of every arm over steps or cost at one temperature name, with 95 % intervals."""
+    """pass@1 of every arm over steps or cost in one evaluation, with 95 % intervals."""
     ax.set_title(f"Validation pass@1: {evaluation_title(name)}")
     drawn = [
         _draw_pass_at_1(

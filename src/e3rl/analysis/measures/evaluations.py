@@ -113,7 +113,7 @@ def find_evaluation(
 
 
 def evaluation_names(arms: Arms) -> list[str]:
-    """Temperature names that any run was evaluated at, in a fixed order."""
+    """Names of the evaluations that any run has, in a fixed order."""
     found = {
         str(name) for runs in arms.values() for run in runs for name in run.evaluations["name"]
     }

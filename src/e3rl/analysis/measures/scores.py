@@ -14,7 +14,7 @@ from e3rl.analysis.sources.runs import Run
 
 @dataclass(frozen=True)
 class Scores:
-    """One measure of an arm at one temperature name. Entropy is in nats per token."""
+    """One measure of an arm in one evaluation. Entropy is in nats per token."""
 
     arm: str
     name: str  # evaluation, such as t1
@@ -55,8 +55,8 @@ def scores_at(
             curve) in place of the value at `budget`.
 
     Returns:
-        None where no seed was at last evaluated so, with at least k rollouts, or where `whole` is
-        asked for and there is a single such validation.
+        None where no seed has the evaluation with at least k rollouts in its last validation, or
+        where `whole` is asked for and there is a single such validation.
 
     Raises:
         ValueError: seeds without a common problem.

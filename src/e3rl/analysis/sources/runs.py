@@ -31,8 +31,8 @@ class Run:
     config: dict[str, Any]
     train: pd.DataFrame  # one row per rollout step, metrics as columns
     validation: pd.DataFrame  # one row per validation, metrics as columns
-    evaluations: pd.DataFrame  # long: one row per validation and temperature name
-    problems: pd.DataFrame  # long: one row per validation, temperature name and problem
+    evaluations: pd.DataFrame  # long: one row per validation and evaluation
+    problems: pd.DataFrame  # long: one row per validation, evaluation and problem
     prompts: pd.DataFrame  # long: one row per rollout step and prompt
     summary: dict[str, Any] | None
 

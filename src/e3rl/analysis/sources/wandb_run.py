@@ -65,7 +65,7 @@ def table_path(item: Record, name: str) -> str | None:
 
 
 def evaluations_of(validation: pd.DataFrame) -> pd.DataFrame:
-    """A row per validation and temperature name, from the metrics `val/<name>/temperature`."""
+    """A row per validation and evaluation, from the metrics `val/<name>/temperature`."""
     tails = "val/", "/temperature"
     names = [
         column.removeprefix(tails[0]).removesuffix(tails[1])

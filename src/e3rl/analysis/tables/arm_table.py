@@ -32,7 +32,7 @@ CONSTANTS = ("problems", "seeds")  # columns that become a note where all rows a
 
 
 def arm_evaluations(arms: Arms) -> list[EvaluationResult]:
-    """Last validation of every arm at every temperature name, arm by arm."""
+    """Last validation of every arm in every evaluation, arm by arm."""
     names = evaluation_names(arms)
     found = [(arm, find_evaluation(runs, name)) for arm, runs in arms.items() for name in names]
     return [replace(item, arm=arm) for arm, item in found if item is not None]
@@ -48,9 +48,9 @@ def arm_rows(
 
     Args:
         evaluations: from `arm_evaluations`, or made from per-problem counts.
-        control: arm whose evaluations the others are compared with, by problem: at the same
-            temperature name, but `live` with whichever of the control's `live` and `matched...`
-            has the nearest entropy.
+        control: arm whose evaluations the others are compared with, by problem: each with the
+            one of the same name, but `live` with whichever of the control's `live` and
+            `matched...` has the nearest entropy.
         k: the larger k; None where a problem has fewer rollouts.
         level: coverage of all intervals.
 
