@@ -19,7 +19,7 @@ PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check fast slow lint format docs hooks clean distclean
+.PHONY: help setup train test check fast slow lint format docs hooks wheel clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,10 @@ docs: setup ## build the documentation into build/docs, where every warning is a
 
 hooks: setup ## run the linters at every git commit from now on
 	$(RUN) pre_commit install
+
+wheel: setup ## the release: dist/ gets a source distribution and the wheel that is made from it
+	rm -rf dist
+	$(RUN) build
 
 clean: ## remove build outputs and caches; runs/ and .venv stay
 	rm -rf build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,9 +1,9 @@
 """The rooms of the house: who may import whom, and how large a room, file or function may grow.
 
 A room is a folder in src/e3rl (of `analysis`, a folder in it) or one of four files there; the other
-files are commands. Imports lead from a room to rooms before it in `ROOMS` alone, so there is no
-circle. Imports for type checkers count as much as others, except where weight is meant: what is
-light must not load torch, directly or through what it imports.
+files are commands, and `__main__`, which starts them. Imports lead from a room to rooms before it
+in `ROOMS` alone, so there is no circle. Imports for type checkers count as much as others, except
+where weight is meant: what is light must not load torch, directly or through what it imports.
 """
 
 import ast
@@ -53,7 +53,9 @@ COMMANDS = {
     *("train", "evaluate", "preflight", "simulate", "report", "study", "record", "export"),
     *("dataset_card", "warm_start"),
 }
-FLOOR = {room: floor for floor, room in enumerate(ROOMS)} | dict.fromkeys(COMMANDS, len(ROOMS))
+ENTRY = "__main__"  # runs commands by their names, and imports none
+FLOOR = {room: floor for floor, room in enumerate(ROOMS)}
+FLOOR |= dict.fromkeys((*COMMANDS, ENTRY), len(ROOMS))
 STRANGERS = {frozenset({"training", "callbacks"})}
 MAX_TOP_MODULES, MAX_TOP_FOLDERS, MAX_FILES = 16, 24, 24
 
@@ -66,7 +68,7 @@ LIGHT = {
     *("readiness.answers", "readiness.checks", "readiness.pass_rates"),
     *("readiness.rendering", "readiness.rule_ranking", "readiness.sample"),
     *("train", "evaluate", "preflight", "simulate", "report", "record", "export", "study"),
-    "dataset_card",
+    *("dataset_card", ENTRY),
 }
 HEAVY = {"torch", "lightning", "transformers"}
 # Who may import e3rl inside a function, and why.
@@ -74,6 +76,7 @@ LAZY_IMPORTS = {
     **dict.fromkeys(
         COMMANDS, "worker processes import the main module again, and answers to --help are quick"
     ),
+    ENTRY: "the list of commands is there at once",
     "runs.sweeps": "Hydra loads it in every process, also where no sweep is planned",
 }
 # Where alone a package may be imported: rooms, or modules.
@@ -89,7 +92,7 @@ HOMES: Mapping[str, set[str]] = {
     | {"ledger.logger", "ledger.wandb_mirror", "evaluation", "runs.run"},
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
-CONSOLE = {*COMMANDS, "runs", "planning.forecast", "callbacks.progress"}  # who may print
+CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print
 # So slow to import, and so rarely needed, that only a function may.
 LAZY = {"vllm", "wandb", "peft"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 45
@@ -190,7 +193,7 @@ def room_of(name: str) -> str:
 
 
 def room_problems(module: Module, modules: Mapping[str, Module]) -> Iterator[str]:
-    if module.name in ("", "__main__") or (module.is_package and module.name == "analysis"):
+    if module.name == "" or (module.is_package and module.name == "analysis"):
         return
     if module.room not in FLOOR:
         yield f"e3rl.{module.room}: give it a place in ROOMS or COMMANDS"
@@ -288,7 +291,7 @@ def test_source_keeps_the_rooms_and_the_house_style() -> None:
 
 def made_up(**sources: str) -> dict[str, Module]:
     """Modules with a docstring and these statements; `data__loader` stands for data.loader."""
-    names = {name: name.replace("__", ".") for name in sources}
+    names = {name: name if name == ENTRY else name.replace("__", ".") for name in sources}
     modules = [Module(names[name], f'"""D."""\n{text}\n') for name, text in sources.items()]
     return {module.name: module for module in [Module("", "", True), *modules]}
 
@@ -331,6 +334,8 @@ VIOLATIONS = {
         {"budgets__a": "from e3rl.functional.b import c", "functional__b": "import torch"},
         "e3rl.budgets.a -> e3rl.functional.b -> torch",
     ),
+    "a command in the entry": ({"train": "", "__main__": "import e3rl.train"}, "comes after"),
+    "torch in the entry": ({"__main__": "import torch"}, "not load torch"),
     "print": ({"losses__a": "print(1)"}, "prints"),
     "long file": ({"seeds": "x = 1\n" * 400}, "at most 400"),
     "long function": ({"seeds": "def f():\n" + "    x = 1\n" * 45}, "at most 45"),

@@ -4,11 +4,15 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
+
+from e3rl import __version__
 
 ROOT = Path(__file__).parents[1]
 CONF = sorted((ROOT / "conf").rglob("*.yaml"))
@@ -74,10 +78,18 @@ def test_licence_is_mit_of_the_authors() -> None:
 
 def test_changelog_tells_of_this_version_in_the_three_groups() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
-    assert version
-    assert f"\n## {version.group(1)}" in text
+    assert f"\n## {__version__}" in text
     assert set(re.findall(r"^### (\w+)$", text, re.M)) <= {"Added", "Changed", "Fixed"}
+
+
+def test_a_version_stands_in_one_place_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert project["tool"]["hatch"]["version"] == {"path": "src/e3rl/__init__.py"}
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert "version" not in citation
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["license"] == project["project"]["license"]
 
 
 def test_help_lists_every_command() -> None:
@@ -97,7 +109,7 @@ def test_every_command_that_runs_python_sets_up_first() -> None:
     assert [name for name, needs in running if "setup" not in needs.split()] == []
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/setup", ".ci/setup_browser"])
+@pytest.mark.parametrize("script", [".ci/run", ".ci/setup", ".ci/setup_browser", ".ci/check_wheel"])
 def test_scripts_are_bash_that_stops_at_the_first_failure(script: str) -> None:
     subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)
     assert "\nset -euo pipefail\n" in (ROOT / script).read_text()

@@ -1,4 +1,6 @@
-"""Counts, repeats and overlaps of problem sets: `python -m e3rl.dataset_card ...`.
+"""Count the problems, repeats and overlaps of problem sets.
+
+    e3rl dataset_card +problems@sets.NAME=SET [sets.NAME.path=FILE] [KEY=VALUE ...]
 
 Writes `dataset_card.md` and prints it.
 """

@@ -1,4 +1,6 @@
-"""pass@k, avg@n and maj@k of models on problem sets: `python -m e3rl.evaluate ckpt_path=...`.
+"""Measure pass@k, avg@n and maj@k of models on problem sets.
+
+    e3rl evaluate ckpt_path=RUN [sets=[math_500,...]] [n=N] [out=FOLDER] [KEY=VALUE ...]
 
 Writes the completions and counts of every problem as soon as it is finished, to
 `<model>/<set>/{completions,problems}.jsonl`, and in the end `table.md`, `results.csv`,

@@ -1,4 +1,6 @@
-"""A checkpoint as a model folder: `python -m e3rl.export CKPT OUT [--dtype bfloat16]`.
+"""Write a checkpoint as a model folder.
+
+    e3rl export CKPT OUT [--dtype bfloat16]
 
 CKPT is a checkpoint of any trainer (a file or a folder of shards), or a run folder, of which the
 newest sound one is taken. OUT gets configuration, weights (safetensors), tokenizer and generation
@@ -21,7 +23,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Export, and say what of and where to; exits with 2 where that is not possible."""
     parser = argparse.ArgumentParser(
-        prog="python -m e3rl.export", description="Write a checkpoint as a model folder."
+        prog="e3rl export", description="Write a checkpoint as a model folder."
     )
     parser.add_argument("checkpoint", type=Path, help="checkpoint, or run folder (its newest one)")
     parser.add_argument("out", type=Path, help="folder to make")

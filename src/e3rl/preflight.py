@@ -1,4 +1,6 @@
-"""Is a run worth starting? `python -m e3rl.preflight [the run's own arguments]`.
+"""Say whether a run is worth starting, from a few rollouts.
+
+    e3rl preflight [the run's own arguments]
 
 Samples a few rollouts of some training problems without an update, prints what they show and a
 verdict, and writes `preflight.json`. Exits with 0 for go, 1 for no-go, 2 for a mistake.

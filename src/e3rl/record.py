@@ -1,4 +1,6 @@
-"""Record finished runs for studies: `python -m e3rl.record RUNS OUT [--control ARM] [--n N]`.
+"""Record finished runs for studies.
+
+    e3rl record RUNS OUT [--control ARM] [--n N]
 
 Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
 packed as `.jsonl.xz`, each in a folder of its own name; put back into the folder of their sweep
@@ -25,7 +27,7 @@ def main() -> None:
     Worker processes load this module too, and none of the rest.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m e3rl.record", description="Record finished runs for studies."
+        prog="e3rl record", description="Record finished runs for studies."
     )
     parser.add_argument("runs", type=Path, help="folder of runs")
     parser.add_argument("out", type=Path, help="where runs/ and control/ go")

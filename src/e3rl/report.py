@@ -1,4 +1,6 @@
-"""One page about finished or running arms: `python -m e3rl.report RUNS... [--out FILE]`.
+"""Compare arms, finished or running, on one page.
+
+    e3rl report RUNS... [--control ARM] [--out FILE]
 
 Reads run folders, offline W&B runs, or a W&B project (`wandb:entity/project`), prints the table of
 arms against a control at equal cost, and writes a self-contained HTML page with curves, table and
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(
-        prog="python -m e3rl.report", description="Compare arms and write one HTML page."
+        prog="e3rl report", description="Compare arms and write one HTML page."
     )
     found.add_argument("runs", nargs="+", help="run folders, or folders above them; wandb:PROJECT")
     found.add_argument("--out", type=Path, default=Path("report.html"), help="the page")

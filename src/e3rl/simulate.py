@@ -1,4 +1,6 @@
-"""Budget rules on a table of pass rates: `python -m e3rl.simulate [runs=[...]] [key=value ...]`.
+"""Compare budget rules on tables of pass rates, without a model.
+
+    e3rl simulate [runs=[FOLDER,...]] [by_arm=true] [KEY=VALUE ...]
 
 Writes `summary.csv` (a row per rule and pass), `by_pass_rate.csv` and `histogram.csv`, and prints
 the last pass of every rule. With `by_arm=true` every arm among the runs has a table of its own, and

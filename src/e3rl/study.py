@@ -1,4 +1,6 @@
-"""Tables and figures of a study: `python -m e3rl.study experiments/NAME...`.
+"""Make the tables and figures of studies.
+
+    e3rl study experiments/NAME...
 
 A study is a folder with `study.yaml` and `README.md`. The former says which recorded runs and arms
 it is about and which tables and figures it wants:
@@ -68,7 +70,7 @@ class Study(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make every table and figure of the given studies; print what is missing."""
     parser = argparse.ArgumentParser(
-        prog="python -m e3rl.study", description="Make the tables and figures of studies."
+        prog="e3rl study", description="Make the tables and figures of studies."
     )
     parser.add_argument("studies", nargs="+", type=Path, help="folders with a study.yaml")
     try:

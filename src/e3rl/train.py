@@ -1,9 +1,13 @@
-"""The main job: `python -m e3rl.train [experiment=e3] [seed=1] [ckpt_path=last] ...`.
+"""Train a policy, validating it on the way, into a run folder.
 
-Composes a run from conf/, validates once before training, trains, and leaves a run folder with
-configuration, ledgers, checkpoints, figures and a summary. The top of this file stays light:
-worker processes import it again.
+    e3rl train [experiment=e3] [seed=1] [ckpt_path=last] [KEY=VALUE ...]
+    e3rl train -m experiment=grpo,e3 seed=1,2 sweep.name=NAME
+
+Composes a run from conf/, validates once before training, trains, and leaves configuration,
+ledgers, checkpoints, figures and a summary.
 """
+
+# The top of this file stays light: worker processes import it again.
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Make the embedded policy: `python -m e3rl.warm_start [--steps N] [--out FOLDER]`.
+"""Make the embedded policy again.
+
+    e3rl warm_start [--steps N] [--out FOLDER]
 
 A tiny Qwen2 with a character-level tokenizer is trained on generated demonstrations of the
 `warm_start` split, whose prompts are in neither the training nor the validation problems. The
@@ -171,7 +173,9 @@ def train(steps: int, batch_size: int, peak: float, seed: int, out: Path) -> Non
 def main() -> None:
     from e3rl.policy.policy import embedded_folder
 
-    parser = argparse.ArgumentParser(description="Make the embedded warm-started policy.")
+    parser = argparse.ArgumentParser(
+        prog="e3rl warm_start", description="Make the embedded warm-started policy."
+    )
     parser.add_argument("--steps", type=int, default=4500)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=2e-3)

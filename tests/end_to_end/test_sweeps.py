@@ -20,7 +20,7 @@ ARMS = ("experiment=grpo,ts", "seed=1,2")
 
 
 def swept(sweeps: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "e3rl.train", "-m", *overrides, f"paths.sweeps={sweeps}"]
+    command = [sys.executable, "-m", "e3rl", "train", "-m", *overrides, f"paths.sweeps={sweeps}"]
     return subprocess.run(
         [*command, *TINY, *SHORT], capture_output=True, text=True, check=False, timeout=300
     )

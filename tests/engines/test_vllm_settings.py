@@ -10,7 +10,12 @@ def test_without_vllm_the_engine_names_the_command_that_installs_it(monkeypatch)
     monkeypatch.setitem(sys.modules, "vllm", None)  # what an import finds where it is missing
     with pytest.raises(ModuleNotFoundError) as caught:
         VLLMEngine()
-    for remedy in ("make setup", "vllm==0.32.0", "engine=transformers", "ENGINE=transformers"):
+    for remedy in (
+        "make setup",
+        "pip install 'e3rl[vllm]'",
+        "engine=transformers",
+        "ENGINE=transformers",
+    ):
         assert remedy in str(caught.value)
 
 

@@ -23,9 +23,9 @@ class ConfigurationError(CompactHydraException):
 
 
 def conf_dir() -> Path:
-    """The checkout's conf/, or the copy inside an installed package."""
-    checkout = Path(__file__).parents[3] / "conf"
-    return checkout if checkout.is_dir() else Path(__file__).parents[1] / "conf"
+    """The copy of conf/ inside an installed package, or the checkout's."""
+    installed = Path(__file__).parents[1] / "conf"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "conf"
 
 
 def register_resolvers() -> None:

