@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.costs import common_budget
-from e3rl.analysis.measures.evaluations import evaluation, pass_table
-from e3rl.analysis.measures.reaching import course, first_reached
+from e3rl.analysis.measures.costs import common_cost
+from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
+from e3rl.analysis.measures.reaching import accuracy_curves, cost_at_target
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.sources.runs import Run, by_arm, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap
 
 RUNS = Path(__file__).parent / "runs"
@@ -27,7 +27,7 @@ Reals = NDArray[np.float64]
 
 
 def main() -> None:
-    arms = by_arm(load_runs(RUNS.glob("*_experiment-*")))
+    arms = group_by_arm(load_runs(RUNS.glob("*_experiment-*")))
     print("pass@1, arm less arm")
     for a, b in PAIRS:
         print(f"    {a} - {b}: {text(between(arms[a], arms[b]))}")
@@ -51,7 +51,7 @@ def main() -> None:
 
 def table(runs: list[Run], name: str, k: int, when: str = "last") -> Reals:
     """(S, P) pass@k, problems in one order."""
-    found = evaluation(runs, name, when)
+    found = find_evaluation(runs, name, when)
     if found is None:
         raise ValueError(f"{runs[0].name} has no evaluation {name}")
     return np.array([pass_table(each, [k])[k].sort_index() for each in found.seeds])
@@ -67,7 +67,7 @@ def between(a: list[Run], b: list[Run]) -> Interval:
 def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
     """The same at the tokens that all runs of these arms generated, as in the studies' tables."""
     wanted = {arm: arms[arm] for arm in ("grpo", *ARMS)}
-    cost = common_budget([run.train for runs in wanted.values() for run in runs], "tokens")
+    cost = common_cost([run.train for runs in wanted.values() for run in runs], "tokens")
     found = {}
     for arm, runs in wanted.items():
         scores = scores_at(runs, "t1", 1, "tokens", cost)
@@ -108,9 +108,9 @@ def ratios_by_seed(runs: list[Run], control: list[Run], target: float) -> list[f
     points = np.linspace(0.0, 49_152.0, 193)
     costs = []
     for each in (runs, control):
-        found = course(each, "t1", "rollouts", points)
+        found = accuracy_curves(each, "t1", "rollouts", points)
         assert found is not None
-        costs.append(first_reached(found.values.mean(axis=2), points, target))
+        costs.append(cost_at_target(found.values.mean(axis=2), points, target))
     return list(costs[0] / costs[1])
 
 

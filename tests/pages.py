@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 import yaml
-from e3rl.simulator.rules import chosen_rules
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -25,7 +24,8 @@ from compositions import composed
 from e3rl.config.check import check, node_mistakes
 from e3rl.config.composition import accept_new_keys
 from e3rl.evaluation.settings import check_numbers, evaluations_of
-from e3rl.readiness.preflight import Look
+from e3rl.readiness.preflight import PreflightSettings
+from e3rl.simulator.replay import select_rules
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -185,7 +185,7 @@ def _check_job(overrides: tuple[str, ...]) -> None:
 
 def _check_preflight(arguments: Sequence[str]) -> None:
     given = [*accept_new_keys(arguments), "logger=ledger_only", "++paths.run_dir=x"]
-    check(composed(*given, root="preflight"), also={"preflight": Look})
+    check(composed(*given, root="preflight"), also={"preflight": PreflightSettings})
 
 
 def _check_evaluate(arguments: Sequence[str]) -> None:
@@ -197,7 +197,7 @@ def _check_evaluate(arguments: Sequence[str]) -> None:
 
 def _check_simulate(arguments: Sequence[str]) -> None:
     cfg = composed(*arguments, root="simulate")
-    assert chosen_rules(cfg)
+    assert select_rules(cfg.budgets, list(cfg.rules))
     if missing := [path for path in cfg.runs if not (ROOT / path).is_dir()]:
         raise ValueError(f"there are no runs in {missing}")
 

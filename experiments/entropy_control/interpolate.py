@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from e3rl.analysis.measures.evaluations import evaluation, pass_table
-from e3rl.analysis.sources.runs import Run, by_arm, load_runs
+from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.statistics.bootstrap import hierarchical_difference
 
 RUNS = Path(__file__).parents[1] / "runs"
@@ -24,7 +24,7 @@ N_BOOT = 20_000
 
 
 def main() -> None:
-    arms = by_arm(
+    arms = group_by_arm(
         load_runs(RUNS / f"seed-{s}_experiment-{arm}" for s in range(1, 6) for arm in ARMS)
     )
     for arm, control in CONTROLS.items():
@@ -55,7 +55,7 @@ def curve(run: Run) -> dict[str, tuple[float, pd.Series]]:
 
 def score(run: Run, name: str) -> tuple[float, pd.Series]:
     """Entropy in nats per token, and pass@1 by problem, of a run's last evaluation of a name."""
-    found = evaluation([run], name)
+    found = find_evaluation([run], name)
     if found is None:
         raise ValueError(f"{run.path} has no evaluation {name}")
     return found.entropy, pass_table(found.seeds[0], [1])[1].sort_index()

@@ -1,8 +1,6 @@
 """Slot `metrics`: one row of the ledger per rollout step, from the finished batch."""
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +13,7 @@ from e3rl.batch import RolloutBatch
 from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.distributed import all_gather, all_max, all_sum
+from e3rl.environment import peak_memory_gib
 from e3rl.ledger.logger import ledgers, log_row
 
 COSTS = ("rollouts", "tokens", "seconds")
@@ -126,11 +125,9 @@ def resources(batch: RolloutBatch, device: torch.device) -> dict[str, float]:
     process included; not the reward workers); `resources/memory_gib` the largest resident memory
     that one of them ever had, `resources/gpu_memory_gib` the largest that torch allocated.
     """
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, KiB elsewhere
     row = {
         "resources/cpu_s": all_sum([time.process_time() - batch.born_cpu])[0],
-        "resources/memory_gib": all_max(peak / unit),
+        "resources/memory_gib": all_max(peak_memory_gib()),
     }
     if device.type == "cuda":
         allocated = torch.cuda.max_memory_allocated(device)
