@@ -36,6 +36,9 @@ def main() -> None:
         print(f"pass@1 less GRPO's at equal {cost}, p and p after Holm over these {len(ARMS)}")
         for (arm, found), p, q in holm(differences):
             print(f"    {arm}: {text(found)}  p {p:.3f}  Holm {q:.3f}")
+    print("pass@1 at equal tokens")
+    for arm, found in levels_at_equal_tokens(arms).items():
+        print(f"    {arm}: {text(found)}")
     print("pass@16 less the untrained policy's at temperature 1, each at its own entropy")
     base = table(arms["ts"][:1], "t1", 16, "first")
     for arm, name in (("grpo", "t1"), ("ts", "t1"), ("ts", "live")):
@@ -66,6 +69,17 @@ def between(a: list[Run], b: list[Run]) -> Interval:
 
 def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
     """The same at the tokens that all runs of these arms generated, as in the studies' tables."""
+    found = scores_at_equal_tokens(arms)
+    return {arm: interval(found[arm] - found["grpo"]) for arm in ARMS}
+
+
+def levels_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
+    """pass@1 itself at those tokens, of GRPO too."""
+    return {arm: interval(scores) for arm, scores in scores_at_equal_tokens(arms).items()}
+
+
+def scores_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Reals]:
+    """(S, P) pass@1 by arm, between the validations before and after the common cost."""
     wanted = {arm: arms[arm] for arm in ("grpo", *ARMS)}
     cost = common_cost([run.train for runs in wanted.values() for run in runs], "tokens")
     found = {}
@@ -73,7 +87,7 @@ def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
         scores = scores_at(runs, "t1", 1, "tokens", cost)
         assert scores is not None
         found[arm] = scores.table.sort_index().sort_index(axis="columns").to_numpy(dtype=np.float64)
-    return {arm: interval(found[arm] - found["grpo"]) for arm in ARMS}
+    return found
 
 
 def interval(differences: Reals) -> Interval:

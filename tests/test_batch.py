@@ -5,7 +5,7 @@ import torch
 
 from e3rl.batch import (
     WRITERS,
-    EntropyProbe,
+    MeasuredEntropy,
     Rollout,
     RolloutBatch,
     Score,
@@ -207,7 +207,7 @@ def test_check_refuses_a_mask_on_the_first_token_and_beyond_the_length(make_batc
 
 
 def test_a_probe_without_a_curve_is_complete():
-    probe = EntropyProbe(2, 1.0, 1.5, 0.5, 1.2)
+    probe = MeasuredEntropy(2, 1.0, 1.5, 0.5, 1.2)
     assert probe.factors == probe.curve_sums == ()
 
 

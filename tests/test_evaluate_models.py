@@ -21,8 +21,8 @@ from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.config.composition import ConfigurationError
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.evaluate import against, evaluate
-from e3rl.evaluation.targets import Model, wanted_models, wanted_sets
+from e3rl.evaluate import choose_baseline, evaluate
+from e3rl.evaluation.targets import Model, find_models, load_problem_sets
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
@@ -230,7 +230,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def labels(*overrides: str) -> list[str]:
-    return [model.label for model in wanted_models(composed(*overrides, "out=x"))]
+    return [model.label for model in find_models(composed(*overrides, "out=x"))]
 
 
 def test_models_are_told_apart_by_name_then_seed_then_step(run_folder: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_model_may_have_settings_of_its_own() -> None:
         "out=x",
         f"models={{bare: {{path: {embedded_folder()}, instruction: '!'}}, plain: embedded}}",
     )
-    bare, plain = wanted_models(cfg)
+    bare, plain = find_models(cfg)
     assert (bare.policy().instruction, plain.policy().instruction) == ("!", "")
 
 
@@ -348,20 +348,20 @@ def test_numbers_are_checked_before_anything_is_loaded_or_written(
 
 def test_a_single_model_or_set_needs_no_list(run_folder: Path, files: list[Path]) -> None:
     assert labels(f"models={run_folder}") == ["e3"]
-    assert list(wanted_sets(composed("out=x", "sets=arithmetic"))) == ["arithmetic"]
-    assert list(wanted_sets(composed("out=x", f"sets={files[1]}"))) == ["hard"]
+    assert list(load_problem_sets(composed("out=x", "sets=arithmetic"))) == ["arithmetic"]
+    assert list(load_problem_sets(composed("out=x", f"sets={files[1]}"))) == ["hard"]
 
 
 def test_a_label_may_be_a_number() -> None:
     cfg = composed("out=x", "models={1: embedded, 2: embedded}", "against=2")
-    models = wanted_models(cfg)
+    models = find_models(cfg)
     assert [model.label for model in models] == ["1", "2"]
-    assert against(cfg, models) == "2"
+    assert choose_baseline(cfg, models) == "2"
 
 
 def test_sets_are_named_by_their_yaml_or_file_or_by_hand(tmp_path: Path, files: list[Path]) -> None:
     cfg = composed("out=x", f"sets=[arithmetic,{files[0]}]")
-    assert {name: len(found) for name, found in wanted_sets(cfg).items()} == {
+    assert {name: len(found) for name, found in load_problem_sets(cfg).items()} == {
         "arithmetic": 256,
         "easy": 5,
     }
@@ -369,7 +369,10 @@ def test_sets_are_named_by_their_yaml_or_file_or_by_hand(tmp_path: Path, files: 
         *("out=x", "+problems@sets.mine=file", f"sets.mine.path={files[1]}"),
         *("+problems@sets.few=arithmetic", "sets.few.size=7"),
     )
-    assert {name: len(found) for name, found in wanted_sets(named).items()} == {"mine": 3, "few": 7}
+    assert {name: len(found) for name, found in load_problem_sets(named).items()} == {
+        "mine": 3,
+        "few": 7,
+    }
 
 
 @pytest.mark.skipif(not E3_TEST.is_file(), reason=f"{E3_TEST.name} is not beside the checkout")
@@ -384,7 +387,7 @@ def test_the_test_sets_of_the_paper_are_taken_apart_by_source() -> None:
             f"sets.{name}.where.source={name}",
         )
     ]
-    found = wanted_sets(composed("out=x", "reward=math_box", *chosen))
+    found = load_problem_sets(composed("out=x", "reward=math_box", *chosen))
     assert {name: len(problems) for name, problems in found.items()} == sizes
     assert all(p.source == name for name, problems in found.items() for p in problems)
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import whole
+from e3rl.distributed import gather_full
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
-from e3rl.training.entropy_meter import Probe
+from e3rl.training.entropy_meter import EntropyMeter
 from e3rl.training.module import GRPOModule
 from e3rl.training.update import UpdateSettings
 
@@ -62,7 +62,7 @@ class Recorder(Callback):
     ) -> None:
         named = pl_module.policy.named_parameters()
         found = {name: p.grad for name, p in named if p.grad is not None}
-        self.gradients.append({name: whole(grad).clone() for name, grad in found.items()})
+        self.gradients.append({name: gather_full(grad).clone() for name, grad in found.items()})
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -93,11 +93,11 @@ class Fitted:
 
     @property
     def reports(self) -> list[dict[str, float]]:
-        return [batch.report for batch in self.batches]
+        return [batch.metrics for batch in self.batches]
 
 
 def weights_of(policy: Policy) -> Named:
-    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}
+    return {name: gather_full(p.detach()).clone() for name, p in policy.named_parameters()}
 
 
 def make_loss(**settings: Any) -> PolicyLoss:
@@ -118,7 +118,7 @@ def make_module(
         loss=loss or make_loss(),
         optimizer=optimizer,
         settings=UpdateSettings(**({"max_grad_norm": NO_CLIP} | settings)),
-        probe=Probe(rows=probe_rows),
+        probe=EntropyMeter(rows=probe_rows),
         scheduler=scheduler,
     )
 

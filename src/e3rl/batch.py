@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from e3rl.budgets.base import Allocation
 from e3rl.checkpoints.state import require_keys
 
 
@@ -35,16 +36,6 @@ class Rollout:
     truncated: bool  # reached the length limit without ending
     text: str  # decoded completion, special tokens left out
     policy_version: int  # optimiser state that sampled it, counted in rollout steps
-
-
-class Plan(Protocol):
-    """How many rollouts each prompt gets, round by round."""
-
-    def next(self, batch: "RolloutBatch") -> Sequence[int] | None:
-        """Rollouts to add per prompt (P,), or None when done; sees all earlier rounds' rewards."""
-
-    def figures(self) -> Mapping[str, float]:
-        """What to report of it under `budget/`; known once `next` has returned None."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ TruncationOf = Callable[[Sequence[int], Sequence[int]], Sequence[tuple[float, in
 
 
 @dataclass(frozen=True)
-class EntropyProbe:
+class MeasuredEntropy:
     """Exact entropies of the sampling policy on a uniform sample of this step's rollouts.
 
     Sums over tokens and a token count, so that ranks and micro-batches add up exactly. All in
@@ -107,7 +98,7 @@ class RolloutBatch:
     upcoming: "RolloutBatch | None" = None  # the next step's batch, where a run looks ahead
 
     # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
-    plan: Plan | None = None
+    allocation: "Allocation[RolloutBatch] | None" = None
     requeue: bool = False  # whether prompts that got no rollout come again
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
     wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
@@ -137,10 +128,10 @@ class RolloutBatch:
     advantages: Tensor | None = None  # (N,) float32
 
     # -- written by the module
-    entropy: EntropyProbe | None = None
+    entropy: MeasuredEntropy | None = None
     grad_norms: Tensor | None = None  # (N,) float32, ‖∂ ln p(completion) / ∂ logits‖
 
-    report: dict[str, float] = field(default_factory=dict)  # figures of the step, by metric name
+    metrics: dict[str, float] = field(default_factory=dict)  # of the step, by name
     born: float = field(default_factory=time.monotonic)  # seconds, for the length of the step
     born_cpu: float = field(default_factory=time.process_time)  # of this process, all threads
 
@@ -254,7 +245,7 @@ class RolloutBatch:
 
 
 WRITERS = {
-    "plan": "budget",
+    "allocation": "budget",
     "ranks": "budget",
     **dict.fromkeys(("base_temperature", "temperature_of"), "temperature"),
     "scorer": "reward",
@@ -282,7 +273,7 @@ PROMPT_COLUMNS = (
 Columns = Mapping[str, list[Any]]
 # Done with once a batch is sampled, or of the process that holds it.
 LEFT_OUT = {
-    *("plan", "base_temperature", "temperature_of", "truncation_of", "scorer"),
+    *("allocation", "base_temperature", "temperature_of", "truncation_of", "scorer"),
     *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
 }
 PADS = {"completion_mask": 0, "sampler_logprobs": 0}
@@ -303,7 +294,9 @@ def hold_prompts(batch: RolloutBatch, columns: Columns, rows: Sequence[int]) -> 
 
     Raises RuntimeError where rollouts or a decision refer to the prompts that it has.
     """
-    decided = [name for name in ("plan", "ranks", "group") if getattr(batch, name) is not None]
+    decided = [
+        name for name in ("allocation", "ranks", "group") if getattr(batch, name) is not None
+    ]
     if decided:
         raise RuntimeError(f"batch.{decided[0]} refers to the prompts that are to be replaced")
     for name, column in columns.items():

@@ -41,7 +41,7 @@ def all_gather(item: Any) -> list[Any]:
     return items
 
 
-def whole(value: Tensor) -> Tensor:
+def gather_full(value: Tensor) -> Tensor:
     """A tensor gathered from all ranks where it is sharded, itself otherwise."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 

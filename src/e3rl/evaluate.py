@@ -23,9 +23,9 @@ from e3rl.config.composition import ConfigurationError, conf_dir, register_resol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from e3rl.callbacks.validation_plan import Evaluation
+    from e3rl.callbacks.validation_schedule import Evaluation
     from e3rl.data.problems import ProblemSet
-    from e3rl.evaluation.results import Finished
+    from e3rl.evaluation.results import SampledSet
     from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
@@ -37,9 +37,9 @@ register_resolvers()
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="evaluate")
 def main(cfg: DictConfig) -> float:
     """Evaluate; returns pass@1 of the first model, set and temperature."""
-    from e3rl.config.build import quiet
+    from e3rl.config.build import silence_libraries
 
-    quiet()
+    silence_libraries()
     try:
         return evaluate(cfg)
     except (ConfigurationError, FileNotFoundError, DamagedCheckpointError) as error:
@@ -52,18 +52,20 @@ def evaluate(cfg: DictConfig) -> float:
     from lightning import seed_everything
 
     from e3rl.config.build import build
-    from e3rl.evaluation.results import Wanted, write_results
+    from e3rl.evaluation.results import TableSettings, write_results
     from e3rl.evaluation.settings import check_numbers, evaluations_of, table_ks
-    from e3rl.evaluation.targets import wanted_models, wanted_sets
+    from e3rl.evaluation.targets import find_models, load_problem_sets
 
     check_numbers(cfg)
-    evaluations, models, sets = evaluations_of(cfg), wanted_models(cfg), wanted_sets(cfg)
-    wanted = Wanted(list(cfg.ks), table_ks(cfg), against(cfg, models), bool(cfg.latex))
+    evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
+    wanted = TableSettings(
+        list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), bool(cfg.latex)
+    )
     out = Path(cfg.out)
     print(f"results: {out} (stopped, the same command goes on with out={out})")
     seed_everything(0, verbose=False)  # fresh weights (policy=random) are the same next time
     pool: RewardPool = build(cfg, "reward")
-    found: list[Finished] = []
+    found: list[SampledSet] = []
     with pool:
         for model in models:
             found += evaluate_model(cfg, model, sets, evaluations, pool)
@@ -79,11 +81,11 @@ def evaluate_model(
     sets: "Mapping[str, ProblemSet]",
     evaluations: "Sequence[Evaluation]",
     pool: "RewardPool",
-) -> "list[Finished]":
+) -> "list[SampledSet]":
     """One model on every set, with an engine of its own that is closed before the next model's."""
     from e3rl.config.build import build
     from e3rl.evaluation.log import EvaluationLog, OtherSettingsError
-    from e3rl.evaluation.results import Finished
+    from e3rl.evaluation.results import SampledSet
     from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
     from e3rl.evaluation.targets import folder_name
 
@@ -100,7 +102,7 @@ def evaluate_model(
                     max_new_tokens=cfg.max_new_tokens,
                     prompts_per_batch=cfg.prompts_per_batch,
                 )
-                found.append(Finished(model.label, model.step, name, log.rows))
+                found.append(SampledSet(model.label, model.step, name, log.rows))
     except OtherSettingsError as error:
         raise ConfigurationError(str(error)) from error
     finally:
@@ -128,7 +130,7 @@ def progress(
     return f"{label} on {name}: {problems} problems x {samples} samples{before}"
 
 
-def against(cfg: DictConfig, models: "Sequence[Model]") -> str:
+def choose_baseline(cfg: DictConfig, models: "Sequence[Model]") -> str:
     """Label of the model that the others are compared with.
 
     Raises ConfigurationError where it is none of them.

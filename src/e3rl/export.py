@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, damage, newest_sound
-from e3rl.config.composition import ConfigurationError, run_of
+from e3rl.config.composition import ConfigurationError, run_folder_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -45,15 +45,15 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
         DamagedCheckpointError: the named one is damaged, or all of the run.
         FileExistsError: `out` is a file or a folder that is not empty.
     """
-    checkpoint = wanted(path)
+    checkpoint = find_checkpoint(path)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
-    from e3rl.evaluation.targets import of_run
+    from e3rl.evaluation.targets import model_of_run
     from e3rl.policy.policy import DTYPES as dtype_of
 
     out = out.resolve()  # "." has no name to make a draft's from
     draft = out.with_name(f".{out.name}.tmp")
-    policy = of_run(checkpoint).policy()
+    policy = model_of_run(checkpoint).policy()
     shutil.rmtree(draft, ignore_errors=True)
     try:
         policy.save(draft, None if dtype is None else dtype_of[dtype])
@@ -63,7 +63,7 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
     return checkpoint
 
 
-def wanted(path: Path) -> Path:
+def find_checkpoint(path: Path) -> Path:
     """The checkpoint at `path`, or the newest sound one of a run folder.
 
     Another one is never taken in the place of one that is named.
@@ -72,7 +72,7 @@ def wanted(path: Path) -> Path:
         if reason := damage(path):
             raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
         return path
-    folder = run_of(path) / "checkpoints"
+    folder = run_folder_of(path) / "checkpoints"
     if path.suffix == ".ckpt" or not checkpoints(folder):
         raise FileNotFoundError(
             f"{path} is no checkpoint: give one like step-000064.ckpt, or a run folder with "

@@ -32,9 +32,9 @@ class NoGoExit(SystemExit):
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="preflight")
 def main(cfg: DictConfig) -> None:
     """Run the preflight; ends with code 1 for no-go and 2 for a mistake."""
-    from e3rl.config.build import quiet
+    from e3rl.config.build import silence_libraries
 
-    quiet()
+    silence_libraries()
     try:
         go = preflight(cfg)
     except (ConfigurationError, FileNotFoundError) as error:

@@ -34,10 +34,10 @@ def main() -> None:
     parser.add_argument("--control", default="grpo", help="arm that the others are compared with")
     parser.add_argument("--n", type=int, default=64, help="rollouts per problem of what is added")
     options = parser.parse_args()
-    from e3rl.runs.recording import record_all
+    from e3rl.runs.recording import record_runs
 
     try:
-        record_all(options.runs, options.out, options.control, options.n)
+        record_runs(options.runs, options.out, options.control, options.n)
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
 

@@ -47,7 +47,7 @@ from e3rl.analysis.tables.study_cells import (
     resource_cells,
     response_cells,
 )
-from e3rl.checkpoints.durable import write_whole
+from e3rl.checkpoints.durable import write_atomically
 
 TableResult = tuple[pd.DataFrame, Cells]
 
@@ -139,7 +139,7 @@ def write_study(study: Study) -> None:
         table.to_csv(study.folder / "results" / f"{name}.csv", index=False, float_format="%.6g")
     for name, figure in drawn.items():
         figure.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
-    write_whole(readme, text)
+    write_atomically(readme, text)
 
 
 def call_with_options(

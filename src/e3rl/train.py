@@ -25,7 +25,7 @@ def main(cfg: DictConfig) -> float | None:
     for sweepers."""
     from e3rl.config.check import check
     from e3rl.runs.resume import finished_job
-    from e3rl.runs.run import execute, report
+    from e3rl.runs.run import execute, render_outcome
 
     check(cfg)
     if cfg.plan.only:
@@ -39,7 +39,7 @@ def main(cfg: DictConfig) -> float | None:
     outcome = execute(cfg)
     if outcome is None:  # another rank than zero
         return None
-    print(report(outcome))
+    print(render_outcome(outcome))
     return outcome.pass_at_1
 
 

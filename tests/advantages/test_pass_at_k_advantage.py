@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from e3rl.advantages.base import Scheduled
 from e3rl.advantages.grpo import GroupNormalized
-from e3rl.advantages.pass_at_k import PassAtK
+from e3rl.advantages.pass_at_k import PassAtKAdvantage
 
 
 def one_group(estimator, rewards):
@@ -19,7 +19,7 @@ def one_group(estimator, rewards):
     [(1, 1.0, -0.1429), (2, 0.522, -0.174), (4, 0.120, -0.120), (5, 0, 0), (8, 0, 0), (0, 0, 0)],
 )
 def test_eight_rollouts_and_k_4_have_their_golden_values(right, positive, negative):
-    advantages = one_group(PassAtK(k=4), [1.0] * right + [0.0] * (8 - right))
+    advantages = one_group(PassAtKAdvantage(k=4), [1.0] * right + [0.0] * (8 - right))
     expected = torch.tensor([positive] * right + [negative] * (8 - right), dtype=torch.float32)
     torch.testing.assert_close(advantages, expected, atol=5e-4, rtol=0)
 
@@ -42,7 +42,7 @@ def by_subsets(rewards: list[float], k: int) -> list[float]:
 @settings(deadline=None, max_examples=60)
 def test_it_is_the_mean_over_the_subsets_a_rollout_is_in(rewards, k):
     wanted = by_subsets(rewards, min(k, len(rewards) - 1))
-    found = one_group(PassAtK(k=k), rewards)
+    found = one_group(PassAtKAdvantage(k=k), rewards)
     assert found.tolist() == pytest.approx(wanted, abs=1e-6)
     assert abs(float(found.sum())) < 1e-5
 
@@ -50,7 +50,7 @@ def test_it_is_the_mean_over_the_subsets_a_rollout_is_in(rewards, k):
 def test_every_group_has_the_k_that_its_size_allows():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0])
     group = torch.tensor([0, 0, 0, 0, 0, 3, 1, 1, 4])
-    advantages = PassAtK(k=3)(rewards, group, 5).tolist()
+    advantages = PassAtKAdvantage(k=3)(rewards, group, 5).tolist()
     assert advantages[:5] == pytest.approx(by_subsets([1.0, 0, 0, 0, 0], 3))
     assert advantages[6:8] == pytest.approx(by_subsets([1.0, 0], 1))
     assert advantages[5] == advantages[8] == 0  # groups of one
@@ -60,16 +60,16 @@ def test_k_of_1_is_grpo_with_the_population_deviation():
     rewards = torch.tensor([1.0, 0, 0, 1, 0, 1, 1, 1])
     group = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
     grpo = GroupNormalized(ddof=0, eps=0.0)(rewards, group, 3)
-    torch.testing.assert_close(PassAtK(k=1)(rewards, group, 3), grpo)
+    torch.testing.assert_close(PassAtKAdvantage(k=1)(rewards, group, 3), grpo)
 
 
 def test_shaped_rewards_above_0_are_right_and_penalties_are_not():
-    shaped = one_group(PassAtK(k=2), [0.2, -0.5, 0.0, 0.0])
-    torch.testing.assert_close(shaped, one_group(PassAtK(k=2), [1.0, 0.0, 0.0, 0.0]))
+    shaped = one_group(PassAtKAdvantage(k=2), [0.2, -0.5, 0.0, 0.0])
+    torch.testing.assert_close(shaped, one_group(PassAtKAdvantage(k=2), [1.0, 0.0, 0.0, 0.0]))
 
 
 def test_k_falls_linearly_to_its_final_value_at_the_last_step():
-    estimator = PassAtK(k=8, final_k=1)
+    estimator = PassAtKAdvantage(k=8, final_k=1)
     assert isinstance(estimator, Scheduled)
     seen = []
     for step in range(8):
@@ -77,12 +77,12 @@ def test_k_falls_linearly_to_its_final_value_at_the_last_step():
         seen.append(estimator.metrics()["k"])
     assert seen == [8, 7, 6, 5, 4, 3, 2, 1]
     torch.testing.assert_close(
-        one_group(estimator, [1.0, 0, 0, 0]), one_group(PassAtK(k=1), [1.0, 0, 0, 0])
+        one_group(estimator, [1.0, 0, 0, 0]), one_group(PassAtKAdvantage(k=1), [1.0, 0, 0, 0])
     )
 
 
 def test_without_a_final_k_it_stays():
-    estimator = PassAtK(k=3)
+    estimator = PassAtKAdvantage(k=3)
     estimator.begin(9, 10)
     assert estimator.metrics() == {"k": 3.0}
 
@@ -90,4 +90,4 @@ def test_without_a_final_k_it_stays():
 @pytest.mark.parametrize("bad", [{"k": 0}, {"final_k": 0}])
 def test_senseless_k_is_refused(bad):
     with pytest.raises(ValueError, match=r"k=0 must be at least 1"):
-        PassAtK(**bad)
+        PassAtKAdvantage(**bad)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import NORMS, TRAITS, Budget, Describable, StepPlan
+from e3rl.budgets.base import NORMS, TRAITS, Allocation, Budget, Describable
 from e3rl.seeds import derive_seed
 
 
@@ -18,7 +18,7 @@ class Board:
         self.step = step
         self.rewards: list[list[float]] = [[] for _ in prompt_ids]
         self.rounds: list[list[int]] = []
-        self.figures: dict[str, float] = {}  # of the plan
+        self.metrics: dict[str, float] = {}  # of the allocation
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return (
@@ -26,15 +26,15 @@ class Board:
             np.array([sum(x) for x in self.rewards], dtype=np.float64),
         )
 
-    def play(self, plan: StepPlan) -> None:
-        while (counts := plan.next(self)) is not None:
+    def play(self, allocation: Allocation) -> None:
+        while (counts := allocation.next(self)) is not None:
             assert len(counts) == len(self.prompt_ids)
             self.rounds.append(counts)
             for prompt_id, rewards, n in zip(self.prompt_ids, self.rewards, counts, strict=True):
                 for _ in range(n):
                     draw = derive_seed(self.step, prompt_id, len(rewards)) / 2**63
                     rewards.append(float(draw < self.rates[prompt_id]))
-        self.figures = plan.figures()
+        self.metrics = allocation.metrics()
 
 
 def play(
@@ -47,7 +47,7 @@ def play(
 ) -> Board:
     """One step of a rule, decided, sampled and learnt from."""
     board = Board(prompt_ids, rates, step)
-    board.play(rule.decide(prompt_ids, total, step, epoch).plan)
+    board.play(rule.decide(prompt_ids, total, step, epoch).allocation)
     finish(rule, board)
     return board
 

@@ -93,11 +93,11 @@ def test_one_round_spends_exactly_the_total_within_the_bounds(
 ) -> None:
     known = named(rates)
     total = total_of(len(rates), extra)
-    plan = taught(make, known, seen).decide(list(known), total, 2, 2).plan
-    assert isinstance(plan, SingleRound)
-    assert sum(plan.counts) == total
-    assert min(plan.counts) >= LOW
-    assert max(plan.counts) <= HIGH
+    allocation = taught(make, known, seen).decide(list(known), total, 2, 2).allocation
+    assert isinstance(allocation, SingleRound)
+    assert sum(allocation.counts) == total
+    assert min(allocation.counts) >= LOW
+    assert max(allocation.counts) <= HIGH
 
 
 @pytest.mark.parametrize("make", SELECTORS.values(), ids=SELECTORS)
@@ -108,9 +108,9 @@ def test_selected_prompts_share_exactly_the_total_and_the_others_get_nothing(
 ) -> None:
     known = named(rates)
     total = total_of(len(rates), extra)
-    plan = taught(make, known, seen).decide(list(known), total, 2, 2).plan
-    assert isinstance(plan, SingleRound)
-    given_out = [n for n in plan.counts if n]
+    allocation = taught(make, known, seen).decide(list(known), total, 2, 2).allocation
+    assert isinstance(allocation, SingleRound)
+    given_out = [n for n in allocation.counts if n]
     assert sum(given_out) == total
     assert len(given_out) == max(1, round(len(rates) / 2))
     assert 2 <= min(given_out) <= max(given_out) <= min(given_out) + 1
@@ -124,19 +124,21 @@ def test_expected_tokens_stay_within_what_the_uniform_budget_would_take(
 ) -> None:
     known = named(rates)
     rule, total = taught(OTHERS[name], known, seen), total_of(len(rates), extra)
-    plan = rule.decide(list(known), total, 2, 2).plan
+    allocation = rule.decide(list(known), total, 2, 2).allocation
     assert isinstance(rule, UtilityBudget)
-    assert isinstance(plan, SingleRound)
+    assert isinstance(allocation, SingleRound)
     costs = rule.expected_tokens(list(known))
     assert costs is not None
-    counts = np.array(plan.counts)
+    counts = np.array(allocation.counts)
     left = total * costs.mean() - counts @ costs
     assert LOW <= counts.min() <= counts.max() <= HIGH
     assert left >= -1e-6
     # What is left does not pay for one rollout more of the dearest prompt that has room.
     assert left < costs.max() + 1e-6 or (counts == HIGH).all()
-    assert plan.figures()["token_cap"] == pytest.approx(total * costs.mean())
-    assert plan.figures()["tokens_share"] == pytest.approx(counts @ costs / total / costs.mean())
+    assert allocation.metrics()["token_cap"] == pytest.approx(total * costs.mean())
+    assert allocation.metrics()["tokens_share"] == pytest.approx(
+        counts @ costs / total / costs.mean()
+    )
 
 
 @several
@@ -152,10 +154,10 @@ def test_rounds_spend_at_most_the_cap_within_the_bounds_and_report_both(
     assert sum(sizes) <= total
     assert all(size == 0 or 2 <= size <= HIGH for size in sizes)
     assert all(any(counts) for counts in board.rounds)
-    figures = board.figures
-    assert figures["cap"] == total
-    assert figures["spent_share"] == pytest.approx(sum(sizes) / total)
-    assert figures["rounds"] == len(board.rounds)
+    metrics = board.metrics
+    assert metrics["cap"] == total
+    assert metrics["spent_share"] == pytest.approx(sum(sizes) / total)
+    assert metrics["rounds"] == len(board.rounds)
 
 
 @every
@@ -184,7 +186,7 @@ def test_a_rule_restored_in_the_middle_decides_as_if_never_stopped(make: Make, c
         for step in range(first, last):
             ids = [x for x in rates if (int(x[1:]) + step) % 3]
             board = play(rule, ids, rates, 8 * len(ids), step, step // 2)
-            log.append((board.rounds, board.figures, rule.metrics()))
+            log.append((board.rounds, board.metrics, rule.metrics()))
         return log
 
     whole = steps(make(), 0, 6)
@@ -201,7 +203,7 @@ def test_a_rule_restored_in_the_middle_decides_as_if_never_stopped(make: Make, c
 @every
 def test_the_first_round_of_unseen_prompts_is_uniform(make: Make) -> None:
     ids = [f"p{i}" for i in range(9)]
-    counts = make().decide(ids, 76, 0, 0).plan.next(board_of(ids))
+    counts = make().decide(ids, 76, 0, 0).allocation.next(board_of(ids))
     assert counts is not None
     given_out = [n for n in counts if n]
     assert max(given_out) - min(given_out) <= 1
@@ -218,7 +220,7 @@ def board_of(ids: list[str]) -> Any:
 @every
 def test_ties_are_drawn_anew_by_seed_and_step(make: Make) -> None:
     ids = [f"p{i}" for i in range(20)]
-    firsts = [make().decide(ids, 90, step, 0).plan.next(board_of(ids)) for step in (0, 0, 1)]
+    firsts = [make().decide(ids, 90, step, 0).allocation.next(board_of(ids)) for step in (0, 0, 1)]
     assert firsts[0] == firsts[1]
     if len(set(firsts[0] or [])) > 1:
         assert firsts[0] != firsts[2]
@@ -230,12 +232,12 @@ def test_figures_of_a_plan_and_metrics_of_a_rule_are_numbers_of_different_names(
 ) -> None:
     rule = make()
     rates = named([0.0, 0.3, 1.0])
-    figures = play(rule, list(rates), rates, 24, 0, 0).figures
-    assert {"gini", "std", "at_min", "at_max"} <= figures.keys()
-    assert not figures.keys() & rule.metrics().keys()
-    figures |= rule.metrics()
-    assert {type(x) for x in figures.values()} == {float}
-    assert not [x for name, x in figures.items() if math.isnan(x) and name != "rank_drift"]
+    metrics = play(rule, list(rates), rates, 24, 0, 0).metrics
+    assert {"gini", "std", "at_min", "at_max"} <= metrics.keys()
+    assert not metrics.keys() & rule.metrics().keys()
+    metrics |= rule.metrics()
+    assert {type(x) for x in metrics.values()} == {float}
+    assert not [x for name, x in metrics.items() if math.isnan(x) and name != "rank_drift"]
 
 
 @every
@@ -244,12 +246,12 @@ def test_deciding_the_next_step_early_changes_no_figure_of_the_current_one(make:
     ids = list(rates)
     early, late = taught(make, rates, 8), taught(make, rates, 8)
     board = Board(ids, rates, 2)
-    plan = early.decide(ids, 64, 2, 1).plan
-    board.play(plan)
+    allocation = early.decide(ids, 64, 2, 1).allocation
+    board.play(allocation)
     early.decide(ids, 64, 3, 1)
     finish(early, board)
     expected = play(late, ids, rates, 64, 2, 1)
-    assert repr((plan.figures(), early.metrics())) == repr((expected.figures, late.metrics()))
+    assert repr((allocation.metrics(), early.metrics())) == repr((expected.metrics, late.metrics()))
 
 
 @every

@@ -19,9 +19,9 @@ def test_whole_groups_are_sampled_until_enough_are_mixed() -> None:
     reached = [sum(n > 0 for n in counts) for counts in board.rounds]
     assert reached[0] == 2
     assert sum(sizes) == 8 * sum(reached) < 64
-    figures = board.figures
-    assert figures["reached"] == sum(reached) / 8
-    assert figures["kept"] == pytest.approx(2 / sum(reached))
+    metrics = board.metrics
+    assert metrics["reached"] == sum(reached) / 8
+    assert metrics["kept"] == pytest.approx(2 / sum(reached))
 
 
 def test_a_step_without_mixed_groups_ends_when_all_candidates_are_used() -> None:
@@ -29,7 +29,7 @@ def test_a_step_without_mixed_groups_ends_when_all_candidates_are_used() -> None
     rule = DynamicSampling(wanted_share=0.5, max_rounds=10)
     board = play(rule, list(rates), rates, 66, 0, 0)
     assert [len(x) for x in board.rewards] == [8] * 8
-    assert (board.figures["reached"], board.figures["kept"]) == (1, 0)
+    assert (board.metrics["reached"], board.metrics["kept"]) == (1, 0)
 
 
 def test_rounds_are_bounded() -> None:

@@ -31,9 +31,9 @@ def taught(solved: Sequence[int] = SOLVED, **arguments: Any) -> E3Rank:
 def counts(
     rule: E3Rank, ids: Sequence[str] = IDS, total: int = 64, step: int = 1, epoch: int = 1
 ) -> list[int]:
-    plan = rule.decide(ids, total, step, epoch).plan
-    assert isinstance(plan, SingleRound)
-    return plan.counts
+    allocation = rule.decide(ids, total, step, epoch).allocation
+    assert isinstance(allocation, SingleRound)
+    return allocation.counts
 
 
 def test_first_epoch_is_uniform_whatever_was_observed() -> None:
@@ -66,8 +66,8 @@ def test_mean_group_size_between_two_integers_gets_both_as_first_bounds() -> Non
 
 def test_ranks_are_over_all_prompts_seen_not_over_the_batch() -> None:
     rule = taught()
-    allocation = rule.decide(IDS[4:], 32, step=1, epoch=1)
-    assert allocation.ranks.tolist() == [4 / 8, 5 / 8, 6 / 8, 7 / 8]
+    decision = rule.decide(IDS[4:], 32, step=1, epoch=1)
+    assert decision.ranks.tolist() == [4 / 8, 5 / 8, 6 / 8, 7 / 8]
 
 
 def test_ranks_follow_the_cumulative_mean_over_visits_of_unequal_size() -> None:
@@ -98,9 +98,9 @@ def test_rank_update_by_steps_refreshes_and_widens_every_m_steps() -> None:
 def test_unseen_prompts_weigh_as_the_middle_and_report_nan() -> None:
     rule = taught()
     # Ranks 0, 7/8 and unseen: weights 0, .875, .5 of 12 extra rollouts at bounds 4/12.
-    allocation = rule.decide(["p0", "p7", "new"], 24, 1, 2)
-    assert math.isnan(allocation.ranks[2])
-    assert allocation.ranks[:2].tolist() == [0, 7 / 8]
+    decision = rule.decide(["p0", "p7", "new"], 24, 1, 2)
+    assert math.isnan(decision.ranks[2])
+    assert decision.ranks[:2].tolist() == [0, 7 / 8]
     assert counts(rule, ["p0", "p7", "new"], 24, 1, 2) == [4, 12, 8]
 
 
@@ -138,9 +138,9 @@ def test_a_trait_as_difficulty_ranks_larger_values_as_harder(trait: Any) -> None
     rule = E3Rank(difficulty=trait)
     rule.describe(IDS, traits(**{trait: [5, 1, 4, 0, 2, 3, 7, math.nan]}))
     rule.observe(IDS, [rewards(c) for c in SOLVED])
-    allocation = rule.decide(IDS, 64, 1, 2)
-    assert allocation.ranks[:7].tolist() == pytest.approx([x / 7 for x in (5, 1, 4, 0, 2, 3, 6)])
-    assert math.isnan(allocation.ranks[7])
+    decision = rule.decide(IDS, 64, 1, 2)
+    assert decision.ranks[:7].tolist() == pytest.approx([x / 7 for x in (5, 1, 4, 0, 2, 3, 6)])
+    assert math.isnan(decision.ranks[7])
 
 
 def test_a_trait_is_averaged_over_visits_and_equal_means_are_ties() -> None:
@@ -201,9 +201,9 @@ def test_permuting_the_prompts_permutes_the_counts(
 @given(solved=PASS_RATES)
 def test_harder_prompts_never_get_clearly_less(solved: list[int | None]) -> None:
     rule, ids = rule_of(solved)
-    allocation = rule.decide(ids, 8 * len(ids), 1, 2)
+    decision = rule.decide(ids, 8 * len(ids), 1, 2)
     given_out = np.array(counts(rule, ids, 8 * len(ids), epoch=2))
-    ranks = np.nan_to_num(allocation.ranks, nan=0.5)
+    ranks = np.nan_to_num(decision.ranks, nan=0.5)
     harder = ranks[:, None] > ranks[None, :]
     assert (given_out[:, None] - given_out[None, :])[harder].min(initial=0) >= 0
 
@@ -213,9 +213,9 @@ def play(rule: E3Rank, steps: range, batch: int = 4) -> list[tuple[list[int], li
     log = []
     for step in steps:
         ids = IDS[batch * (step % 2) : batch * (step % 2) + batch]
-        allocation = rule.decide(ids, 8 * batch, step, step // 2)
-        assert isinstance(allocation.plan, SingleRound)
-        given_out = allocation.plan.counts
+        decision = rule.decide(ids, 8 * batch, step, step // 2)
+        assert isinstance(decision.allocation, SingleRound)
+        given_out = decision.allocation.counts
         rule.observe(
             ids,
             [
@@ -223,8 +223,8 @@ def play(rule: E3Rank, steps: range, batch: int = 4) -> list[tuple[list[int], li
                 for x, n in zip(ids, given_out, strict=True)
             ],
         )
-        figures = allocation.plan.figures() | rule.metrics()
-        log.append((given_out, allocation.ranks.tolist(), figures))
+        metrics = decision.allocation.metrics() | rule.metrics()
+        log.append((given_out, decision.ranks.tolist(), metrics))
     return log
 
 
@@ -272,14 +272,14 @@ def test_unknown_and_missing_state_keys_are_named() -> None:
 def test_a_plan_reports_bounds_drift_and_rollouts_on_unsolved_prompts() -> None:
     rule = taught()
     assert counts(rule, epoch=1) == [6, 7, 7, 8, 8, 9, 9, 10]
-    figures = rule.decide(IDS, 64, 1, 1).plan.figures()
-    assert (figures["n_min"], figures["n_max"]) == (6, 10)
-    assert (figures["at_min"], figures["at_max"]) == (1 / 8, 1 / 8)
-    assert figures["unsolved_share"] == 10 / 64  # p7 alone was never solved
-    assert math.isnan(figures["rank_drift"])  # one snapshot only
+    metrics = rule.decide(IDS, 64, 1, 1).allocation.metrics()
+    assert (metrics["n_min"], metrics["n_max"]) == (6, 10)
+    assert (metrics["at_min"], metrics["at_max"]) == (1 / 8, 1 / 8)
+    assert metrics["unsolved_share"] == 10 / 64  # p7 alone was never solved
+    assert math.isnan(metrics["rank_drift"])  # one snapshot only
 
     rule.observe(IDS, [rewards(0, 56)] * 4 + [rewards(56, 56)] * 4)
-    drift = rule.decide(IDS, 64, 2, 2).plan.figures()["rank_drift"]
+    drift = rule.decide(IDS, 64, 2, 2).allocation.metrics()["rank_drift"]
     # Both halves keep their inner order and change places: 1 - 6·Σd²/(8·63), d = 4 for all.
     assert drift == pytest.approx(1 - 6 * 8 * 16 / (8 * 63))
 

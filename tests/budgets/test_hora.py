@@ -36,14 +36,14 @@ def test_hit_utility_is_the_mean_over_pass_rates() -> None:
 
 
 def test_golden_allocation() -> None:
-    plan = taught().decide(list(SEEN), 40, 1, 1).plan
-    assert isinstance(plan, SingleRound)
-    assert plan.counts == [13, 10, 9, 6, 2]
+    allocation = taught().decide(list(SEEN), 40, 1, 1).allocation
+    assert isinstance(allocation, SingleRound)
+    assert allocation.counts == [13, 10, 9, 6, 2]
 
 
 def test_no_split_promises_more_hits() -> None:
-    plan = taught(n_high=9).decide(list(SEEN), 25, 1, 1).plan
-    assert isinstance(plan, SingleRound)
+    allocation = taught(n_high=9).decide(list(SEEN), 25, 1, 1).allocation
+    assert isinstance(allocation, SingleRound)
     posterior = BetaPosterior(np.array([1.0, 1, 3, 5, 9]), np.array([9.0, 3, 7, 5, 1]))
 
     def hits(counts: object) -> float:
@@ -51,17 +51,17 @@ def test_no_split_promises_more_hits() -> None:
 
     splits = itertools.product(range(2, 10), repeat=5)
     best = max(hits(n) for n in splits if sum(n) == 25)
-    assert hits(plan.counts) == pytest.approx(best)
+    assert hits(allocation.counts) == pytest.approx(best)
 
 
 def test_promised_hits_are_of_the_decision_and_realised_ones_of_the_outcome() -> None:
     rule = taught()
-    plan = rule.decide(["a", "d"], 8, 1, 1).plan
-    assert isinstance(plan, SingleRound)
-    assert plan.counts == [4, 4]
+    allocation = rule.decide(["a", "d"], 8, 1, 1).allocation
+    assert isinstance(allocation, SingleRound)
+    assert allocation.counts == [4, 4]
     rule.observe(["a", "d"], [np.zeros(4), np.array([0.0, 1.0, 1.0, 0.0])])
     expected = (utility(1, 9, 4) + utility(5, 5, 4)) / 2
-    assert plan.figures()["expected_hits"] == pytest.approx(expected)
+    assert allocation.metrics()["expected_hits"] == pytest.approx(expected)
     assert rule.metrics()["hits"] == 0.5
 
 
@@ -76,9 +76,9 @@ def test_a_pilot_credits_prompts_that_were_hit_and_gives_the_rest_to_the_others(
     # Posteriors (1, 7) and (1, 23): HU(m) = m/(7 + 1 + m - 1) and m/(23 + 1 + m - 1).
     best = max(range(19), key=lambda m: m / (7 + m) + (18 - m) / (23 + 18 - m))
     assert board.rounds[1][1:] == [best, 18 - best]
-    figures = board.figures | rule.metrics()
-    assert (figures["rounds"], figures["spent_share"], figures["hits"]) == (2, 1, 1 / 3)
-    assert "expected_hits" not in figures
+    metrics = board.metrics | rule.metrics()
+    assert (metrics["rounds"], metrics["spent_share"], metrics["hits"]) == (2, 1, 1 / 3)
+    assert "expected_hits" not in metrics
 
 
 def test_a_pilot_that_hits_every_prompt_leaves_the_rest_unspent() -> None:
@@ -86,7 +86,7 @@ def test_a_pilot_that_hits_every_prompt_leaves_the_rest_unspent() -> None:
     rule = Hora("pilot", n_low=2, n_high=20)
     board = play(rule, list(rates), rates, 16, 0, 0)
     assert board.rounds == [[2, 2]]
-    assert board.figures["spent_share"] == 0.25
+    assert board.metrics["spent_share"] == 0.25
 
 
 def test_an_unknown_mode_is_refused() -> None:

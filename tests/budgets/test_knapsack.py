@@ -46,30 +46,30 @@ def test_beliefs_are_posterior_means_of_all_rollouts_seen() -> None:
     rule.observe(["mixed"], [np.zeros(4)])
     # Means (1 + c)/(2 + n): 9/10, 4/14, 1/10, and 1/2 for the prompt never seen.
     p = np.array([0.9, 4 / 14, 0.1, 0.5])
-    allocation = rule.decide(["easy", "mixed", "hard", "new"], 32, 1, 1)
-    assert isinstance(allocation.plan, SingleRound)
+    decision = rule.decide(["easy", "mixed", "hard", "new"], 32, 1, 1)
+    assert isinstance(decision.allocation, SingleRound)
     brute = max(
         (n for n in itertools.product(range(2, 21), repeat=4) if sum(n) == 32),
         key=lambda n: value(p, np.array(n)),
     )
-    assert allocation.plan.counts == list(brute)
-    assert allocation.ranks[:3].tolist() == [0, 1 / 3, 2 / 3]
-    assert np.isnan(allocation.ranks[3])
+    assert decision.allocation.counts == list(brute)
+    assert decision.ranks[:3].tolist() == [0, 1 / 3, 2 / 3]
+    assert np.isnan(decision.ranks[3])
 
 
 def test_figures_tell_what_unsolved_prompts_get_and_metrics_who_was_solved_first() -> None:
     rule = Knapsack(n_low=2, n_high=20)
     rule.observe(["a", "b"], [np.zeros(8), np.repeat([1.0, 0.0], [4, 4])])
-    plan = rule.decide(["a", "b"], 16, 1, 1).plan
-    assert isinstance(plan, SingleRound)
-    assert plan.figures()["unsolved_share"] == plan.counts[0] / 16
+    allocation = rule.decide(["a", "b"], 16, 1, 1).allocation
+    assert isinstance(allocation, SingleRound)
+    assert allocation.metrics()["unsolved_share"] == allocation.counts[0] / 16
     rule.observe(["a", "b"], [np.array([1.0, 0, 0, 0]), np.ones(4)])
-    figures = rule.metrics()
-    assert figures["first_solved"] == 1
+    metrics = rule.metrics()
+    assert metrics["first_solved"] == 1
     # Beliefs .1 and .5: (.9² + 3·.1²)/8 + 4·.5²/8.
-    assert figures["brier"] == pytest.approx((0.81 + 0.03 + 1) / 8)
+    assert metrics["brier"] == pytest.approx((0.81 + 0.03 + 1) / 8)
     # Tenths of p̂: |4·.1 - 1| and |4·.5 - 4| over 8 rollouts.
-    assert figures["calibration_error"] == pytest.approx((0.6 + 2) / 8)
+    assert metrics["calibration_error"] == pytest.approx((0.6 + 2) / 8)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ IDS = [f"p{i}" for i in range(6)]
 
 
 def counts(rule: Mopps, total: int = 48, step: int = 1) -> list[int]:
-    plan = rule.decide(IDS, total, step, 1).plan
-    assert isinstance(plan, SingleRound)
-    return plan.counts
+    allocation = rule.decide(IDS, total, step, 1).allocation
+    assert isinstance(allocation, SingleRound)
+    return allocation.counts
 
 
 def taught(solved: list[int], n: int, **arguments: Any) -> Mopps:
@@ -45,9 +45,9 @@ def test_what_was_seen_little_gets_more_chances_than_what_is_known_to_be_hopeles
 
 
 def test_figures_count_the_share_left_out() -> None:
-    figures = Mopps().decide(IDS, 48, 1, 1).plan.figures()
-    assert figures["at_min"] == 1  # at the bound or left out
-    assert figures["at_max"] == 0.5
+    metrics = Mopps().decide(IDS, 48, 1, 1).allocation.metrics()
+    assert metrics["at_min"] == 1  # at the bound or left out
+    assert metrics["at_max"] == 0.5
 
 
 @pytest.mark.parametrize(

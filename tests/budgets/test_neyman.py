@@ -84,12 +84,12 @@ def test_tokens_as_cost_divide_deviations_by_the_root_of_the_length() -> None:
     for _ in range(2):
         rule.describe(ids, {"length": np.array([10.0, 40.0])})
         rule.observe(ids, [np.repeat([1.0, 0.0], 4)] * 2)
-    plan = rule.decide(ids, 24, 1, 1).plan
-    assert isinstance(plan, SingleRound)
+    allocation = rule.decide(ids, 24, 1, 1).allocation
+    assert isinstance(allocation, SingleRound)
     # n - 1 goes as 1/√L, 2 to 1; n₁ + 4·n₂ = 60 gives 19.3 and 10.2.
-    assert plan.counts == [20, 10]
-    figures = plan.figures()
-    assert (figures["token_cap"], figures["tokens_share"]) == (24 * 25, 1)
+    assert allocation.counts == [20, 10]
+    metrics = allocation.metrics()
+    assert (metrics["token_cap"], metrics["tokens_share"]) == (24 * 25, 1)
 
 
 def test_lengths_that_were_never_told_are_an_error() -> None:
@@ -114,9 +114,9 @@ def moments(*columns: list[float]) -> dict[str, np.ndarray]:
 
 
 def shares(rule: Neyman, ids: list[str], total: int) -> np.ndarray:
-    plan = rule.decide(ids, total, 1, 1).plan
-    assert isinstance(plan, SingleRound)
-    return np.array(plan.counts) / total
+    allocation = rule.decide(ids, total, 1, 1).allocation
+    assert isinstance(allocation, SingleRound)
+    return np.array(allocation.counts) / total
 
 
 @pytest.mark.parametrize("weight", ["gvm", "cures"])

@@ -13,11 +13,11 @@ def test_prompts_leave_with_one_right_rollout_and_the_others_go_on() -> None:
     board = play(rule, list(rates), rates, 24, 0, 0)
     # Of 24, 12 remain for two prompts: a full round of 8, then 4 shared evenly.
     assert board.rounds == [[4, 4, 4], [0, 4, 4], [0, 2, 2]]
-    figures = board.figures
-    assert (figures["rounds"], figures["cap"], figures["spent_share"]) == (3, 24, 1)
-    assert figures["last_active"] == pytest.approx(2 / 3)
-    assert figures["first_accuracy"] == pytest.approx(1 / 3)
-    assert figures["unresolved"] == pytest.approx(2 / 3)
+    metrics = board.metrics
+    assert (metrics["rounds"], metrics["cap"], metrics["spent_share"]) == (3, 24, 1)
+    assert metrics["last_active"] == pytest.approx(2 / 3)
+    assert metrics["first_accuracy"] == pytest.approx(1 / 3)
+    assert metrics["unresolved"] == pytest.approx(2 / 3)
 
 
 def test_no_prompt_gets_more_than_its_rounds_even_where_the_cap_allows() -> None:
@@ -25,7 +25,7 @@ def test_no_prompt_gets_more_than_its_rounds_even_where_the_cap_allows() -> None
     rule = Sequential("positive", per_round=2, max_rounds=3)
     board = play(rule, list(rates), rates, 40, 0, 0)
     assert board.rounds == [[2, 2], [0, 2], [0, 2]]
-    assert board.figures["spent_share"] == pytest.approx(8 / 40)
+    assert board.metrics["spent_share"] == pytest.approx(8 / 40)
 
 
 def test_balanced_wants_right_and_wrong_rollouts_of_every_prompt() -> None:

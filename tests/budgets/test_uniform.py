@@ -8,9 +8,9 @@ from e3rl.budgets.uniform import Uniform
 
 
 def counts(rule: Uniform, ids: list[str], total: int, step: int = 0) -> list[int]:
-    plan = rule.decide(ids, total, step, epoch=0).plan
-    assert isinstance(plan, SingleRound)
-    return plan.counts
+    allocation = rule.decide(ids, total, step, epoch=0).allocation
+    assert isinstance(allocation, SingleRound)
+    return allocation.counts
 
 
 @settings(deadline=None, max_examples=50)
@@ -44,10 +44,10 @@ def test_remainder_depends_on_the_seed() -> None:
 
 
 def test_uniform_has_no_ranks_and_reports_its_bounds() -> None:
-    allocation = Uniform().decide(["a", "b"], 5, 0, 0)
-    assert np.isnan(allocation.ranks).all()
-    figures = allocation.plan.figures()
-    assert (figures["n_min"], figures["n_max"], figures["at_max"]) == (2, 3, 0.5)
+    decision = Uniform().decide(["a", "b"], 5, 0, 0)
+    assert np.isnan(decision.ranks).all()
+    metrics = decision.allocation.metrics()
+    assert (metrics["n_min"], metrics["n_max"], metrics["at_max"]) == (2, 3, 0.5)
 
 
 def test_uniform_refuses_the_state_of_another_rule() -> None:

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from e3rl.budgets.base import SingleRound
-from e3rl.budgets.history import Counted
+from e3rl.budgets.history import VisitCounts
 from e3rl.budgets.vcrl import Vcrl, relative_variance
 
 IDS = [f"p{i}" for i in range(6)]
 
 
 def counts(rule: Vcrl, total: int = 48, step: int = 1) -> list[int]:
-    plan = rule.decide(IDS, total, step, 1).plan
-    assert isinstance(plan, SingleRound)
-    return plan.counts
+    allocation = rule.decide(IDS, total, step, 1).allocation
+    assert isinstance(allocation, SingleRound)
+    return allocation.counts
 
 
 def visit(rule: Vcrl, right: dict[str, tuple[int, int]]) -> None:
@@ -27,7 +27,7 @@ def test_variances_are_shares_of_the_largest_that_so_many_rollouts_can_show() ->
     # 8: 16 pairs at 4 of 8, 7 at 1, 15 at 3. 5: 6 at 2 of 5, 4 at 1. 2: one pair or none.
     right = np.array([0.0, 1, 3, 4, 8, 1, 2, 3, 1, 2, 1, 0])
     n = np.array([8.0, 8, 8, 8, 8, 5, 5, 5, 2, 2, 1, 0])
-    found = relative_variance(Counted(right, n))
+    found = relative_variance(VisitCounts(right, n))
     expected = [0, 7 / 16, 15 / 16, 1, 0, 4 / 6, 1, 1, 1, 0, np.nan, np.nan]
     np.testing.assert_allclose(found, expected)
 
@@ -37,7 +37,7 @@ def test_it_is_the_unbiased_variance_over_its_maximum(n: int, data: st.DataObjec
     c = data.draw(st.integers(0, n))
     largest = n / (4 * (n - 1)) if n % 2 == 0 else (n + 1) / (4 * n)
     rewards = np.repeat([1.0, 0.0], [c, n - c])
-    found = relative_variance(Counted(np.array([float(c)]), np.array([float(n)])))
+    found = relative_variance(VisitCounts(np.array([float(c)]), np.array([float(n)])))
     assert found.tolist() == pytest.approx([rewards.var(ddof=1) / largest])
 
 
@@ -82,7 +82,9 @@ def test_prompts_never_seen_are_selected_alike_often() -> None:
 def test_figures_tell_how_many_of_the_selected_were_untried() -> None:
     rule = Vcrl(selected_share=1 / 2, threshold=0.9)
     visit(rule, {"p0": (4, 8)})
-    assert rule.decide(IDS, 48, 1, 1).plan.figures()["selected_unseen"] == pytest.approx(2 / 3)
+    assert rule.decide(IDS, 48, 1, 1).allocation.metrics()["selected_unseen"] == pytest.approx(
+        2 / 3
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.data.loader import PromptLoader, ValidationLoader, collate
 from e3rl.data.problem import Problem

@@ -8,7 +8,7 @@ from scripted import scored_batch
 
 from e3rl.advantages.centred import Centred
 from e3rl.advantages.grpo import GroupNormalized
-from e3rl.advantages.pass_at_k import PassAtK
+from e3rl.advantages.pass_at_k import PassAtKAdvantage
 from e3rl.callbacks.advantage import Advantage
 
 GROUPS = [[(1.0, [-1.0]), (0.0, [-1.0]), (0.0, [-1.0])], [(1.0, [-1.0])], [(0.0, [-1.0])] * 2]
@@ -32,13 +32,13 @@ def test_constant_groups_and_singletons_get_exactly_zero() -> None:
 def test_the_share_of_prompts_that_teach_nothing_is_reported() -> None:
     batch = scored_batch(GROUPS)
     Advantage(Centred()).on_train_batch_start(None, None, batch, 0)  # type: ignore[arg-type]
-    assert batch.report["advantage/silent"] == pytest.approx(2 / 3)
+    assert batch.metrics["advantage/silent"] == pytest.approx(2 / 3)
 
 
 def test_a_schedule_is_told_the_step_and_the_length_of_the_run() -> None:
     batch = scored_batch(GROUPS)
     loop = SimpleNamespace(total_batch_idx=3)
     trainer = SimpleNamespace(fit_loop=loop, max_epochs=2, num_training_batches=2)
-    slot = Advantage(PassAtK(k=7, final_k=1))
+    slot = Advantage(PassAtKAdvantage(k=7, final_k=1))
     slot.on_train_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
-    assert batch.report["advantage/k"] == 1
+    assert batch.metrics["advantage/k"] == 1

@@ -11,16 +11,16 @@ from scripted import SEED, Fit, ScriptedEngine, slots
 
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.budgets.base import Budget
-from e3rl.budgets.believing import BelievingBudget
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.history import RewardHistory
 from e3rl.budgets.hora import Hora, hit_utility
 from e3rl.budgets.knapsack import Knapsack
+from e3rl.budgets.metrics import gini
 from e3rl.budgets.mopps import Mopps
 from e3rl.budgets.neyman import Neyman
-from e3rl.budgets.report import gini
-from e3rl.budgets.selecting import SelectingBudget
+from e3rl.budgets.posterior_budget import PosteriorBudget
+from e3rl.budgets.selection import SelectionBudget
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
 from e3rl.budgets.utility import UtilityBudget
@@ -92,7 +92,7 @@ def fit_of(name: str, lookahead: int, folder: Path | None = None, **engine: Any)
 def reported(fit: Fit) -> list[dict[str, float]]:
     """Figures of the budget by step, without their prefix."""
     return [
-        {k.removeprefix("budget/"): x for k, x in b.report.items() if k.startswith("budget/")}
+        {k.removeprefix("budget/"): x for k, x in b.metrics.items() if k.startswith("budget/")}
         for b in fit.watcher.trained
     ]
 
@@ -144,7 +144,7 @@ def of_beliefs(
 ) -> dict[str, float]:
     """Figures of a believing rule that knew the steps `decided`, and `before` when it learnt."""
     rule, (sizes, right) = RULES[name][0](), batch.tally()
-    assert isinstance(rule, BelievingBudget)
+    assert isinstance(rule, PosteriorBudget)
     decay = rule._history.decay
     then = beliefs(decided, decay).of(batch.prompt_ids)
     late = beliefs(before, decay).of(batch.prompt_ids)
@@ -158,7 +158,7 @@ def of_beliefs(
     if isinstance(rule, Hora) and rule.mode == "pilot":
         return found
     found["unsolved_share"] = sizes[then.never_solved].sum() / sizes.sum()
-    if isinstance(rule, SelectingBudget):
+    if isinstance(rule, SelectionBudget):
         found["selected_unseen"] = (then.rollouts == 0)[sizes > 0].mean()
     if isinstance(rule, Hora):
         found["expected_hits"] = hit_utility(then.posterior((1.0, 1.0)), sizes).mean()
@@ -186,7 +186,7 @@ def test_a_row_speaks_about_the_step_that_was_trained_on(name: str, lookahead: i
         if name in SEVERAL_ROUNDS:
             expected |= of_rounds(batch, own, rule)
         before, decided = batches[:step], batches[: max(step - lookahead, 0)]
-        if isinstance(rule, BelievingBudget):
+        if isinstance(rule, PosteriorBudget):
             expected |= of_beliefs(batch, decided, before, name)
         if isinstance(rule, E3Rank):
             unsolved = beliefs(decided, rule._history.decay).of(batch.prompt_ids).never_solved

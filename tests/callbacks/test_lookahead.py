@@ -17,7 +17,7 @@ from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.data.loader import PromptLoader
 from e3rl.engines.base import RolloutRequest
 from e3rl.temperatures.entropy_target import EntropyTarget
@@ -79,7 +79,7 @@ def test_every_step_but_the_first_trains_on_rollouts_of_the_policy_before() -> N
     fit = fit_of(ScriptedEngine(), lookahead=1).fit()
     versions = [set(b.tensor("policy_version").tolist()) for b in fit.watcher.trained]
     assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]
-    ages = [b.report["policy/age"] for b in fit.watcher.trained]
+    ages = [b.metrics["policy/age"] for b in fit.watcher.trained]
     assert ages == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
@@ -110,13 +110,13 @@ def test_an_engine_with_weights_of_its_own_samples_while_the_policy_is_updated(
     assert any(name.startswith("rollouts") for name in engine.threads)
     plain = fit_of(ScriptedEngine(), lookahead=1).fit()
     assert sampled(overlapped) == sampled(plain)
-    reports = [b.report for b in overlapped.watcher.trained]
+    reports = [b.metrics for b in overlapped.watcher.trained]
     assert ["time/lookahead_wait_s" in report for report in reports] == [True] * 5 + [False]
 
 
 def test_temperatures_answer_to_entropies_one_step_later_than_without() -> None:
     fit = fit_of(ScriptedEngine(uneven), lookahead=1).fit()
-    decided = [b.report["temperature/value"] for b in fit.watcher.trained]  # after each step
+    decided = [b.metrics["temperature/value"] for b in fit.watcher.trained]  # after each step
     used = [float(b.tensor("temperatures")[0]) for b in fit.watcher.trained]
     assert used[:2] == [1.0, 1.0]  # decided before any entropy was known
     assert used[2:] == pytest.approx(decided[:4])  # after step t: of step t + 2

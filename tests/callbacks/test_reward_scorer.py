@@ -34,7 +34,7 @@ def scripted(shaping: Any = None, **changed: Any) -> dict[str, Any]:
 def test_counters_tell_how_the_step_s_answers_came_out() -> None:
     fit = Fit(scripted(), validate_every=1).validate().fit()
     for batch in fit.watcher.trained:
-        counts = {status: batch.report[f"reward/{status}"] for status in STATUSES}
+        counts = {status: batch.metrics[f"reward/{status}"] for status in STATUSES}
         assert counts == {"correct": 4, "wrong": 2, "unparsed": 0, "timeout": 2, "error": 0}
 
 
@@ -110,13 +110,13 @@ def test_the_time_that_scoring_beside_generation_saved_is_reported(
     saved = []
     for _ in range(3):
         scorer.collect()
-        saved.append(batch.report["time/reward_saved_s"])
+        saved.append(batch.metrics["time/reward_saved_s"])
     assert saved == [3.0, 3.0, 4.5]
 
 
 def test_every_step_reports_what_was_saved() -> None:
     fit = Fit(scripted(), validate_every=1).validate().fit()
-    assert all(batch.report["time/reward_saved_s"] == 0.0 for batch in fit.watcher.trained)
+    assert all(batch.metrics["time/reward_saved_s"] == 0.0 for batch in fit.watcher.trained)
 
 
 def test_scores_keep_the_order_of_submission() -> None:

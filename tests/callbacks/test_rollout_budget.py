@@ -1,4 +1,4 @@
-"""The budget slot: totals, epochs, raw correctness, state, and plans of several rounds."""
+"""The budget slot: totals, epochs, raw correctness, state, and allocations of several rounds."""
 
 import io
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from scripted import (
 )
 
 from e3rl.batch import RolloutBatch, prompt_columns
-from e3rl.budgets.base import NORMS, Allocation, Budget, SingleRound
+from e3rl.budgets.base import NORMS, Budget, BudgetDecision, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.metrics import spearman
 from e3rl.budgets.neyman import Neyman
-from e3rl.budgets.report import spearman
 from e3rl.budgets.sequential import Sequential as SequentialRounds
 from e3rl.budgets.uniform import Uniform
 from e3rl.callbacks import budget as budget_file
@@ -49,7 +49,9 @@ class Recorded(Uniform):
         self.asked: list[tuple[int, int, int]] = []  # total, step, epoch
         self.told: list[tuple[str, list[float]]] = []
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
         self.asked.append((total, step, epoch))
         return super().decide(prompt_ids, total, step, epoch)
 
@@ -74,18 +76,20 @@ class UntilSolved:
         self.looks.append(right)
         return [0 if solved else 3 for solved in right]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {"looks": float(len(self.looks))}
 
 
 class Sequential(Recorded):
     def __init__(self) -> None:
         super().__init__()
-        self.plans: list[UntilSolved] = []
+        self.allocations: list[UntilSolved] = []
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        self.plans.append(UntilSolved())
-        return Allocation(self.plans[-1], np.full(len(prompt_ids), np.nan))
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        self.allocations.append(UntilSolved())
+        return BudgetDecision(self.allocations[-1], np.full(len(prompt_ids), np.nan))
 
 
 def even_prompts_solve(request: RolloutRequest) -> tuple[str, list[float]]:
@@ -130,8 +134,8 @@ def test_ranks_and_metrics_of_the_rule_reach_the_batch() -> None:
     first, *_, last = fit.watcher.trained
     assert first.tensor("ranks").isnan().all()
     assert not last.tensor("ranks").isnan().any()
-    assert last.report["budget/n_min"] == 3
-    assert last.report["budget/seen"] == 6
+    assert last.metrics["budget/n_min"] == 3
+    assert last.metrics["budget/seen"] == 6
 
 
 def test_state_round_trip_decides_the_same() -> None:
@@ -145,8 +149,8 @@ def test_state_round_trip_decides_the_same() -> None:
     other = RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=2), 4)
     other.load_state_dict(torch.load(file, weights_only=True))
     ids = [*batch.prompt_ids, "new"]
-    plans = [x.strategy.decide(ids, 16, 2, 1).plan for x in (slot, other)]
-    counts = [plan.next(batch) for plan in plans]
+    allocations = [x.strategy.decide(ids, 16, 2, 1).allocation for x in (slot, other)]
+    counts = [allocation.next(batch) for allocation in allocations]
     assert counts[0] == counts[1]
     # Ranks 0, 1/2, 1/2 and the middle for the unseen one; the tie is drawn.
     assert counts[0][0] == 2
@@ -163,8 +167,8 @@ def test_a_plan_may_sample_look_and_sample_more() -> None:
     )
     fit = Fit(stack, n_prompts=2, per_step=2).fit()
     (batch,) = fit.watcher.trained
-    assert rule.plans[0].looks == [[], [2.0, 0.0]]
-    assert batch.report["budget/looks"] == 2  # asked when there is no further round
+    assert rule.allocations[0].looks == [[], [2.0, 0.0]]
+    assert batch.metrics["budget/looks"] == 2  # asked when there is no further round
     assert batch.rounds == 2
     assert batch.group_sizes.tolist() == [2, 5]
     assert batch.tensor("group").tolist() == [0, 0, 1, 1, 1, 1, 1]
@@ -183,8 +187,8 @@ def test_a_prompt_that_the_plan_leaves_out_stays_unseen() -> None:
     class Skipping(E3Rank):
         def decide(
             self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-        ) -> Allocation:
-            return Allocation(SingleRound([0, total]), np.full(2, np.nan))
+        ) -> BudgetDecision:
+            return BudgetDecision(SingleRound([0, total]), np.full(2, np.nan))
 
     fit = Fit(slots(budget=RolloutBudget(Skipping(), 4)), n_prompts=2, per_step=2).fit()
     (batch,) = fit.watcher.trained
@@ -222,7 +226,7 @@ def test_ranks_decide_over_all_prompts_and_share_them_by_expected_tokens(
         slot.strategy.observe(ids, [np.array([x]) for x in (1.0, 0.0, 1.0, 0.0, 0.0)])
         slot.lengths.observe(ids, [[8], [98], [18], [38], [58]])  # with the prompt 10, 100 ...
     expected = stacks[0].strategy.decide(ids, 20, 3, 1)
-    assert isinstance(expected.plan, SingleRound)
+    assert isinstance(expected.allocation, SingleRound)
     batches = [unsampled("p0", "p1", "q0"), unsampled("q1", "q2")]
     before = list(batches)
     decided_by_ranks(stacks, batches, monkeypatch)
@@ -232,18 +236,21 @@ def test_ranks_decide_over_all_prompts_and_share_them_by_expected_tokens(
     tokens = dict(zip(ids, (10, 100, 20, 40, 60), strict=True))
     shares = []
     for batch in batches:
-        assert isinstance(batch.plan, SingleRound)
+        assert isinstance(batch.allocation, SingleRound)
         rows = [ids.index(x) for x in batch.prompt_ids]
         assert rows == sorted(rows)
         assert batch.answers == [f"{x}!" for x in batch.prompt_ids]
-        assert batch.plan.counts == [expected.plan.counts[row] for row in rows]
+        assert batch.allocation.counts == [expected.allocation.counts[row] for row in rows]
         # Of the prompts of all ranks; NaN is not equal to itself, its text is.
-        assert repr(batch.plan.figures()) == repr(expected.plan.figures())
+        assert repr(batch.allocation.metrics()) == repr(expected.allocation.metrics())
         assert batch.tensor("ranks").tolist() == expected.ranks[rows].tolist()
         shares.append(
-            sum(n * tokens[x] for n, x in zip(batch.plan.counts, batch.prompt_ids, strict=True))
+            sum(
+                n * tokens[x]
+                for n, x in zip(batch.allocation.counts, batch.prompt_ids, strict=True)
+            )
         )
-    reported = {batch.report["budget/rank_imbalance"] for batch in batches}
+    reported = {batch.metrics["budget/rank_imbalance"] for batch in batches}
     assert reported == {max(shares) / (sum(shares) / 2)}
     # 4 or 5 rollouts each: 100 stands against 60, 40, 20 and 10, or nearly so.
     assert max(shares) / sum(shares) < 0.55
@@ -258,8 +265,8 @@ def test_rollouts_do_not_depend_on_the_rank_that_samples_them(
         for batch in shards:
             batch.stream = (SEED, *batch.stream)
             batch.temperature_of = lambda rows, samples: [1.0] * len(rows)
-            assert batch.plan is not None
-            for r in sampler._requests(batch, list(batch.plan.next(batch) or [])):
+            assert batch.allocation is not None
+            for r in sampler._requests(batch, list(batch.allocation.next(batch) or [])):
                 key = batch.prompt_ids[r.prompt], r.sample
                 found[key] = (r.seed, r.prompt_tokens, r.temperature)
         return found
@@ -294,7 +301,7 @@ def test_all_ranks_learn_the_same_from_all_rollouts(monkeypatch: pytest.MonkeyPa
     assert rule.told == [("p0", [1.0]), ("p1", [0.0, 1.0]), ("q", [0.0])]
     assert slot.lengths.expect(["p0", "p1", "q"]).tolist() == [3.0, 1.5, 4.0]
     # Prompts have 2 tokens: 5 + 3 + 4 on one rank, 6 on the other.
-    assert batches[0].report["rollout/rank_imbalance"] == pytest.approx(12 / 9)
+    assert batches[0].metrics["rollout/rank_imbalance"] == pytest.approx(12 / 9)
 
 
 def test_one_rank_keeps_its_prompts_and_reports_no_imbalance() -> None:
@@ -302,7 +309,7 @@ def test_one_rank_keeps_its_prompts_and_reports_no_imbalance() -> None:
     fresh = PromptLoader(problems(fit.n_prompts), encode, fit.per_step, SEED)
     for batch, loaded in zip(fit.watcher.trained, fresh, strict=True):
         assert batch.prompt_ids == loaded.prompt_ids
-        assert not [name for name in batch.report if "imbalance" in name]
+        assert not [name for name in batch.metrics if "imbalance" in name]
 
 
 def test_rounds_that_look_at_all_prompts_are_refused_on_several_ranks(
@@ -320,8 +327,8 @@ def test_a_budget_that_leaves_a_rank_without_rollouts_is_refused(
     class Single(Uniform):
         def decide(
             self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-        ) -> Allocation:
-            return Allocation(SingleRound([total, 0]), np.full(2, np.nan))
+        ) -> BudgetDecision:
+            return BudgetDecision(SingleRound([total, 0]), np.full(2, np.nan))
 
     with pytest.raises(ValueError, match="rollouts to 1 prompts, which leaves some of 2 ranks"):
         decided_by_ranks(
@@ -348,8 +355,8 @@ def test_rounds_of_a_real_rule_are_sampled_scored_trained_on_and_reported() -> N
     # 16 may be spent: 8 in the first round, then 2 each for the wrong ones, twice.
     assert batch.group_sizes.tolist() == [2, 6, 2, 6]
     assert batch.rounds == 3
-    figures = ("cap", "spent_share", "rounds", "unresolved", "first_accuracy")
-    found = {name: batch.report[f"budget/{name}"] for name in figures}
+    metrics = ("cap", "spent_share", "rounds", "unresolved", "first_accuracy")
+    found = {name: batch.metrics[f"budget/{name}"] for name in metrics}
     assert found == {
         "cap": 16.0,
         "spent_share": 1.0,
@@ -369,7 +376,7 @@ def test_candidates_that_dynamic_sampling_does_not_reach_have_no_rollouts() -> N
     sizes, right = batch.tally()
     assert set(sizes.tolist()) == {0, 4}
     assert ((right > 0) & (right < sizes)).sum() == 2
-    assert batch.report["budget/reached"] == (sizes > 0).mean()
+    assert batch.metrics["budget/reached"] == (sizes > 0).mean()
 
 
 def reached_in_steps(leftovers: Any) -> list[tuple[list[str], list[str]]]:
@@ -505,9 +512,11 @@ def test_a_rule_may_rank_by_the_length_of_completions() -> None:
     )
     fit = Fit(stack, n_prompts=4, per_step=4, epochs=2).fit()
     first, second = fit.watcher.trained
-    assert np.isnan(first.report["budget/length_correlation"])  # of a uniform budget
+    assert np.isnan(first.metrics["budget/length_correlation"])  # of a uniform budget
     sizes = second.group_sizes.tolist()
-    assert second.report["budget/length_correlation"] == pytest.approx(spearman(sizes, range(1, 5)))
+    assert second.metrics["budget/length_correlation"] == pytest.approx(
+        spearman(sizes, range(1, 5))
+    )
     lengths = dict(zip(first.prompt_ids, range(1, 5), strict=True))
     assert {x: lengths[x] for x in second.prompt_ids} == {
         x: 1 + round(4 * rank)

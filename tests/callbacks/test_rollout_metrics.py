@@ -1,4 +1,4 @@
-"""The metrics slot: figures by hand, costs over a resume, rows before checkpoints."""
+"""The metrics slot: metrics by hand, costs over a resume, rows before checkpoints."""
 
 import math
 from pathlib import Path
@@ -120,9 +120,9 @@ def test_measured_gradients_are_reported_by_prompt_and_by_outcome() -> None:
     assert math.isnan(row["grad_norm_right"][1])  # never right
     assert math.isnan(row["grad_norm"][3])  # without rollouts
     assert "grad_norm_right_squared" not in row
-    figures = rollout_metrics(batch)
-    assert figures["rollout/grad_norm_right"] == pytest.approx((1 + 3 + 5) / 3)
-    assert figures["rollout/grad_norm_wrong"] == pytest.approx((6 * 2 + 1 + 2 + 3) / 9)
+    metrics = rollout_metrics(batch)
+    assert metrics["rollout/grad_norm_right"] == pytest.approx((1 + 3 + 5) / 3)
+    assert metrics["rollout/grad_norm_wrong"] == pytest.approx((6 * 2 + 1 + 2 + 3) / 9)
 
 
 def test_completions_are_spread_over_the_batch() -> None:
@@ -209,13 +209,13 @@ def test_a_step_of_several_rounds_is_counted_once(tmp_path: Path) -> None:
         def next(self, batch: Any) -> list[int] | None:
             return next(self.rounds, None)
 
-        def figures(self) -> dict[str, float]:
+        def metrics(self) -> dict[str, float]:
             return {}
 
     class Rounds(RolloutBudget):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
             super().on_train_batch_start(trainer, module, batch, index)
-            batch.plan = Twice()
+            batch.allocation = Twice()
 
     base = slots()["budget"]
     assert isinstance(base, RolloutBudget)

@@ -42,7 +42,7 @@ def ready(rows: Sequence[int], counts: Sequence[int], step: int = 0) -> RolloutB
     """A training batch of the problems `rows`, planned and with a scorer."""
     chosen = problems(9)
     batch = collate([chosen[row] for row in rows], encode, ("train", step))
-    batch.plan = SingleRound(list(counts))
+    batch.allocation = SingleRound(list(counts))
     batch.base_temperature, batch.temperature_of = 0.8, Constant(0.8)
     batch.scorer = TextScorer()
     return batch
@@ -200,8 +200,8 @@ def test_engine_and_pool_are_closed_when_anything_raises(
 
 def test_time_is_reported_in_parts() -> None:
     batch = sample(ready([3], [2]), ScriptedEngine())
-    assert set(batch.report) == {"time/sync_s", "time/rollout_s", "time/reward_s"}
-    assert all(seconds >= 0 for seconds in batch.report.values())
+    assert set(batch.metrics) == {"time/sync_s", "time/rollout_s", "time/reward_s"}
+    assert all(seconds >= 0 for seconds in batch.metrics.values())
 
 
 def test_a_length_limit_below_one_is_refused() -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from scripted import Fit, scored_batch, slots
 
-from e3rl.batch import EntropyProbe
+from e3rl.batch import MeasuredEntropy
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import temperature as temperature_file
 from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.temperature import TemperatureScheduler, difficulty_of, read_entropy
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.temperatures.annealing import CosineAnnealing
 from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 from e3rl.temperatures.entropy_target import EntropyTarget
@@ -66,7 +66,7 @@ def test_the_reading_sums_over_ranks_before_it_divides(monkeypatch: pytest.Monke
 
 def test_exact_figures_come_from_the_probe() -> None:
     batch = scored_batch([[(1.0, [-2.0, -1.0])]])
-    batch.entropy = EntropyProbe(
+    batch.entropy = MeasuredEntropy(
         tokens=4,
         entropy_sum=2.0,
         entropy_t1_sum=1.0,
@@ -81,7 +81,7 @@ def test_exact_figures_come_from_the_probe() -> None:
     slot = TemperatureScheduler(Fixed())
     trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(total_batch_idx=0))
     slot.on_train_batch_end(trainer, None, None, batch, 0)  # type: ignore[arg-type]
-    assert {name: x for name, x in batch.report.items() if name.startswith("policy/")} == {
+    assert {name: x for name, x in batch.metrics.items() if name.startswith("policy/")} == {
         "policy/entropy": 1.5,
         "policy/entropy_exact": 0.5,
         "policy/entropy_exact_t1": 0.25,
@@ -116,7 +116,7 @@ def test_annealing_starts_in_the_last_part_of_the_run_however_many_optimiser_ste
     annealing = CosineAnnealing(eta=0.9, ratio=0.4)
     rule = EntropyTarget(PaperGain(34), annealing, init_steps=1)
     fit = Fit(slots(temperature=TemperatureScheduler(rule)), n_prompts=20, minibatches=2).fit()
-    factors = [batch.report["temperature/annealing"] for batch in fit.watcher.trained]
+    factors = [batch.metrics["temperature/annealing"] for batch in fit.watcher.trained]
     assert len(factors) == 10
     assert factors[:5] == [1.0] * 5  # the decision of step 4 is for step 5
     assert factors == sorted(factors, reverse=True)
@@ -155,7 +155,7 @@ def test_every_rollout_may_have_a_temperature_of_its_own() -> None:
         assert batch.tensor("temperatures").tolist() == expected.tolist()
         lengths = batch.tensor("completion_mask").sum(dim=1)
         mean = float((lengths * expected).sum() / lengths.sum())
-        assert batch.report["rollout/temperature"] == pytest.approx(mean)
+        assert batch.metrics["rollout/temperature"] == pytest.approx(mean)
 
 
 def test_engine_and_live_validation_have_the_steps_own_temperature() -> None:

@@ -13,11 +13,17 @@ from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slot
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import pass_at_k as pass_at_k_file
 from e3rl.callbacks.budget import RolloutBudget
-from e3rl.callbacks.pass_at_k import Counts, PassAtK, merge, metrics, tally
+from e3rl.callbacks.pass_at_k import (
+    EvaluationCounts,
+    PassAtK,
+    merge_tallies,
+    metrics,
+    tally_segment,
+)
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
-from e3rl.callbacks.validation_plan import Evaluation, Segment
+from e3rl.callbacks.validation_schedule import Evaluation, Segment
 from e3rl.engines.base import RolloutRequest
 from e3rl.ledger.ledger import read_rows
 from e3rl.seeds import derive_seed
@@ -25,11 +31,11 @@ from e3rl.temperatures.entropy_target import EntropyTarget
 from e3rl.temperatures.gains import PaperGain
 
 
-def counts(n: list[int], correct: list[int], **changed: Any) -> Counts:
+def counts(n: list[int], correct: list[int], **changed: Any) -> EvaluationCounts:
     ids = [f"v{i}" for i in range(len(n))]
     sources = ["even" if i % 2 == 0 else "odd" for i in range(len(n))]
     rest = {"entropy_sum": 6.0, "tokens": 24, "truncated": 3}
-    return Counts("t1", 1.0, ids, sources, n, correct, **(rest | changed))
+    return EvaluationCounts("t1", 1.0, ids, sources, n, correct, **(rest | changed))
 
 
 def sampling(evaluations: list[Evaluation], engine: ScriptedEngine, **more: Any) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def sampling(evaluations: list[Evaluation], engine: ScriptedEngine, **more: Any)
     )
 
 
-def results(fit: Fit) -> dict[str, Counts]:
+def results(fit: Fit) -> dict[str, EvaluationCounts]:
     slot = fit.stack["pass_at_k"]
     assert isinstance(slot, PassAtK)
     return {result.name: result for result in slot.results}
@@ -89,7 +95,7 @@ def test_a_tally_counts_the_rollouts_of_its_segment_only() -> None:
             [(1.0, [-9.0]), (0.0, [-4.0]), (0.0, [-1.0])],
         ]
     )
-    first, second = tally(batch, Segment("x", start=1, n=2, temperature=0.7))
+    first, second = tally_segment(batch, Segment("x", start=1, n=2, temperature=0.7))
     assert (first.problem_id, first.source, first.name) == ("p0", "even", "x")
     assert (first.n, first.correct, first.tokens, first.truncated) == (2, 1, 11, 1)
     assert first.entropy_sum == pytest.approx(2 + 18)
@@ -99,7 +105,7 @@ def test_a_tally_counts_the_rollouts_of_its_segment_only() -> None:
 
 def test_a_greedy_sampler_has_no_entropy() -> None:
     batch = scored_batch([[(1.0, [-0.3, -0.2])]])
-    (greedy,) = tally(batch, Segment("greedy", 0, 1, temperature=0.0))
+    (greedy,) = tally_segment(batch, Segment("greedy", 0, 1, temperature=0.0))
     assert (greedy.entropy_sum, greedy.tokens) == (0.0, 2)
 
 
@@ -108,9 +114,11 @@ def test_problems_that_ranks_share_count_once(monkeypatch: pytest.MonkeyPatch) -
         return [[(right, [-1.0, -1.0])] * 4] * 2
 
     segment = Segment("t1", 0, 4, 1.0)
-    first = tally(scored_batch(groups(1.0)), segment)  # p0, p1
-    copies = tally(scored_batch(groups(1.0)), segment)[:1]  # p0 again, to fill the other rank
-    both = merge([*first, *copies])
+    first = tally_segment(scored_batch(groups(1.0)), segment)  # p0, p1
+    copies = tally_segment(scored_batch(groups(1.0)), segment)[
+        :1
+    ]  # p0 again, to fill the other rank
+    both = merge_tallies([*first, *copies])
     assert both.problem_id == ["p0", "p1"]
     assert (both.n, both.correct) == ([4, 4], [4, 4])
     assert (both.tokens, both.entropy_sum, both.truncated) == (16, 16.0, 0)

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import DictConfig
 
 import compositions
-from e3rl.config.cautions import cautions
+from e3rl.config.cautions import find_cautions
 
 TWO_STEPS = "module.settings.minibatches=2"
 BYPASS = "module.settings.old_logprobs=sampler"
@@ -17,7 +17,7 @@ def composed(*choices: str) -> DictConfig:
 
 def told(*overrides: str) -> list[str]:
     """Cautions of a configuration."""
-    return cautions(composed(*overrides))
+    return find_cautions(composed(*overrides))
 
 
 @pytest.mark.parametrize("arm", ["grpo", "e3", "grpo_er"])

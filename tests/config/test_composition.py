@@ -13,10 +13,10 @@ from e3rl.config.composition import (
     ConfigurationError,
     accept_new_keys,
     checkpoint_to_resume,
+    job_folder_name,
     run_dir,
+    run_folder_of,
     run_id,
-    run_of,
-    subdir,
 )
 
 
@@ -57,7 +57,7 @@ def test_a_run_is_continued_in_its_own_folder_however_it_is_named(
     below: str, tmp_path: Path
 ) -> None:
     folder = make_run(tmp_path / "mine", 1, 2)
-    assert run_of(folder / below) == folder
+    assert run_folder_of(folder / below) == folder
     assert run_dir("runs", "e3", str(folder / below)) == str(folder)
     found = checkpoint_to_resume(str(folder / below), folder)
     assert found == folder / "checkpoints" / "step-000002.ckpt"
@@ -97,13 +97,13 @@ def test_a_sweeps_folders_tell_what_their_jobs_are() -> None:
         *("experiment=grpo", "++seed=1", "paths.sweeps=/somewhere", "logger=ledger_only"),
         "temperature/gain=solve",
     ]
-    assert subdir(overrides) == "experiment-grpo_seed-1_temperature.gain-solve"
-    assert subdir([]) == "default"
+    assert job_folder_name(overrides) == "experiment-grpo_seed-1_temperature.gain-solve"
+    assert job_folder_name([]) == "default"
 
 
 def test_long_sweeps_keep_folders_of_their_own() -> None:
     common = [f"module.settings.something_{i}={i}" for i in range(20)]
-    names = {subdir([*common, f"seed={seed}"]) for seed in range(10)}
+    names = {job_folder_name([*common, f"seed={seed}"]) for seed in range(10)}
     assert len(names) == 10
     assert {len(name) for name in names} == {200}
 
@@ -111,7 +111,7 @@ def test_long_sweeps_keep_folders_of_their_own() -> None:
 @given(st.lists(st.text(max_size=80), max_size=8))
 @settings(deadline=None, max_examples=100)
 def test_any_overrides_make_one_folder_that_needs_no_quotes(overrides: list[str]) -> None:
-    name = subdir(overrides)
+    name = job_folder_name(overrides)
     assert 0 < len(name) <= 200
     assert all(c.isalnum() or c in "_.-" for c in name)
 

@@ -17,7 +17,7 @@ from compositions import composed, composed_with_hydra
 from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.callbacks.slot import Slot, check_order
 from e3rl.config.check import GROUPS, check
-from e3rl.config.composition import conf_dir, resolved
+from e3rl.config.composition import conf_dir, to_plain_dict
 from e3rl.policy.policy import Policy
 
 FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
@@ -147,7 +147,7 @@ def test_no_file_is_left_out() -> None:
 def test_an_experiment_holds_differences_only(name: str) -> None:
     option = name.split("/")[1]
     own = plain(name)
-    without, with_it = resolved(experiment("")), resolved(experiment(option))
+    without, with_it = to_plain_dict(experiment("")), to_plain_dict(experiment(option))
     assert with_it["name"] == option
     overridden = [key.split("/")[1] for d in own.pop("defaults", []) for key in d]
     for group in overridden:

@@ -7,9 +7,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import compositions
-from e3rl.config.cautions import cautions
+from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
-from e3rl.config.composition import ConfigurationError, conf_dir, resolved
+from e3rl.config.composition import ConfigurationError, conf_dir, to_plain_dict
 
 SIZES = ("1_5b", "7b")
 ARMS = {  # arm: the groups that it changes against plain GRPO
@@ -99,7 +99,7 @@ def test_the_settings_are_those_of_the_paper(size: str) -> None:
 def test_an_arm_passes_the_check_and_differs_in_its_own_groups_alone(size: str, arm: str) -> None:
     cfg, control = preset(size, arm), preset(size, "grpo")
     check(cfg)
-    own, other = resolved(cfg), resolved(control)
+    own, other = to_plain_dict(cfg), to_plain_dict(control)
     copies = {"callbacks", "module"}  # hold interpolations of the groups
     changed = {key for key in own if own[key] != other[key]} - copies
     assert changed - {"name"} == ARMS[arm]
@@ -137,7 +137,7 @@ def test_only_the_data_files_are_left_to_be_given() -> None:
 
 def test_nothing_in_a_preset_is_inert() -> None:
     for arm in ARMS:
-        assert cautions(preset("1_5b", arm)) == []
+        assert find_cautions(preset("1_5b", arm)) == []
 
 
 def test_a_tiny_preset_has_random_weights_and_everything_else_of_its_own() -> None:

@@ -6,11 +6,11 @@ from e3rl.data.problem import Problem
 from e3rl.data.questions import (
     CONTRADICTED,
     REPEATED,
-    agree,
+    find_superfluous,
+    have_same_answer,
     question_key,
     question_text,
-    superfluous,
-    unwrapped,
+    strip_wrapping,
 )
 
 
@@ -63,10 +63,10 @@ def test_blanks_never_matter(text):
 
 def test_golds_agree_up_to_layout_units_and_digit_groups():
     for one, other in (("83", "83^\\circ"), ("1,000", "1000"), ("\\frac12", "\\dfrac{1}{2}")):
-        assert agree([asked("q", one), asked("q", other)])
-    assert agree([asked("q", "5"), asked("q", "5\\text{ cm}"), asked("q", "x = 5")])
-    assert not agree([asked("q", "x = 5"), asked("q", "y = 5")])
-    assert not agree([asked("q", "0"), asked("q", "1")])
+        assert have_same_answer([asked("q", one), asked("q", other)])
+    assert have_same_answer([asked("q", "5"), asked("q", "5\\text{ cm}"), asked("q", "x = 5")])
+    assert not have_same_answer([asked("q", "x = 5"), asked("q", "y = 5")])
+    assert not have_same_answer([asked("q", "0"), asked("q", "1")])
 
 
 def test_the_first_of_equal_problems_stays_and_none_of_contradictory_ones():
@@ -78,7 +78,7 @@ def test_the_first_of_equal_problems_stays_and_none_of_contradictory_ones():
         asked("c?", "2", "c1"),
         asked("a", "1", "a3"),
     ]
-    assert superfluous(problems) == {
+    assert find_superfluous(problems) == {
         "a2": REPEATED,
         "a3": REPEATED,
         "b1": CONTRADICTED,
@@ -88,7 +88,7 @@ def test_the_first_of_equal_problems_stays_and_none_of_contradictory_ones():
 
 def test_fixed_texts_around_questions_are_removed_from_texts_and_chats():
     chat = ({"role": "system", "content": "Solve: s"}, {"role": "user", "content": "Solve: y?"})
-    bare = unwrapped({0: asked("Solve: x? End."), 3: asked(chat)}, ["Solve: ", " End."])
+    bare = strip_wrapping({0: asked("Solve: x? End."), 3: asked(chat)}, ["Solve: ", " End."])
     assert bare[0].prompt == "x?"
     assert [m["content"] for m in bare[3].prompt] == ["Solve: s", "y?"]
     assert chat[1]["content"] == "Solve: y?"
@@ -96,4 +96,4 @@ def test_fixed_texts_around_questions_are_removed_from_texts_and_chats():
 
 def test_a_fixed_text_that_no_question_has_is_refused():
     with pytest.raises(ValueError, match=r"no question begins or ends with 'solve: '"):
-        unwrapped({0: asked("Solve: x?")}, ["solve: "])
+        strip_wrapping({0: asked("Solve: x?")}, ["solve: "])

@@ -7,12 +7,12 @@ from tiny_runs import ENGINE, needs_engine
 
 from compositions import composed
 from e3rl.analysis.sources.runs import load_run
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.evaluate import evaluate
 from e3rl.ledger.ledger import read_rows
 from e3rl.rewards.pool import RewardPool
 from e3rl.runs import run as running
-from e3rl.runs.recording import sample
+from e3rl.runs.recording import sample_policy
 
 AT_ONE = Evaluation("t1", n=4, temperature=1.0)
 TINY = (
@@ -48,6 +48,8 @@ def test_a_checkpoint_gives_the_counts_of_its_validation(
     # The learning rate is so large that another policy answers otherwise.
     assert last[0]["entropy_sum"] != by_step[0, "t1"]["entropy_sum"]
     assert last[0]["correct"] != by_step[0, "t1"]["correct"]
-    recorded = {trained: sample(load_run(run), [AT_ONE], trained)[0] for trained in (True, False)}
+    recorded = {
+        trained: sample_policy(load_run(run), [AT_ONE], trained)[0] for trained in (True, False)
+    }
     assert recorded[True].correct == last[0]["correct"]
     assert recorded[False].correct == by_step[0, "t1"]["correct"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Container
 from pathlib import Path
 
-from e3rl.config.build import quiet
+from e3rl.config.build import silence_libraries
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.policy.policy import Policy
@@ -46,7 +46,7 @@ def shared_memory() -> list[str]:
 
 
 def main(end: str, told: Path) -> None:
-    quiet()
+    silence_libraries()
     policy = Policy()
     pool = RewardPool("math_box")
     pool.self_test()  # workers are there

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 import e3rl.engines.vllm as vllm_engine
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.engines.vllm_parallel import together
+from e3rl.engines.vllm_parallel import load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weights import (
     check_finite,
@@ -133,7 +133,7 @@ def look(rank: int) -> dict[str, Any]:
                 raise ValueError("no room")
 
     sent = named_weights(policy.model, tied_head=True)
-    found["half_way"] = message_of(lambda: together(half_way, sent))
+    found["half_way"] = message_of(lambda: load_on_all_ranks(half_way, sent))
     with torch.no_grad():  # within this rank's part alone
         parameter = policy.model.get_decoder().layers[1].mlp.up_proj.weight
         assert isinstance(parameter, DTensor)

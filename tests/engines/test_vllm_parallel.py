@@ -13,7 +13,7 @@ import e3rl.engines.vllm as vllm_engine
 from e3rl.engines import vllm_parallel
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_build import INSTALL
-from e3rl.engines.vllm_parallel import OtherRankError, placed, together
+from e3rl.engines.vllm_parallel import OtherRankError, load_on_all_ranks, place_engine
 from e3rl.engines.vllm_settings import VLLMSettings
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def set_ranks(monkeypatch: pytest.MonkeyPatch, own: int, n: int) -> None:
 
 def test_alone_nothing_is_asked_for():
     before = dict(os.environ)
-    with placed(1, CPU) as arguments:
+    with place_engine(1, CPU) as arguments:
         assert arguments == {}
         assert dict(os.environ) == before
 
@@ -37,7 +37,7 @@ def test_each_rank_has_an_engine_in_its_own_process_on_its_own_device(monkeypatc
     monkeypatch.setenv("LOCAL_RANK", "as Lightning left it")
     monkeypatch.delenv("RANK", raising=False)
     for device, local in ((CPU, "3"), (torch.device("cuda:1"), "1")):
-        with placed(1, device) as arguments:
+        with place_engine(1, device) as arguments:
             assert arguments == {"distributed_executor_backend": "external_launcher"}
             assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == ("3", local)
         assert os.environ["LOCAL_RANK"] == "as Lightning left it"
@@ -49,7 +49,7 @@ def test_what_building_does_to_threads_and_environment_is_undone_after_an_error_
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
     before, threads = {name: os.environ.get(name) for name in TOUCHED}, torch.get_num_threads()
     try:
-        place = placed(2, CPU)
+        place = place_engine(2, CPU)
         assert place.__enter__() == {"distributed_executor_backend": "mp"}
         assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
         os.environ["OMP_NUM_THREADS"] = "7"
@@ -61,14 +61,14 @@ def test_what_building_does_to_threads_and_environment_is_undone_after_an_error_
         torch.set_num_threads(threads)
     assert {name: os.environ.get(name) for name in TOUCHED} == before
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
-    with placed(2, CPU):
+    with place_engine(2, CPU):
         assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
 
 
 def test_tensor_parallelism_within_ranks_is_refused(monkeypatch):
     set_ranks(monkeypatch, own=0, n=2)
     with pytest.raises(ValueError, match=r"size=4 with 2 ranks: .* trainer.devices=1"):
-        placed(4, CPU).__enter__()
+        place_engine(4, CPU).__enter__()
 
 
 def weights() -> Iterator[tuple[str, Tensor]]:
@@ -85,20 +85,20 @@ def test_a_load_that_fails_takes_all_weights_before_it_raises(error):
 
     given = (taken.append(name) or (name, value) for name, value in weights())
     with pytest.raises(type(error)) as caught:
-        together(load, given)
+        load_on_all_ranks(load, given)
     assert caught.value is error
     assert taken == ["w0", "w1", "w2", "w3", "w4"]
 
 
 def test_a_bug_is_not_taken_for_weights_that_do_not_fit():
     with pytest.raises(TypeError):
-        together(lambda given: next(given) + 1, weights())  # type: ignore[arg-type, operator, func-returns-value]
+        load_on_all_ranks(lambda given: next(given) + 1, weights())  # type: ignore[arg-type, operator, func-returns-value]
 
 
 def test_a_load_that_failed_elsewhere_fails_here_too(monkeypatch):
     monkeypatch.setattr(vllm_parallel, "all_gather", lambda own: [own, "KeyError('x')"])
     with pytest.raises(OtherRankError, match=r"rank 1 did not take the weights: KeyError\('x'\)"):
-        together(lambda given: None, weights())
+        load_on_all_ranks(lambda given: None, weights())
     assert issubclass(OtherRankError, vllm_parallel.LOAD_ERRORS)
 
 

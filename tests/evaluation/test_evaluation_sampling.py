@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from e3rl.callbacks.pass_at_k import Counts, PassAtK
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.pass_at_k import EvaluationCounts, PassAtK
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import DamagedCheckpointError
 from e3rl.data.arithmetic import arithmetic_problems
@@ -17,12 +17,12 @@ from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.evaluation.log import COMPLETIONS, EvaluationLog, differences
 from e3rl.evaluation.sampling import (
-    counts_of,
     evaluate_policy,
     load_weights,
-    measured,
+    merge_rows,
     sample_unfinished,
     sampling_settings,
+    to_evaluation_result,
     weights_digest,
 )
 from e3rl.ledger.ledger import read_rows
@@ -57,7 +57,7 @@ class ListeningEngine(TransformersEngine):
 
 def evaluate(
     policy: Policy, evaluations: Sequence[Evaluation], engine: Any = None, per_batch: int = 4
-) -> list[Counts]:
+) -> list[EvaluationCounts]:
     return evaluate_policy(
         policy,
         PROBLEMS,
@@ -158,8 +158,8 @@ def test_a_damaged_checkpoint_is_not_read(policy: Policy, tmp_path: Path) -> Non
 
 
 def test_counts_become_what_tables_and_figures_take() -> None:
-    counts = Counts("t1", 0.8, ["a", "b"], ["x", "y"], [4, 4], [1, 3], 6.0, 24, 0)
-    evaluation = measured("arm", counts)
+    counts = EvaluationCounts("t1", 0.8, ["a", "b"], ["x", "y"], [4, 4], [1, 3], 6.0, 24, 0)
+    evaluation = to_evaluation_result("arm", counts)
     assert (evaluation.arm, evaluation.name, evaluation.temperature) == ("arm", "t1", 0.8)
     assert evaluation.entropy == 0.25
     assert evaluation.pass_at_k([1])[0].mean == pytest.approx(0.5)
@@ -206,7 +206,7 @@ def rounded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_log_has_what_validation_counts(policy: Policy, tmp_path: Path) -> None:
     rows = logged(tmp_path, policy, [T1, GREEDY], ListeningEngine())
     counted = evaluate(policy, [T1, GREEDY], per_batch=2)
-    assert counts_of(rows) == counted
+    assert merge_rows(rows) == counted
     assert [row["problem_id"] for row in rows] == [problem.id for problem in PROBLEMS]
     for row in rows:
         t1, greedy = row["evaluations"]

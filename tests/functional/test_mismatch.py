@@ -10,8 +10,8 @@ from e3rl.functional.mismatch import (
     WeightSums,
     importance_weights,
     masked,
+    summarize_weights,
     truncated,
-    weight_figures,
 )
 
 # Two rollouts: of the tokens 0 and 2, and of 1, 3 and 4.
@@ -97,7 +97,7 @@ def test_figures_of_weights_by_hand():
     sums = WeightSums()
     sums.add(torch.tensor([1.0, 3.0]))
     sums.add(torch.tensor([0.0, 2.0]))
-    figures = weight_figures(sums)
+    figures = summarize_weights(sums)
     assert figures.mean == 1.5
     assert figures.largest == 3.0
     assert figures.ess == pytest.approx(36 / (4 * 14))
@@ -109,15 +109,15 @@ def test_chi_squared_is_the_divergence_of_the_trainer_from_the_sampler():
     sums = WeightSums()
     sums.add((trainer / sampler)[torch.tensor([0, 0, 1, 2])])  # as the sampler draws them
     divergence = float(((trainer - sampler).square() / sampler).sum())
-    assert weight_figures(sums).chi2 == pytest.approx(divergence)
-    assert weight_figures(sums).mean == pytest.approx(1.0)
+    assert summarize_weights(sums).chi2 == pytest.approx(divergence)
+    assert summarize_weights(sums).mean == pytest.approx(1.0)
 
 
 def test_figures_of_nothing_and_of_tokens_that_are_all_masked_are_finite():
-    assert weight_figures(WeightSums()) == (0.0, 0.0, 0.0, 0.0)
+    assert summarize_weights(WeightSums()) == (0.0, 0.0, 0.0, 0.0)
     sums = WeightSums()
     sums.add(torch.zeros(3))
-    assert weight_figures(sums) == (0.0, 0.0, 0.0, -1.0)
+    assert summarize_weights(sums) == (0.0, 0.0, 0.0, -1.0)
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=20))
@@ -125,7 +125,7 @@ def test_figures_of_nothing_and_of_tokens_that_are_all_masked_are_finite():
 def test_the_effective_share_lies_between_one_token_and_all(weights):
     sums = WeightSums()
     sums.add(torch.tensor(weights, dtype=torch.float64))
-    ess = weight_figures(sums).ess
+    ess = summarize_weights(sums).ess
     if max(weights) > 1e-3:
         assert 1 / len(weights) - 1e-9 <= ess <= 1 + 1e-9
 

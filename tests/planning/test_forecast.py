@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 import compositions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
-from e3rl.planning.forecast import as_measured, hours, plan_ahead, work
+from e3rl.planning.forecast import forecast_hours, forecast_work, plan_ahead, with_measured_speed
 from e3rl.policy.policy import Policy
 
 
@@ -156,15 +156,15 @@ def test_a_measured_length_takes_the_place_of_a_planned_one_and_stays_within_the
     with pytest.raises(ConfigurationError, match=r"plan.mean_tokens=3580 is above max_new_tokens"):
         planned(*cut)
     # All completions are cut: 2048 to three digits would be 2050.
-    found = as_measured(composed(*cut), tokens_per_s=1.0, mean_tokens=2048.0)
+    found = with_measured_speed(composed(*cut), tokens_per_s=1.0, mean_tokens=2048.0)
     assert (found.plan.mean_tokens, found.plan.tokens_per_s) == (2048, 10000)
-    told = work(found, 480, 512)
+    told = forecast_work(found, 480, 512)
     assert told["tokens trained on"] == "at most 503.32 M, 503.32 M expected at 2048 each"
     # (245760 + 33280) rollouts x 2048 / 10000 / 3600 s
-    assert hours(found, 480, 512) == pytest.approx(15.87, abs=0.01)
-    short = as_measured(composed(*cut), tokens_per_s=1.0, mean_tokens=123.45)
+    assert forecast_hours(found, 480, 512) == pytest.approx(15.87, abs=0.01)
+    short = with_measured_speed(composed(*cut), tokens_per_s=1.0, mean_tokens=123.45)
     assert short.plan.mean_tokens == 123
-    own = as_measured(composed("max_new_tokens=40", "trainer.devices=2"), 1234.5, 39.96)
+    own = with_measured_speed(composed("max_new_tokens=40", "trainer.devices=2"), 1234.5, 39.96)
     assert (own.plan.mean_tokens, own.plan.tokens_per_s) == (40, 2470)  # 2 x 1234.5 to 3 digits
 
 

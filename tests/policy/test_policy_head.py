@@ -12,7 +12,7 @@ from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
 from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov
 from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.policy import Policy
-from e3rl.training.entropy_meter import Probe
+from e3rl.training.entropy_meter import EntropyMeter
 from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
 from update_harness import exact_copy, fit, gap, make_loss, make_module, size
@@ -70,8 +70,8 @@ def test_an_update_is_the_same_by_blocks_whatever_the_loss(exact, make_batch, na
     torch.testing.assert_close(one.grad_norms, other.grad_norms)
     for name in ("entropy_sum", "entropy_t1_sum", "varentropy_sum", "sampled_t1_sum"):
         assert getattr(one.entropy, name) == pytest.approx(getattr(other.entropy, name), rel=1e-5)
-    figures = {k: v for k, v in one.report.items() if not k.startswith("time/")}
-    assert {k: other.report[k] for k in figures} == pytest.approx(figures, rel=1e-5, abs=1e-6)
+    figures = {k: v for k, v in one.metrics.items() if not k.startswith("time/")}
+    assert {k: other.metrics[k] for k in figures} == pytest.approx(figures, rel=1e-5, abs=1e-6)
 
 
 def test_log_probs_and_entropies_are_those_of_the_model(policy, make_batch):
@@ -89,7 +89,7 @@ def test_log_probs_and_entropies_are_those_of_the_model(policy, make_batch):
 
 def test_the_probe_is_the_same_by_blocks(policy, make_batch):
     batch = make_batch(group_sizes=(3, 2))
-    probe = Probe(rows=5, factors=(0.5, 2.0))
+    probe = EntropyMeter(rows=5, factors=(0.5, 2.0))
     one, other = (
         vars(probe.measure(with_head(policy, head), batch, 10**6))
         for head in (HeadSettings(), CHUNKED)

@@ -13,10 +13,10 @@ from e3rl.config.composition import (
     ConfigurationError,
     accept_new_keys,
     conf_dir,
+    count_launched_processes,
     run_dir,
-    started_together,
 )
-from e3rl.runs.sweeps import lone_processes, missing_plugin
+from e3rl.runs.sweeps import explain_lone_processes, find_missing_plugin
 
 FILES = ("data.train.path=train_data.parquet", "data.validation.path=valid_data.parquet")
 SHARDED = ("trainer=fsdp2", "trainer.devices=8", "trainer.num_nodes=2")
@@ -59,12 +59,12 @@ def test_commands_for_clusters_compose_and_pass_the_check(
         monkeypatch.setenv("WORLD_SIZE", "16")
     cfg = composed(COMMANDS[command])
     if "Ray" not in command:
-        assert lone_processes(cfg) is None
+        assert explain_lone_processes(cfg) is None
     first = [override.split(",")[0] for override in COMMANDS[command]]
     job = composed([*first, "logger=ledger_only", "paths.run_dir=x"])
     check(OmegaConf.masked_copy(job, [key for key in job if key != "hydra"]))
     target = cfg.hydra.launcher._target_
-    if missing_plugin(target) is None:
+    if find_missing_plugin(target) is None:
         made = Plugins.instance()._instantiate(cfg.hydra.launcher)
         assert type(made).__name__ == target.rsplit(".", 1)[1]
 
@@ -80,7 +80,7 @@ def test_slurm_is_asked_for_what_the_trainer_is_told(command: str) -> None:
 
 def test_slurm_needs_a_number_of_devices() -> None:
     assert "trainer.devices=auto tells Slurm" in str(
-        lone_processes(composed(("hydra/launcher=slurm", "trainer.devices=auto")))
+        explain_lone_processes(composed(("hydra/launcher=slurm", "trainer.devices=auto")))
     )
 
 
@@ -106,7 +106,7 @@ def test_processes_that_were_started_together_are_counted(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert started_together() == count
+    assert count_launched_processes() == count
 
 
 def test_processes_that_were_started_together_make_no_folders_by_the_clock(

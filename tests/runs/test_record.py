@@ -10,8 +10,8 @@ import pytest
 
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.tables.arm_table import arm_evaluations
-from e3rl.callbacks.pass_at_k import Counts
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.pass_at_k import EvaluationCounts
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
@@ -42,10 +42,10 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]]
     """What was sampled in place of a policy: arm, seed, evaluation, trained."""
     calls = []
 
-    def sample(run: Run, wanted: list[Evaluation], trained: bool = True) -> list[Counts]:
+    def sample(run: Run, wanted: list[Evaluation], trained: bool = True) -> list[EvaluationCounts]:
         calls.extend((run.name, run.seed, each.name, trained) for each in wanted)
         return [
-            Counts(
+            EvaluationCounts(
                 each.name,
                 each.temperature or 1.3,
                 PROBLEMS,
@@ -59,7 +59,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]]
             for each in wanted
         ]
 
-    monkeypatch.setattr(record, "sample", sample)
+    monkeypatch.setattr(record, "sample_policy", sample)
     return calls
 
 
@@ -81,7 +81,7 @@ def test_arms_that_sample_at_one_need_no_control_of_another_entropy(arms: Arms) 
 def test_each_seed_of_the_control_is_sampled_at_the_entropy_of_the_arms_of_its_seed(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.record(runs_of(arms), tmp_path)
+    record.copy_new_runs(runs_of(arms), tmp_path)
     record.add_evaluations(arms, "grpo", tmp_path, n=32)
     assert ("grpo", 1, "t1", False) in sampled  # the untrained policy, once for all
     assert [call for call in sampled if not call[3]] == [("grpo", 1, "t1", False)]
@@ -106,10 +106,10 @@ def test_each_seed_of_the_control_is_sampled_at_the_entropy_of_the_arms_of_its_s
 def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    assert len(record.record(runs_of(arms), tmp_path)) == 6
+    assert len(record.copy_new_runs(runs_of(arms), tmp_path)) == 6
     record.add_evaluations(arms, "grpo", tmp_path, n=32)
     sampled.clear()
-    assert record.record(runs_of(arms), tmp_path) == []
+    assert record.copy_new_runs(runs_of(arms), tmp_path) == []
     record.add_evaluations(arms, "grpo", tmp_path, n=32)
     assert sampled == []
 
@@ -120,7 +120,7 @@ def test_a_run_whose_weights_are_gone_is_not_sampled(
     sampled: list[tuple[str, int, str, bool]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    record.record(runs_of(arms), tmp_path / "recorded")
+    record.copy_new_runs(runs_of(arms), tmp_path / "recorded")
     copies = group_by_arm(load_runs(tmp_path / "recorded"))
     record.add_evaluations(copies, "grpo", tmp_path / "recorded", n=32)
     assert [call for call in sampled if call[3]] == []
@@ -138,10 +138,10 @@ def test_a_run_that_starts_from_another_policy_does_not_get_the_start_of_the_con
         arms["e3"][0], config=arms["e3"][0].config | {"policy": {"path": "x"}}
     )
     mixed = {**arms, "e3": [other, *arms["e3"][1:]]}
-    record.record(runs_of(mixed), tmp_path)
+    record.copy_new_runs(runs_of(mixed), tmp_path)
     record.add_evaluations(mixed, "grpo", tmp_path, n=32)
-    assert record.validated(tmp_path / other.path.name, 0, "t1", 32) is None
-    assert record.validated(tmp_path / arms["e3"][1].path.name, 0, "t1", 32) is not None
+    assert record.find_recorded(tmp_path / other.path.name, 0, "t1", 32) is None
+    assert record.find_recorded(tmp_path / arms["e3"][1].path.name, 0, "t1", 32) is not None
     assert f"{other.path.name}: starts or is validated otherwise" in capsys.readouterr().out
 
 
@@ -154,10 +154,10 @@ def test_a_run_that_only_trains_otherwise_gets_the_start_of_the_control(
         arm: [replace(run, config=run.config | {"policy": policy | settings}) for run in arms[arm]]
         for arm, settings in (("grpo", {}), ("e3", trained))
     }
-    record.record(runs_of(mixed), tmp_path)
+    record.copy_new_runs(runs_of(mixed), tmp_path)
     record.add_evaluations(mixed, "grpo", tmp_path, n=32)
     for run in runs_of(mixed):
-        assert record.validated(tmp_path / run.path.name, 0, "t1", 32) is not None
+        assert record.find_recorded(tmp_path / run.path.name, 0, "t1", 32) is not None
 
 
 def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
@@ -197,7 +197,7 @@ def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> No
 def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(
     arms: Arms, tmp_path: Path
 ) -> None:
-    record.record(runs_of(arms), tmp_path)
+    record.copy_new_runs(runs_of(arms), tmp_path)
     assert {file.name for file in tmp_path.rglob("*.jsonl*")} == {
         *("metrics.jsonl.xz", "prompts.jsonl.xz", "validation.jsonl.xz")
     }

@@ -8,12 +8,12 @@ import yaml
 from omegaconf import DictConfig
 
 from compositions import composed
-from e3rl.checkpoints.durable import write_whole
+from e3rl.checkpoints.durable import write_atomically
 from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.config.composition import ConfigurationError
-from e3rl.runs.record import record
-from e3rl.runs.resume import check_begun, finished_job, is_job, where_to_go_on
-from e3rl.runs.run import how_to_go_on
+from e3rl.runs.provenance import write_provenance
+from e3rl.runs.resume import check_resumed_settings, find_resume_checkpoint, finished_job, is_job
+from e3rl.runs.run import resume_hint
 
 
 def job(tmp_path: Path, *overrides: str, folder: str = "sweeps/mine/seed-1") -> DictConfig:
@@ -25,7 +25,7 @@ def begun(cfg: DictConfig, *steps: int, finished: bool = False) -> Path:
     """The folder of a run with that configuration, its checkpoints, and maybe its summary."""
     run_dir = Path(cfg.paths.run_dir)
     cfg.vocabulary_size = 34  # the policy's, as the run wrote it
-    record(cfg, run_dir, None)
+    write_provenance(cfg, run_dir, None)
     for step in steps:
         path = run_dir / "checkpoints" / f"step-{step:06d}.ckpt"
         path.parent.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ def test_a_finished_job_need_not_mention_settings_that_are_newer(tmp_path: Path)
     assert finished_job(job(tmp_path)) is not None
     # One that goes on is trained by what it says now.
     with pytest.raises(ConfigurationError, match=r"loss.kl_coef: None at the start, 0.0 now"):
-        check_begun(job(tmp_path), run_dir / "checkpoints" / "step-000064.ckpt")
+        check_resumed_settings(job(tmp_path), run_dir / "checkpoints" / "step-000064.ckpt")
     written["loss"]["entropy_coef"] = 0.5
     (run_dir / "config.yaml").write_text(yaml.safe_dump(written))
     with pytest.raises(ConfigurationError, match=r"loss.entropy_coef: 0.5 at the start, 0.0 now"):
@@ -84,31 +84,31 @@ def test_a_run_outside_of_its_sweep_is_never_skipped(tmp_path: Path) -> None:
     cfg = job(tmp_path, folder="runs/e3/now")
     begun(cfg, 64, finished=True)
     assert finished_job(cfg) is None
-    assert where_to_go_on(cfg) is None
+    assert find_resume_checkpoint(cfg) is None
 
 
 def test_a_broken_job_goes_on_from_its_newest_sound_checkpoint(tmp_path: Path) -> None:
     run_dir = begun(job(tmp_path), 16, 32)
     newest = run_dir / "checkpoints" / "step-000032.ckpt"
-    assert where_to_go_on(job(tmp_path)) == newest
+    assert find_resume_checkpoint(job(tmp_path)) == newest
     newest.write_bytes(b"cut")
     with pytest.warns(UserWarning, match="passing over"):
-        assert where_to_go_on(job(tmp_path)) == run_dir / "checkpoints" / "step-000016.ckpt"
+        assert find_resume_checkpoint(job(tmp_path)) == run_dir / "checkpoints" / "step-000016.ckpt"
 
 
 def test_a_job_without_a_sound_checkpoint_starts_anew(tmp_path: Path) -> None:
-    assert where_to_go_on(job(tmp_path)) is None
+    assert find_resume_checkpoint(job(tmp_path)) is None
     run_dir = begun(job(tmp_path), 16)
     (run_dir / "checkpoints" / "step-000016.ckpt").write_bytes(b"cut")
-    assert where_to_go_on(job(tmp_path)) is None
+    assert find_resume_checkpoint(job(tmp_path)) is None
 
 
 def test_a_checkpoint_that_is_asked_for_comes_first(tmp_path: Path) -> None:
     run_dir = begun(job(tmp_path), 16, 32)
     older = run_dir / "checkpoints" / "step-000016.ckpt"
-    assert where_to_go_on(job(tmp_path, f"ckpt_path={older}")) == older
+    assert find_resume_checkpoint(job(tmp_path, f"ckpt_path={older}")) == older
     with pytest.raises(ConfigurationError, match="ckpt_path=nowhere: no checkpoint"):
-        where_to_go_on(job(tmp_path, "ckpt_path=nowhere"))
+        find_resume_checkpoint(job(tmp_path, "ckpt_path=nowhere"))
 
 
 @pytest.mark.parametrize("steps", [(), (16,)])
@@ -116,12 +116,12 @@ def test_another_configuration_is_refused_from_the_beginning_of_a_job_on(
     steps: tuple[int, ...], tmp_path: Path
 ) -> None:
     fresh = job(tmp_path)
-    check_begun(fresh, where_to_go_on(fresh))
+    check_resumed_settings(fresh, find_resume_checkpoint(fresh))
     begun(job(tmp_path), *steps)
     same, other = (job(tmp_path, "vocabulary_size=34", f"seed={seed}") for seed in (1, 2))
-    check_begun(same, where_to_go_on(same))
+    check_resumed_settings(same, find_resume_checkpoint(same))
     with pytest.raises(ConfigurationError, match=r"another sweep.name(.|\n)*seed: 1 at the start"):
-        check_begun(other, where_to_go_on(other))
+        check_resumed_settings(other, find_resume_checkpoint(other))
 
 
 def test_a_single_run_is_told_to_leave_out_ckpt_path_instead(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ def test_a_single_run_is_told_to_leave_out_ckpt_path_instead(tmp_path: Path) -> 
     run_dir = begun(cfg, 16)
     other = job(tmp_path, f"ckpt_path={run_dir}", "seed=2", folder="runs/e3/now")
     with pytest.raises(ConfigurationError, match="start a new run without ckpt_path"):
-        check_begun(other, where_to_go_on(other))
+        check_resumed_settings(other, find_resume_checkpoint(other))
 
 
 def test_somebody_who_stops_a_sweep_is_told_its_name(tmp_path: Path) -> None:
     cfg = job(tmp_path)
     begun(cfg, 16)
-    assert how_to_go_on(cfg).endswith("by the same command and sweep.name=mine")
+    assert resume_hint(cfg).endswith("by the same command and sweep.name=mine")
     alone = job(tmp_path, folder="runs/e3/now")
     run_dir = begun(alone, 16)
-    told = how_to_go_on(alone)
+    told = resume_hint(alone)
     assert told.endswith(f"after rollout step 16 by the same command and ckpt_path={run_dir}")
 
 
@@ -146,12 +146,12 @@ def test_a_kill_while_a_file_is_written_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "summary.json"
-    write_whole(path, "old")
+    write_atomically(path, "old")
 
     def killed(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"

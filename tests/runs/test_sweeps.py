@@ -16,9 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from compositions import composed_with_hydra
 from e3rl.config.check import check
-from e3rl.config.composition import conf_dir, subdir
+from e3rl.config.composition import conf_dir, job_folder_name
 from e3rl.runs import sweeps as sweep_start
-from e3rl.runs.sweeps import SweepStart, grid, lone_processes, missing_plugin, planned
+from e3rl.runs.sweeps import (
+    SweepStart,
+    expand_grid,
+    explain_lone_processes,
+    find_missing_plugin,
+    forecast_sweep,
+)
 
 CHOICES = [
     *(("launcher", path.stem) for path in sorted((conf_dir() / "hydra" / "launcher").glob("*"))),
@@ -37,17 +43,17 @@ def composed(*overrides: str, swept: tuple[str, ...] = ()) -> DictConfig:
 def told(cfg: DictConfig, tmp_path: Path) -> str:
     cfg.hydra.sweep.dir = str(tmp_path)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return planned(cfg)
+        return forecast_sweep(cfg)
 
 
 def jobs(*overrides: str, swept: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     cfg = composed(*overrides, swept=swept)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return grid(cfg)
+        return expand_grid(cfg)
 
 
 def finish(folder: Path, overrides: tuple[str, ...], seconds: float) -> None:
-    run = folder / subdir(overrides)
+    run = folder / job_folder_name(overrides)
     run.mkdir()
     (run / "summary.json").write_text(json.dumps({"costs": {"cost/seconds": seconds}}))
 
@@ -66,7 +72,7 @@ def test_every_launcher_and_sweeper_composes_without_its_package(part: str, name
 def test_every_launcher_and_sweeper_is_made_by_its_package(part: str, name: str) -> None:
     cfg = composed(f"hydra/{part}={name}")
     target = cfg.hydra[part]._target_
-    if lacking := missing_plugin(target):
+    if lacking := find_missing_plugin(target):
         pytest.skip(f"{target.split('.')[1]} is not installed: pip install '{lacking}'")
     made = Plugins.instance()._instantiate(cfg.hydra[part])
     assert f"{type(made).__module__}.{type(made).__name__}" == target
@@ -93,36 +99,36 @@ def test_several_devices_need_a_launcher_that_starts_their_processes(
     with pytest.raises(SystemExit, match=r"trainer\.devices=2 and .*num_nodes=1 in a sweep need"):
         SweepStart().on_multirun_start(cfg)
     several = composed(f"hydra/launcher={launcher}", "+trainer.num_nodes=2")
-    assert "num_nodes=2" in str(lone_processes(several))
+    assert "num_nodes=2" in str(explain_lone_processes(several))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert lone_processes(cfg) is None
-    assert lone_processes(composed(f"hydra/launcher={launcher}")) is None
-    assert lone_processes(composed("hydra/launcher=slurm", "trainer.devices=2")) is None
+    assert explain_lone_processes(cfg) is None
+    assert explain_lone_processes(composed(f"hydra/launcher={launcher}")) is None
+    assert explain_lone_processes(composed("hydra/launcher=slurm", "trainer.devices=2")) is None
 
 
 def test_all_gpus_of_a_machine_are_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = composed("trainer=ddp")
     assert cfg.trainer.devices == "auto"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert "trainer.devices=auto and trainer.num_nodes=1" in str(lone_processes(cfg))
-    assert lone_processes(composed("trainer=ddp", "trainer.accelerator=cpu")) is None
-    assert lone_processes(composed("trainer.devices=[2]")) is None
+    assert "trainer.devices=auto and trainer.num_nodes=1" in str(explain_lone_processes(cfg))
+    assert explain_lone_processes(composed("trainer=ddp", "trainer.accelerator=cpu")) is None
+    assert explain_lone_processes(composed("trainer.devices=[2]")) is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert lone_processes(cfg) is None
+    assert explain_lone_processes(cfg) is None
 
 
 def test_hydras_own_parts_need_no_package_and_others_are_named_by_their_module() -> None:
     cfg = composed()
-    assert missing_plugin(cfg.hydra.launcher._target_) is None
-    assert missing_plugin(cfg.hydra.sweeper._target_) is None
-    assert missing_plugin("hydra_plugins.hydra_none_launcher.x.Y") == "hydra-none-launcher"
+    assert find_missing_plugin(cfg.hydra.launcher._target_) is None
+    assert find_missing_plugin(cfg.hydra.sweeper._target_) is None
+    assert find_missing_plugin("hydra_plugins.hydra_none_launcher.x.Y") == "hydra-none-launcher"
 
 
 def test_a_plugin_that_is_there_is_found(tmp_path: Path) -> None:
     # In a process of its own: the search for plugins remembers what it found.
     (tmp_path / "hydra_plugins" / "hydra_none_launcher").mkdir(parents=True)
-    code = "from e3rl.runs.sweeps import missing_plugin as m; print(m('hydra_plugins.{}.x.Y'))"
+    code = "from e3rl.runs.sweeps import find_missing_plugin as m; print(m('hydra_plugins.{}.x.Y'))"
     for name, expected in (("hydra_none_launcher", "None"), ("hydra_other", "hydra-other")):
         done = subprocess.run(
             [sys.executable, "-c", code.format(name)],

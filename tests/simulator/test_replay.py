@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from e3rl.budgets.base import Allocation
+from e3rl.budgets.base import BudgetDecision
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.neyman import Neyman
@@ -24,7 +24,9 @@ class Recorded(Uniform):
         self.asked: list[tuple[list[str], int, int, int]] = []
         self.told: list[dict[str, list[float]]] = []
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
         self.asked.append((list(prompt_ids), total, step, epoch))
         return super().decide(prompt_ids, total, step, epoch)
 

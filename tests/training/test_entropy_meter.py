@@ -3,9 +3,9 @@ import copy
 import pytest
 import torch
 
-from e3rl.batch import EntropyProbe, RolloutBatch
+from e3rl.batch import MeasuredEntropy, RolloutBatch
 from e3rl.policy.policy import Policy
-from e3rl.training.entropy_meter import Probe
+from e3rl.training.entropy_meter import EntropyMeter
 
 FACTORS = (0.5, 1.0, 2.0)
 
@@ -15,7 +15,7 @@ def batch(make_batch) -> RolloutBatch:
     return make_batch(group_sizes=(3, 1, 4))
 
 
-def by_hand(policy: Policy, batch: RolloutBatch, rows: list[int]) -> EntropyProbe:
+def by_hand(policy: Policy, batch: RolloutBatch, rows: list[int]) -> MeasuredEntropy:
     """The probe's sums token by token, from one unpadded forward pass per rollout."""
     sums = torch.zeros(5 + len(FACTORS), dtype=torch.float64)
     for row in rows:
@@ -37,12 +37,12 @@ def by_hand(policy: Policy, batch: RolloutBatch, rows: list[int]) -> EntropyProb
             values = [1.0, at_tau.entropy(), at_one.entropy(), varentropy]
             values += [-weight * at_one.log_prob(token), *(c.entropy() for c in curve)]
             sums += torch.tensor([float(v) for v in values], dtype=torch.float64)
-    return EntropyProbe(int(sums[0]), *sums[1:5].tolist(), FACTORS, tuple(sums[5:].tolist()))
+    return MeasuredEntropy(int(sums[0]), *sums[1:5].tolist(), FACTORS, tuple(sums[5:].tolist()))
 
 
 @pytest.mark.parametrize("budget", [1, 10**6])
 def test_with_rows_for_all_it_is_the_exact_entropy_of_every_sampled_token(policy, batch, budget):
-    probe = Probe(rows=8, factors=FACTORS).measure(policy, batch, budget)
+    probe = EntropyMeter(rows=8, factors=FACTORS).measure(policy, batch, budget)
     wanted = by_hand(policy, batch, list(range(8)))
     assert probe.tokens == wanted.tokens == int(batch.completion_mask.sum())
     for name in ("entropy_sum", "entropy_t1_sum", "varentropy_sum", "sampled_t1_sum"):
@@ -54,7 +54,7 @@ def test_with_rows_for_all_it_is_the_exact_entropy_of_every_sampled_token(policy
 
 
 def test_with_fewer_rows_it_measures_the_rows_it_chose(policy, batch):
-    probe = Probe(rows=3, factors=FACTORS)
+    probe = EntropyMeter(rows=3, factors=FACTORS)
     rows = probe.choose(batch).tolist()
     assert len(set(rows)) == 3
     measured = probe.measure(policy, batch, 10**6)
@@ -64,7 +64,7 @@ def test_with_fewer_rows_it_measures_the_rows_it_chose(policy, batch):
 
 
 def test_the_choice_repeats_for_a_stream_and_changes_with_it(batch):
-    probe, other = Probe(rows=4), copy.deepcopy(batch)
+    probe, other = EntropyMeter(rows=4), copy.deepcopy(batch)
     assert torch.equal(probe.choose(batch), probe.choose(batch))
     choices = set()
     for step in range(20):
@@ -74,7 +74,7 @@ def test_the_choice_repeats_for_a_stream_and_changes_with_it(batch):
 
 
 def test_every_rollout_is_chosen_equally_often(batch):
-    probe, other, n = Probe(rows=2), copy.deepcopy(batch), 2000
+    probe, other, n = EntropyMeter(rows=2), copy.deepcopy(batch), 2000
     counts = torch.zeros(8)
     for step in range(n):
         other.stream = (0, "train", step)
@@ -88,7 +88,7 @@ def test_every_rollout_is_chosen_equally_often(batch):
 def test_rollouts_without_advantage_are_measured_too(policy, batch):
     still = copy.deepcopy(batch)
     still.advantages = torch.zeros_like(batch.advantages)
-    probe = Probe(rows=8)
+    probe = EntropyMeter(rows=8)
     assert probe.measure(policy, still, 100) == probe.measure(policy, batch, 100)
 
 
@@ -96,13 +96,13 @@ def test_each_rank_measures_its_share_of_the_rows(batch, monkeypatch):
     monkeypatch.setattr(
         "e3rl.training.entropy_meter.all_sum", lambda values: [32.0]
     )  # 24 rollouts elsewhere
-    assert len(Probe(rows=16).choose(batch)) == 4
-    assert len(Probe(rows=1).choose(batch)) == 1
-    assert len(Probe(rows=32).choose(batch)) == 8
+    assert len(EntropyMeter(rows=16).choose(batch)) == 4
+    assert len(EntropyMeter(rows=1).choose(batch)) == 1
+    assert len(EntropyMeter(rows=32).choose(batch)) == 8
 
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match=r"probe\.rows=-1"):
-        Probe(rows=-1)
+        EntropyMeter(rows=-1)
     with pytest.raises(ValueError, match=r"probe\.factors=.*must be > 0"):
-        Probe(factors=(1.0, 0.0))
+        EntropyMeter(factors=(1.0, 0.0))

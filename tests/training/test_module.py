@@ -603,7 +603,7 @@ def test_gradient_norms_are_those_of_autograd_for_every_rollout_and_only_where_w
     module = make_module(exact, tokens_per_microbatch=budget, minibatches=2)
     without, done = fit(module, [batch, wanting]).batches
     assert without.grad_norms is None
-    assert "time/grad_norms_s" not in without.report
+    assert "time/grad_norms_s" not in without.metrics
     fresh = fit(make_module(exact, tokens_per_microbatch=budget), [wanting]).batches[0]
     assert not torch.equal(done.grad_norms, fresh.grad_norms)  # of a policy that had moved
     for row in range(batch.n_rollouts):  # advantages of 0 included

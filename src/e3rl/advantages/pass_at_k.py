@@ -10,7 +10,7 @@ from e3rl.functional.ragged import group_counts, group_sums
 from e3rl.statistics.pass_at_k import pass_at_k
 
 
-class PassAtK:
+class PassAtKAdvantage:
     """Advantages of the k-subsets of a group, averaged over the subsets a rollout is in.
 
     A subset of k rollouts earns 1 if any of them is right. Of n rollouts with c right ones

@@ -1,65 +1,68 @@
-"""What every rollout budget rule offers: decide, observe, state and metrics, and its plans."""
+"""What every rollout budget rule offers: decide, observe, state, metrics; and allocations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Tally(Protocol):
-    """What a plan sees of a step that is under way, whoever samples it."""
+class StepProgress(Protocol):
+    """What an allocation sees of a step that is under way, whoever samples it."""
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rollouts of all earlier rounds by prompt (P,), and how many were right (P,)."""
 
 
-class StepPlan(Protocol):
-    """How many rollouts each prompt gets, round by round (the `Plan` of a batch)."""
+Progress = TypeVar("Progress", contravariant=True)
 
-    def next(self, batch: Tally) -> list[int] | None:
-        """Rollouts to add per prompt (P,), or None when done."""
 
-    def figures(self) -> dict[str, float]:
+class Allocation(Protocol[Progress]):
+    """How many rollouts each prompt of a step gets, round by round; `Progress` is what it sees."""
+
+    def next(self, batch: Progress) -> list[int] | None:
+        """Rollouts to add per prompt (P,), or None when done; sees all earlier rounds' rewards."""
+
+    def metrics(self) -> dict[str, float]:
         """What was decided, names relative to `budget/`; known once `next` has returned None."""
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """A decided step: the plan, the difficulty ranks of its prompts, and what becomes of those
-    that the plan gives no rollout."""
+class BudgetDecision:
+    """A decided step: the allocation, the difficulty ranks of its prompts, and what becomes of
+    those that get no rollout."""
 
-    plan: StepPlan
+    allocation: "Allocation[StepProgress]"
     ranks: NDArray[np.float64]  # (B,) in [0, 1), 0 = easiest, NaN = never seen
     requeue: bool = False  # they come again, first in the next steps, or else in the next pass
 
 
 class SingleRound:
-    """The common plan: all counts known beforehand.
+    """The common allocation: all counts known beforehand.
 
     Args:
         counts: (B,) rollouts per prompt.
-        figures: what there is to say about the decision, names relative to `budget/`.
+        metrics: what there is to say about the decision, names relative to `budget/`.
     """
 
     def __init__(
         self,
         counts: Sequence[int] | NDArray[np.int64],
-        figures: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
         self.counts: list[int] = np.asarray(counts, dtype=np.int64).tolist()
-        self._figures = dict(figures or {})
+        self._metrics = dict(metrics or {})
         self._done = False
 
-    def next(self, batch: Tally) -> list[int] | None:
+    def next(self, batch: StepProgress) -> list[int] | None:
         if self._done:
             return None
         self._done = True
         return self.counts
 
-    def figures(self) -> dict[str, float]:
-        return dict(self._figures)
+    def metrics(self) -> dict[str, float]:
+        return dict(self._metrics)
 
 
 # What a step shows of its prompts beside rewards, each (B,) and NaN where unknown.
@@ -107,16 +110,18 @@ class NeedsTraits(Protocol):
 class Budget(Protocol):
     """A rule that spends `total` rollouts on the prompts of a step.
 
-    Contract: a plan of one round spends exactly `total`, a plan of several at most that; counts
+    Contract: an allocation of one round spends exactly `total`, one of several at most that; counts
     lie within the rule's bounds, do not depend on the order of the prompts, and are uniform before
     anything was observed.
 
-    With look-ahead the next step is decided before the current one is observed, so figures about
-    a decision belong to its plan, and those about an observation to the rule.
+    With look-ahead the next step is decided before the current one is observed, so metrics about
+    a decision belong to its allocation, and those about an observation to the rule.
     """
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; `step` counts rollout steps, `epoch` passes over the prompts."""
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step; `step` counts rollout steps, `epoch` passes over the prompts."""
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Learn from a finished step: one array of raw 0/1 rewards per prompt."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Allocation
+from e3rl.budgets.base import BudgetDecision
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.rounds import Rounds
 from e3rl.checkpoints.state import require_keys
@@ -59,8 +59,10 @@ class DynamicSampling:
         self.leftovers = leftovers
         self.seed = seed
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step, with the figures of `Rounds` and:
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step, with the metrics of `Rounds` and:
 
         reached: share of the candidates that were sampled; kept: share of those that were mixed.
 
@@ -79,12 +81,12 @@ class DynamicSampling:
         def more(rollouts: Counts, right: Reals, left: int) -> Counts:
             missing = wanted - int(_mixed(rollouts, right).sum())
             counts = np.zeros_like(rollouts)
-            if plan.rounds < self.max_rounds and missing > 0:
+            if allocation.rounds < self.max_rounds and missing > 0:
                 counts[order[rollouts[order] == 0][:missing]] = group
             return counts
 
-        plan = Rounds(total, more, (0, group), _outcome)
-        return Allocation(plan, np.full(n, np.nan), requeue=self.leftovers == "requeue")
+        allocation = Rounds(total, more, (0, group), _outcome)
+        return BudgetDecision(allocation, np.full(n, np.nan), requeue=self.leftovers == "requeue")
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Rewards matter within a step only."""

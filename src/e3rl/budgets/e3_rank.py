@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import TRAITS, Allocation, SingleRound, Traits
+from e3rl.budgets.base import TRAITS, BudgetDecision, SingleRound, Traits
 from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
-from e3rl.budgets.report import allocation_metrics, spearman
+from e3rl.budgets.metrics import allocation_metrics, spearman
 from e3rl.budgets.strict_reference import published_counts
 from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import water_fill
@@ -83,8 +83,10 @@ class E3Rank:
         self._update: int | None = None  # e of the snapshot
         self._rank_drift: float | None = None
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step, with the figures of `allocation_metrics` and:
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step, with the metrics of `allocation_metrics` and:
 
         unsolved_share: share of its rollouts on prompts seen before and never solved until then;
         rank_drift: Spearman correlation of the last two rank snapshots over the prompts in both,
@@ -103,11 +105,11 @@ class E3Rank:
         ranks[ranked] = self._ranks[rows[ranked]]
         counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
         unsolved = counts[self._history.of(prompt_ids).never_solved].sum()
-        figures = allocation_metrics(counts, n_min, n_max) | {
+        metrics = allocation_metrics(counts, n_min, n_max) | {
             "unsolved_share": float(unsolved / total),
             "rank_drift": math.nan if self._rank_drift is None else self._rank_drift,
         }
-        return Allocation(SingleRound(counts, figures), ranks)
+        return BudgetDecision(SingleRound(counts, metrics), ranks)
 
     def bounds(self, total: int, n_prompts: int, update: int) -> tuple[int, int]:
         """(n_min, n_max) after `update` rank updates; they always hold the total."""

@@ -13,7 +13,7 @@ from e3rl.checkpoints.state import require_keys
 
 
 @dataclass(frozen=True)
-class Counted:
+class VisitCounts:
     """Rewards and rollouts of B prompts, discounted or of one visit."""
 
     rewards: NDArray[np.float64]  # (B,)
@@ -46,7 +46,7 @@ class CountedRewards(Sequence[NDArray[np.float64]]):
                 f"right={right[:8].tolist()} ... of rollouts={rollouts[:8].tolist()} ...: every "
                 "prompt needs 0 to as many right ones as it has rollouts"
             )
-        self.sums = Counted(right.astype(np.float64), rollouts.astype(np.float64))
+        self.sums = VisitCounts(right.astype(np.float64), rollouts.astype(np.float64))
 
     def __len__(self) -> int:
         return self.sums.rollouts.size
@@ -101,7 +101,7 @@ class RewardHistory:
         """
         self.add(prompt_ids, reward_sums(prompt_ids, rewards))
 
-    def add(self, prompt_ids: Sequence[str], visits: Counted) -> None:
+    def add(self, prompt_ids: Sequence[str], visits: VisitCounts) -> None:
         """`observe`, of values that are summed already, be they rewards or not."""
         visited = visits.rollouts > 0
         ids = prompt_ids if visited.all() else np.array(prompt_ids, dtype=object)[visited].tolist()
@@ -158,14 +158,14 @@ class RewardHistory:
         expected[seen] = known.rewards[seen] / known.rollouts[seen]
         return expected
 
-    def of(self, prompt_ids: Sequence[str]) -> Counted:
+    def of(self, prompt_ids: Sequence[str]) -> VisitCounts:
         """What is known of some prompts now, 0 for those never seen."""
         rows = self.rows(prompt_ids)
         found = np.zeros((2, rows.size))
         found[:, rows >= 0] = self._counts[:, rows[rows >= 0]]
-        return Counted(*found)
+        return VisitCounts(*found)
 
-    def ranks(self, counted: Counted) -> NDArray[np.float64]:
+    def ranks(self, counted: VisitCounts) -> NDArray[np.float64]:
         """(B,) difficulty ranks by mean reward among all prompts seen so far, NaN if unseen."""
         means = self._counts[0, : len(self)] / self._counts[1, : len(self)]
         values, prompts = np.unique(means, return_counts=True)
@@ -195,7 +195,7 @@ class RewardHistory:
         ).reshape(2, len(rollouts))
 
 
-def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> Counted:
+def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> VisitCounts:
     """Sum and number of the rewards of every prompt.
 
     Raises ValueError for rewards outside [0, 1] (NaN included), and where the number of ids
@@ -218,10 +218,10 @@ def reward_sums(prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]
                 "from the verifier's raw 0/1, not from shaped rewards"
             )
         sums[sizes > 0] = np.add.reduceat(flat, starts[sizes > 0])
-    return Counted(sums, sizes.astype(np.float64))
+    return VisitCounts(sums, sizes.astype(np.float64))
 
 
-def trait_visits(values: NDArray[np.float64]) -> Counted:
+def trait_visits(values: NDArray[np.float64]) -> VisitCounts:
     """A visit to each prompt whose value (B,) is known, of weight 1; NaN is no visit."""
     known = ~np.isnan(values)
-    return Counted(np.where(known, values, 0.0), known.astype(np.float64))
+    return VisitCounts(np.where(known, values, 0.0), known.astype(np.float64))

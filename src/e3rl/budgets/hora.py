@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from e3rl.budgets.base import Allocation
-from e3rl.budgets.history import Counted
+from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.history import VisitCounts
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.rounds import Rounds
@@ -64,8 +64,10 @@ class Hora(UtilityBudget):
 
         return gain
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step, in mode `pilot` with the figures of `Rounds`.
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step, in mode `pilot` with the metrics of `Rounds`.
 
         Raises ValueError where the bounds cannot hold `total`.
         """
@@ -84,7 +86,7 @@ class Hora(UtilityBudget):
         def more(rollouts: Counts, right: Reals, left: int) -> Counts:
             if not rollouts.any():
                 return np.full(n, self.n_low, dtype=np.int64)
-            if plan.rounds > 1:
+            if allocation.rounds > 1:
                 return np.zeros_like(rollouts)
             unhit = np.flatnonzero(right == 0)
             missed = BetaPosterior(posterior.a[unhit], posterior.b[unhit] + self.n_low)
@@ -94,18 +96,18 @@ class Hora(UtilityBudget):
             counts[unhit] = self.split(missed, left, (0, room), keys[unhit])
             return counts
 
-        plan = Rounds(total, more, (self.n_low, self.n_high))
-        return Allocation(plan, self._history.ranks(known))
+        allocation = Rounds(total, more, (self.n_low, self.n_high))
+        return BudgetDecision(allocation, self._history.ranks(known))
 
     def allocation(
-        self, known: Counted, counts: Counts, n_min: int, n_max: int, **figures: float
-    ) -> Allocation:
+        self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float
+    ) -> BudgetDecision:
         """As in `UtilityBudget`, and expected_hits: the share of prompts that the hit utilities of
         the counts promise to hit. Counts that depend on the rewards, as a pilot's, promise none."""
-        figures["expected_hits"] = float(hit_utility(known.posterior(self.prior), counts).mean())
-        return super().allocation(known, counts, n_min, n_max, **figures)
+        metrics["expected_hits"] = float(hit_utility(known.posterior(self.prior), counts).mean())
+        return super().allocation(known, counts, n_min, n_max, **metrics)
 
-    def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
+    def compare(self, known: VisitCounts, visits: VisitCounts) -> dict[str, float]:
         """As in `UtilityBudget`, and hits: share of prompts with a right rollout."""
         return super().compare(known, visits) | {"hits": float((visits.rewards > 0).mean())}
 

@@ -1,16 +1,16 @@
-"""A plan of several rounds under a cap, each decided from the rewards of those before it."""
+"""An allocation of several rounds under a cap, each decided from the rewards of those before it."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from e3rl.budgets.base import Tally
-from e3rl.budgets.report import allocation_metrics
+from e3rl.budgets.base import StepProgress
+from e3rl.budgets.metrics import allocation_metrics
 from e3rl.statistics.apportion import Counts, Reals
 
 # (rollouts (B,), right ones (B,), what is left to spend) -> rollouts to add (B,).
 More = Callable[[Counts, Reals, int], Counts]
-# (rollouts (B,), right ones (B,)) of the finished step -> figures of a rule, beyond those of all.
+# (rollouts (B,), right ones (B,)) of the finished step -> metrics of a rule, beyond those of all.
 Outcome = Callable[[Counts, Reals], dict[str, float]]
 
 
@@ -24,7 +24,7 @@ class Rounds:
         cap: rollouts that may be spent.
         more: what to add; all zeros end the step. It must add up to at most what is left.
         bounds: (n_min, n_max) that counts are reported beside.
-        outcome: figures of the rule.
+        outcome: metrics of the rule.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Rounds:
         self._first_accuracy = float("nan")
         self._last_active = 0.0
 
-    def next(self, batch: Tally) -> list[int] | None:
+    def next(self, batch: StepProgress) -> list[int] | None:
         self.rollouts, self.right = batch.tally()
         if self.rounds == 1:
             sampled = self.rollouts > 0
@@ -53,14 +53,14 @@ class Rounds:
         added: list[int] = counts.tolist()
         return added
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Counts of the finished step as in `allocation_metrics`, those of the rule, and:
 
         cap: rollouts that might have been spent; spent_share: what was, as a share of it;
         rounds: how many there were; last_active: share of prompts in the last one;
         first_accuracy: mean accuracy of the prompts in the first round.
         """
-        figures = allocation_metrics(self.rollouts, *self.bounds) | {
+        metrics = allocation_metrics(self.rollouts, *self.bounds) | {
             "cap": float(self.cap),
             "spent_share": float(self.rollouts.sum() / self.cap),
             "rounds": float(self.rounds),
@@ -68,5 +68,5 @@ class Rounds:
             "first_accuracy": self._first_accuracy,
         }
         if self._outcome is not None:
-            figures |= self._outcome(self.rollouts, self.right)
-        return figures
+            metrics |= self._outcome(self.rollouts, self.right)
+        return metrics

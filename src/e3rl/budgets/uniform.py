@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Allocation, SingleRound
+from e3rl.budgets.base import BudgetDecision, SingleRound
 from e3rl.budgets.keys import prompt_keys
-from e3rl.budgets.report import allocation_metrics
+from e3rl.budgets.metrics import allocation_metrics
 from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import water_fill
 
@@ -25,14 +25,16 @@ class Uniform:
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; counts differ by at most 1. Its figures: `allocation_metrics`."""
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step; counts differ by at most 1. Its metrics: `allocation_metrics`."""
         n = len(prompt_ids)
         n_min, n_max = total // n, -(-total // n)
         keys = prompt_keys(self.seed, step, prompt_ids)
         counts = water_fill(np.ones(n), total, n_min, n_max, keys)
-        plan = SingleRound(counts, allocation_metrics(counts, n_min, n_max))
-        return Allocation(plan, np.full(n, np.nan))
+        allocation = SingleRound(counts, allocation_metrics(counts, n_min, n_max))
+        return BudgetDecision(allocation, np.full(n, np.nan))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Rewards change nothing here."""

@@ -7,17 +7,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Allocation, Traits
-from e3rl.budgets.believing import BelievingBudget
+from e3rl.budgets.base import BudgetDecision, Traits
 from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
+from e3rl.budgets.posterior_budget import PosteriorBudget
 from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 from e3rl.statistics.greedy import Gains, greedy_marginal_gain
 
 
-class UtilityBudget(BelievingBudget):
+class UtilityBudget(PosteriorBudget):
     """max Σ Uᵢ(nᵢ)   subject to   Σ nᵢ = total,   n_low <= nᵢ <= n_high,
 
     with concave utilities made from the Beta posterior of prompt i's pass rate. A rule is a
@@ -26,7 +26,7 @@ class UtilityBudget(BelievingBudget):
     With `cost: tokens` the budget is counted in expected completion tokens Lᵢ, the mean of the
     prompt's earlier completions: Σ Lᵢnᵢ <= total · L̄, what the uniform budget would cost. The
     number of rollouts then varies from step to step, and long-winded prompts get fewer of them;
-    `token_cap` and `tokens_share` among a plan's figures are this bound and the part that is
+    `token_cap` and `tokens_share` among an allocation's metrics are this bound and the part that is
     spent.
 
     Args:
@@ -68,8 +68,10 @@ class UtilityBudget(BelievingBudget):
         """`gains` of a rule that knows more of prompts than their pass rates, else None."""
         return None
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; raises ValueError where the bounds cannot hold `total`."""
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step; raises ValueError where the bounds cannot hold `total`."""
         known = self._history.of(prompt_ids)
         posterior = known.posterior(self.prior)
         keys = prompt_keys(self.seed, step, prompt_ids)

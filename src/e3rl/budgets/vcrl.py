@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from e3rl.budgets.history import Counted, RewardHistory, trait_visits
-from e3rl.budgets.selecting import SelectingBudget
+from e3rl.budgets.history import RewardHistory, VisitCounts, trait_visits
+from e3rl.budgets.selection import SelectionBudget
 from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 
 
-class Vcrl(SelectingBudget):
+class Vcrl(SelectionBudget):
     """Of B candidates, the w·B of the largest reward variance; unknown ones come after κ.
 
     A visit with c right of n rollouts has the unbiased variance c(n - c)/(n(n - 1)), as a share of
@@ -33,10 +33,10 @@ class Vcrl(SelectingBudget):
     which is also how those get another visit.
 
     Args:
-        selected_share: w in (0, 1), as in `SelectingBudget`.
+        selected_share: w in (0, 1), as in `SelectionBudget`.
         threshold: κ in [0, 1].
-        prior, seed: as in `SelectingBudget`; the prior is for its figures alone.
-        decay: λ, of earlier visits in Vᵢ and in the pass rates of the figures.
+        prior, seed: as in `SelectionBudget`; the prior is for its metrics alone.
+        decay: λ, of earlier visits in Vᵢ and in the pass rates of the metrics.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class Vcrl(SelectingBudget):
         self.threshold = threshold
         self._variance = RewardHistory(decay)
 
-    def worth(self, prompt_ids: Sequence[str], known: Counted, order: Counts, step: int) -> Reals:
+    def worth(
+        self, prompt_ids: Sequence[str], known: VisitCounts, order: Counts, step: int
+    ) -> Reals:
         """(B,) Vᵢ, where known prompts at or above κ are raised by 1 and others that are known
         lowered by 1, so that those never seen, at 0.5, lie between."""
         visits = self._variance.of(prompt_ids)
@@ -64,7 +66,7 @@ class Vcrl(SelectingBudget):
         worth[seen] = values + np.where(values >= self.threshold, 1, -1)
         return worth
 
-    def learn(self, prompt_ids: Sequence[str], visits: Counted) -> None:
+    def learn(self, prompt_ids: Sequence[str], visits: VisitCounts) -> None:
         """Remember pass rates and variances."""
         super().learn(prompt_ids, visits)
         self._variance.add(prompt_ids, trait_visits(relative_variance(visits)))
@@ -78,7 +80,7 @@ class Vcrl(SelectingBudget):
         self._variance.load_state_dict(state["variance"])
 
 
-def relative_variance(visits: Counted) -> Reals:
+def relative_variance(visits: VisitCounts) -> Reals:
     """(B,) c(n - c) / (⌊n/2⌋⌈n/2⌉) in [0, 1]; NaN for fewer than two rollouts.
 
     The unbiased variance c(n - c)/(n(n - 1)) over the largest of n rollouts, n/(4(n - 1)) for even

@@ -29,9 +29,9 @@ class Advantage(Slot):
         scheduled = self.estimator if isinstance(self.estimator, Scheduled) else None
         if scheduled is not None:
             scheduled.begin(rollout_step(trainer), total_steps(trainer))
-            batch.report |= {f"advantage/{name}": x for name, x in scheduled.metrics().items()}
+            batch.metrics |= {f"advantage/{name}": x for name, x in scheduled.metrics().items()}
         rewards, group = batch.tensor("rewards"), batch.tensor("group")
         batch.advantages = self.estimator(rewards, group, batch.n_prompts)
         counts = [len(torch.unique(group[batch.advantages != 0])), len(torch.unique(group))]
         teaching, sampled = all_sum(counts)
-        batch.report["advantage/silent"] = 1 - teaching / max(1.0, sampled)  # share of prompts
+        batch.metrics["advantage/silent"] = 1 - teaching / max(1.0, sampled)  # share of prompts

@@ -10,13 +10,13 @@ import torch
 from lightning import LightningModule, Trainer
 from numpy.typing import NDArray
 
-from e3rl.batch import Columns, Plan, RolloutBatch, hold_prompts, join_columns, prompt_columns
-from e3rl.budgets.base import Budget, Describable, NeedsGradNorms, SingleRound
+from e3rl.batch import Columns, RolloutBatch, hold_prompts, join_columns, prompt_columns
+from e3rl.budgets.base import Allocation, Budget, Describable, NeedsGradNorms, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.lengths import CompletionLengths
-from e3rl.budgets.report import spearman
+from e3rl.budgets.metrics import spearman
 from e3rl.callbacks.grad_norms import norm_moments
-from e3rl.callbacks.slot import Slot, undecided
+from e3rl.callbacks.slot import Slot, batches_to_decide
 from e3rl.checkpoints.state import require_keys
 from e3rl.distributed import all_gather, rank
 from e3rl.statistics.balance import balance, imbalance
@@ -36,7 +36,7 @@ class RolloutBudget(Slot):
     """
 
     slot = "budget"
-    writes = ("plan", "ranks", "wants_grad_norms")
+    writes = ("allocation", "ranks", "wants_grad_norms")
 
     def __init__(self, strategy: Budget, rollouts_per_prompt: int) -> None:
         if rollouts_per_prompt < 1:
@@ -48,32 +48,32 @@ class RolloutBudget(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        for each, step in undecided(trainer, batch):
+        for each, step in batches_to_decide(trainer, batch):
             # The epoch is an argument, never a hook: a resumed run may skip epoch-start hooks.
             self._decide(each, step, int(step // trainer.num_training_batches))
         rule = self.strategy
         batch.wants_grad_norms = isinstance(rule, NeedsGradNorms) and rule.needs_grad_norms
 
     def _decide(self, batch: RolloutBatch, step: int, epoch: int) -> None:
-        """Write plan and ranks; with several ranks, exchange the prompts they are about."""
+        """Write allocation and ranks; with several ranks, exchange the prompts they are about."""
         started = time.monotonic()
         shards = all_gather(prompt_columns(batch))
         columns = join_columns(shards)
         ids = columns["prompt_ids"]
-        allocation = self.strategy.decide(ids, self.rollouts_per_prompt * len(ids), step, epoch)
-        plan, rows = allocation.plan, list(range(len(ids)))
+        decision = self.strategy.decide(ids, self.rollouts_per_prompt * len(ids), step, epoch)
+        allocation, rows = decision.allocation, list(range(len(ids)))
         if len(shards) > 1:
-            counts = _known_counts(plan, len(shards))
+            counts = _known_counts(allocation, len(shards))
             load = counts * self._tokens_of_a_rollout(columns)
             holder = balance(load, len(shards), prompt_keys(0, step, ids))
             rows = np.flatnonzero(holder == rank()).tolist()
             hold_prompts(batch, columns, rows)
-            plan = SingleRound(counts[rows], plan.figures())
+            allocation = SingleRound(counts[rows], allocation.metrics())
             shares = np.bincount(holder, weights=load, minlength=len(shards))
-            batch.report["budget/rank_imbalance"] = imbalance(shares)
-        batch.plan, batch.requeue = plan, allocation.requeue
-        batch.ranks = torch.from_numpy(allocation.ranks[rows].copy())
-        batch.report["time/budget_s"] = time.monotonic() - started
+            batch.metrics["budget/rank_imbalance"] = imbalance(shares)
+        batch.allocation, batch.requeue = allocation, decision.requeue
+        batch.ranks = torch.from_numpy(decision.ranks[rows].copy())
+        batch.metrics["time/budget_s"] = time.monotonic() - started
 
     def _tokens_of_a_rollout(self, columns: Columns) -> NDArray[np.float64]:
         """(B,) tokens to expect, prompt and completion.
@@ -107,10 +107,10 @@ class RolloutBudget(Slot):
         self.lengths.observe(ids, lengths)
         sampled = [array for array in lengths if len(array)]
         together = spearman([len(x) for x in sampled], [x.mean() for x in sampled])
-        batch.report["budget/length_correlation"] = np.nan if together is None else together
-        batch.report |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
+        batch.metrics["budget/length_correlation"] = np.nan if together is None else together
+        batch.metrics |= {f"budget/{name}": x for name, x in self.strategy.metrics().items()}
         if len(shards) > 1:
-            batch.report["rollout/rank_imbalance"] = imbalance([each for *_, each in shards])
+            batch.metrics["rollout/rank_imbalance"] = imbalance([each for *_, each in shards])
 
     def state_dict(self) -> dict[str, Any]:
         return {"strategy": self.strategy.state_dict(), "lengths": self.lengths.state_dict()}
@@ -121,14 +121,14 @@ class RolloutBudget(Slot):
         self.lengths.load_state_dict(state_dict["lengths"])
 
 
-def _known_counts(plan: Plan, n_ranks: int) -> NDArray[np.int64]:
+def _known_counts(allocation: Allocation[RolloutBatch], n_ranks: int) -> NDArray[np.int64]:
     """(B,) rollouts per prompt; ValueError where they are not known, or too few prompts get any."""
-    if not isinstance(plan, SingleRound):
+    if not isinstance(allocation, SingleRound):
         raise ValueError(
-            f"{type(plan).__name__} decides round by round over all prompts, which {n_ranks} "
+            f"{type(allocation).__name__} decides round by round over all prompts, which {n_ranks} "
             "ranks cannot share: use trainer.devices=1 or a budget with all counts known beforehand"
         )
-    counts = np.array(plan.counts, dtype=np.int64)
+    counts = np.array(allocation.counts, dtype=np.int64)
     if (sampled := int((counts > 0).sum())) < n_ranks:
         raise ValueError(
             f"the budget gives rollouts to {sampled} prompts, which leaves some of {n_ranks} ranks "

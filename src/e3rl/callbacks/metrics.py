@@ -52,7 +52,7 @@ class RolloutMetrics(Slot):
         for name, cost in zip(COSTS, spent, strict=True):
             self.costs[name] += cost
         row |= {f"cost/{name}": cost for name, cost in self.costs.items()}
-        row |= {"time/step_s": seconds} | resources(batch, pl_module.device) | batch.report
+        row |= {"time/step_s": seconds} | resources(batch, pl_module.device) | batch.metrics
         shards = all_gather(prompt_rows(batch))
         log_row(trainer, row, step)
         head = {"rollout_step": step, "epoch": trainer.current_epoch}

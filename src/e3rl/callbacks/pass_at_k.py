@@ -14,7 +14,7 @@ from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps
-from e3rl.callbacks.validation_plan import Evaluation, Segment, ValidationPlan
+from e3rl.callbacks.validation_schedule import Evaluation, Segment, ValidationSchedule
 from e3rl.distributed import all_gather
 from e3rl.ledger.logger import ledgers, log_row
 from e3rl.statistics.bootstrap import cluster_bootstrap
@@ -22,7 +22,7 @@ from e3rl.statistics.pass_at_k import pass_at_k
 
 
 @dataclass(frozen=True)
-class Tally:
+class ProblemTally:
     """One problem's rollouts in one evaluation."""
 
     name: str
@@ -39,7 +39,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Counts:
+class EvaluationCounts:
     """One evaluation of all problems: what pass@k and its intervals are made from."""
 
     name: str
@@ -66,7 +66,7 @@ class PassAtK(Slot):
 
     slot = "pass_at_k"
     validation_reads = ("base_temperature",)
-    validation_writes = ("plan", "temperature_of", "truncation_of")
+    validation_writes = ("allocation", "temperature_of", "truncation_of")
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class PassAtK(Slot):
         self.evaluations = list(evaluations)
         self.ks = sorted(ks)
         self.seed = seed
-        self.results: list[Counts] = []  # of the last validation
-        self._plan = ValidationPlan([])
-        self._collected: list[Tally] = []
+        self.results: list[EvaluationCounts] = []  # of the last validation
+        self._schedule = ValidationSchedule([])
+        self._collected: list[ProblemTally] = []
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = _is_last(trainer)
-        self._plan = ValidationPlan(
+        self._schedule = ValidationSchedule(
             [e.at_last() if last else e for e in self.evaluations if last or not e.last_only]
         )
         self._collected = []
@@ -104,9 +104,9 @@ class PassAtK(Slot):
         batch.require("base_temperature")
         assert batch.base_temperature is not None
         batch.stream = (self.seed, "validation")
-        batch.plan = self._plan.begin(batch, batch.base_temperature)
-        batch.temperature_of = self._plan.temperature_of
-        batch.truncation_of = self._plan.truncation_of
+        batch.allocation = self._schedule.begin(batch, batch.base_temperature)
+        batch.temperature_of = self._schedule.temperature_of
+        batch.truncation_of = self._schedule.truncation_of
 
     def on_validation_batch_end(
         self,
@@ -117,14 +117,14 @@ class PassAtK(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        for segment in self._plan.segments:
+        for segment in self._schedule.segments:
             if segment.evaluation:
-                self._collected += tally(batch, segment)
+                self._collected += tally_segment(batch, segment)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tallies = [each for shard in all_gather(self._collected) for each in shard]
         names = dict.fromkeys(each.name for each in tallies)
-        self.results = [merge([t for t in tallies if t.name == name]) for name in names]
+        self.results = [merge_tallies([t for t in tallies if t.name == name]) for name in names]
         # A sanity check sees some problems only; all evaluations may wait for the last validation.
         if trainer.sanity_checking or not self.results:
             return
@@ -144,7 +144,7 @@ def _is_last(trainer: Trainer) -> bool:
     return rollout_step(trainer) + 1 >= total_steps(trainer)
 
 
-def tally(batch: RolloutBatch, segment: Segment) -> list[Tally]:
+def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
     """What the rollouts of a segment came to, prompt by prompt."""
     sample = batch.tensor("sample")
     rows = (sample >= segment.start) & (sample < segment.start + segment.n)
@@ -167,7 +167,7 @@ def tally(batch: RolloutBatch, segment: Segment) -> list[Tally]:
         strict=True,
     )
     return [
-        Tally(
+        ProblemTally(
             name=segment.evaluation,
             temperature=segment.temperature,
             problem_id=problem_id,
@@ -184,13 +184,13 @@ def tally(batch: RolloutBatch, segment: Segment) -> list[Tally]:
     ]
 
 
-def merge(tallies: Sequence[Tally]) -> Counts:
+def merge_tallies(tallies: Sequence[ProblemTally]) -> EvaluationCounts:
     """One evaluation over all batches and ranks; a problem that ranks share counts once."""
-    seen: dict[str, Tally] = {}
+    seen: dict[str, ProblemTally] = {}
     for each in tallies:
         seen.setdefault(each.problem_id, each)
     problems = list(seen.values())
-    return Counts(
+    return EvaluationCounts(
         name=problems[0].name,
         temperature=problems[0].temperature,
         problem_id=list(seen),
@@ -205,7 +205,7 @@ def merge(tallies: Sequence[Tally]) -> Counts:
     )
 
 
-def metrics(counts: Counts, ks: Sequence[int]) -> dict[str, float]:
+def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
     """pass@k with 95% intervals over problems, per source, and what sampling looked like."""
     n, c = np.array(counts.n), np.array(counts.correct)
     rollouts = int(n.sum())

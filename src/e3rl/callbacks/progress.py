@@ -7,7 +7,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 
-from e3rl.callbacks.pass_at_k import Counts, PassAtK
+from e3rl.callbacks.pass_at_k import EvaluationCounts, PassAtK
 
 
 def progress_callbacks(enabled: bool, total_steps: int) -> list[Callback]:
@@ -48,7 +48,7 @@ class Lines(Callback):
         return "   ".join([*parts, f"{minutes}:{seconds:02}"])
 
 
-def mean_share(counts: Counts) -> float:
+def mean_share(counts: EvaluationCounts) -> float:
     """pass@1: the mean over problems of the share of right answers."""
     shares = [c / n for c, n in zip(counts.correct, counts.n, strict=True)]
     return float(sum(shares) / len(shares))

@@ -64,8 +64,8 @@ class RewardScorer(Slot):
         batch_idx: int,
     ) -> None:
         names = [f"reward/{status}" for status in STATUSES]
-        counts = all_sum([batch.report.get(name, 0.0) for name in names])
-        batch.report |= dict(zip(names, counts, strict=True))
+        counts = all_sum([batch.metrics.get(name, 0.0) for name in names])
+        batch.metrics |= dict(zip(names, counts, strict=True))
         self.totals.update(dict(zip(STATUSES, map(int, counts), strict=True)))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -116,12 +116,12 @@ class PooledScorer:
         started = time.monotonic()
         verdicts = self._pool.collect(self._progress)
         waited = time.monotonic() - started
-        saved = self._batch.report.get("time/reward_saved_s", 0.0)
+        saved = self._batch.metrics.get("time/reward_saved_s", 0.0)
         saved += max(0.0, self._pool.scoring_s - waited)
-        self._batch.report["time/reward_saved_s"] = saved
+        self._batch.metrics["time/reward_saved_s"] = saved
         for status, count in Counter(verdict.status for verdict in verdicts).items():
             name = f"reward/{status}"  # of this rank, until the step ends
-            self._batch.report[name] = self._batch.report.get(name, 0.0) + count
+            self._batch.metrics[name] = self._batch.metrics.get(name, 0.0) + count
         correct = [verdict.reward for verdict in verdicts]
         rewards: Sequence[float] = correct
         if self._shaping is not None:

@@ -38,7 +38,7 @@ class RolloutSampler(Slot):
     """
 
     slot = "rollout"
-    reads = validation_reads = ("plan", "base_temperature", "temperature_of", "scorer")
+    reads = validation_reads = ("allocation", "base_temperature", "temperature_of", "scorer")
     writes = validation_writes = (
         *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
         *("sampler_logprobs", "truncated", "policy_version", "completions", "given_answers"),
@@ -66,7 +66,7 @@ class RolloutSampler(Slot):
             self._sample(batch, policy)
             batch.to(pl_module.device)
         following = batch.upcoming
-        if following is not None and following.plan is not None:
+        if following is not None and following.allocation is not None:
             self._seed(following)
             self._sync(following, policy)
             self._sample_ahead(following, policy)
@@ -93,7 +93,7 @@ class RolloutSampler(Slot):
         batch_idx: int,
     ) -> None:
         ages = self.version - batch.tensor("policy_version").double()
-        batch.report["policy/age"] = float(ages.mean())  # updates since the rollouts were sampled
+        batch.metrics["policy/age"] = float(ages.mean())  # updates since the rollouts were sampled
         self._finish(batch)
         self.version += 1
 
@@ -106,27 +106,27 @@ class RolloutSampler(Slot):
         batch.stream = (self.seed, *batch.stream)
 
     def _sync(self, batch: RolloutBatch, policy: Policy) -> None:
-        batch.require("plan", "base_temperature", "temperature_of", "scorer")
+        batch.require("allocation", "base_temperature", "temperature_of", "scorer")
         assert batch.base_temperature is not None
         started = time.monotonic()
         self.engine.sync(policy, self.version, batch.base_temperature)
-        batch.report["time/sync_s"] = time.monotonic() - started
+        batch.metrics["time/sync_s"] = time.monotonic() - started
 
     def _sample(self, batch: RolloutBatch, policy: Policy) -> None:
         """All rounds of a batch; may run beside an update, and so touches no weights."""
-        assert batch.plan is not None
+        assert batch.allocation is not None
         started = time.monotonic()
         waited = 0.0
-        while (counts := batch.plan.next(batch)) is not None:
+        while (counts := batch.allocation.next(batch)) is not None:
             requests = self._requests(batch, list(counts))
             waited += self._round(batch, requests, policy.pad_id)
-        batch.report |= {f"budget/{name}": x for name, x in batch.plan.figures().items()}
+        batch.metrics |= {f"budget/{name}": x for name, x in batch.allocation.metrics().items()}
         if isinstance(self.engine, ManagedEngine):
             self.engine.rest()
-            batch.report |= self.engine.metrics()
+            batch.metrics |= self.engine.metrics()
         seconds = time.monotonic() - started
-        batch.report["time/rollout_s"] = seconds + batch.report.get("time/sync_s", 0.0)
-        batch.report["time/reward_s"] = waited  # the part that generation did not hide
+        batch.metrics["time/rollout_s"] = seconds + batch.metrics.get("time/sync_s", 0.0)
+        batch.metrics["time/reward_s"] = waited  # the part that generation did not hide
 
     def _sample_ahead(self, batch: RolloutBatch, policy: Policy) -> None:
         if not self.engine.holds_weights:
@@ -148,7 +148,7 @@ class RolloutSampler(Slot):
         future.result()
         self._ahead = None
         waited = time.monotonic() - started  # the rest of the sampling was hidden by the update
-        batch.report["time/lookahead_wait_s"] = waited
+        batch.metrics["time/lookahead_wait_s"] = waited
         ahead.to(batch.tensor("tokens").device)
 
     def _requests(self, batch: RolloutBatch, counts: list[int]) -> list[RolloutRequest]:

@@ -54,7 +54,7 @@ def check_order(slot: Slot, stack: list[Slot], validation: bool = False) -> None
         if late:
             producer, place = stack[late[0]].slot, "stands after it"
         else:
-            producer = "pass_at_k" if validation and field == "plan" else WRITERS[field]
+            producer = "pass_at_k" if validation and field == "allocation" else WRITERS[field]
             place = "is not in the stack"
         raise ValueError(
             f"callback `{slot.slot}` reads batch.{field}, but its producer `{producer}` {place}: "
@@ -81,7 +81,7 @@ def total_steps(trainer: Trainer) -> int:
     return int(steps) if math.isfinite(steps) else sys.maxsize
 
 
-def undecided(trainer: Trainer, batch: RolloutBatch) -> list[tuple[RolloutBatch, int]]:
+def batches_to_decide(trainer: Trainer, batch: RolloutBatch) -> list[tuple[RolloutBatch, int]]:
     """Batches that are sampled during the current step, each with its own rollout step.
 
     That is the batch itself, unless it was sampled a step ahead, and with look-ahead the upcoming

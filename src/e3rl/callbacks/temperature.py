@@ -7,9 +7,9 @@ from typing import Any
 from lightning import LightningModule, Trainer
 
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.slot import Slot, rollout_step, total_steps, undecided
+from e3rl.callbacks.slot import Slot, batches_to_decide, rollout_step, total_steps
 from e3rl.distributed import all_sum
-from e3rl.temperatures.base import Difficulty, EntropyReading, TemperaturePlan, TemperatureRule
+from e3rl.temperatures.base import Difficulty, EntropyReading, TemperatureDecision, TemperatureRule
 
 
 class TemperatureScheduler(Slot):
@@ -42,7 +42,7 @@ class TemperatureScheduler(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        for each, step in undecided(trainer, batch):
+        for each, step in batches_to_decide(trainer, batch):
             _write(each, self.strategy.decide(step, difficulty_of(each)))
 
     def on_validation_batch_start(
@@ -66,8 +66,8 @@ class TemperatureScheduler(Slot):
     ) -> None:
         reading = read_entropy(batch, rollout_step(trainer))
         self.strategy.observe(reading)
-        batch.report |= {f"temperature/{name}": x for name, x in self.strategy.metrics().items()}
-        batch.report |= _entropies(reading, batch)
+        batch.metrics |= {f"temperature/{name}": x for name, x in self.strategy.metrics().items()}
+        batch.metrics |= _entropies(reading, batch)
 
     def state_dict(self) -> dict[str, Any]:
         return self.strategy.state_dict()
@@ -84,7 +84,7 @@ def difficulty_of(batch: RolloutBatch) -> Difficulty:
     return Difficulty(tuple(ranks.tolist()), total / count if count else math.nan)
 
 
-def _write(batch: RolloutBatch, plan: TemperaturePlan) -> None:
+def _write(batch: RolloutBatch, plan: TemperatureDecision) -> None:
     batch.base_temperature, batch.temperature_of = plan.temperature, plan
 
 

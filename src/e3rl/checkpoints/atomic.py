@@ -12,7 +12,7 @@ import torch
 from lightning.fabric.plugins import CheckpointIO
 from torch import Tensor
 
-from e3rl.checkpoints.durable import sync_folder, to_disk, told_by_the_disk, uninterrupted
+from e3rl.checkpoints.durable import defer_interrupts, flush_to_disk, sync_folder, unwrap_os_error
 from e3rl.checkpoints.files import (
     DamagedCheckpointError,
     checksum_file,
@@ -42,12 +42,12 @@ class AtomicCheckpointIO(CheckpointIO):
         draft, sums_draft = draft_of(path), draft_of(sums)
         try:
             with draft.open("wb") as file:
-                with uninterrupted(), told_by_the_disk():
+                with defer_interrupts(), unwrap_os_error():
                     torch.save(checkpoint, file)
-                to_disk(file)
+                flush_to_disk(file)
             with sums_draft.open("w") as text:
                 text.write(f"{sha256(draft)}  {path.name}\n")
-                to_disk(text)
+                flush_to_disk(text)
             if path.is_dir():
                 remove(path)
             os.replace(draft, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def to_disk(file: IO[Any]) -> None:
+def flush_to_disk(file: IO[Any]) -> None:
     """Wait until what was written to an open file is on the disk."""
     file.flush()
     os.fsync(file.fileno())
@@ -25,7 +25,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def told_by_the_disk() -> Iterator[None]:
+def unwrap_os_error() -> Iterator[None]:
     """Raise the OSError that is behind an error of torch's, where there is one.
 
     Its savers end their file after a failed write, and fail once more, about its position.
@@ -33,12 +33,12 @@ def told_by_the_disk() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (cause := of_the_disk(error)) is None:
+        if (cause := find_os_error(error)) is None:
             raise
         raise cause from None
 
 
-def of_the_disk(error: BaseException) -> OSError | None:
+def find_os_error(error: BaseException) -> OSError | None:
     """The OSError that an error is, or that it came from."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, OSError):
@@ -47,7 +47,7 @@ def of_the_disk(error: BaseException) -> OSError | None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait: inside torch's savers it would surface as another error, such as one about
     file positions."""
     before = signal.getsignal(signal.SIGINT)
@@ -64,7 +64,7 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file that a kill leaves as it was or whole; others tell by it how far a run is."""
     draft = path.with_name(f".{path.name}")
     draft.write_bytes(content.encode() if isinstance(content, str) else content)

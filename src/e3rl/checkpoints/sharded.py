@@ -23,11 +23,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from e3rl.checkpoints.durable import (
-    of_the_disk,
+    defer_interrupts,
+    find_os_error,
+    flush_to_disk,
     sync_folder,
-    to_disk,
-    told_by_the_disk,
-    uninterrupted,
+    unwrap_os_error,
 )
 from e3rl.checkpoints.files import (
     MANIFEST,
@@ -81,7 +81,7 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
 
     try:
         _on_first_rank(start)
-        with uninterrupted(), _collective("written"):
+        with defer_interrupts(), _collective("written"):
             save(dict(tensors), storage_writer=FileSystemWriter(draft), no_dist=_alone())
         _on_first_rank(lambda: _write_rest(rest, draft))
         sums = _together(lambda: {file.name: sha256(file) for file in _own_files(draft)})
@@ -251,7 +251,7 @@ def _collective(done: str) -> Iterator[None]:
 
 def _by_the_disk(error: BaseException) -> bool:
     """Also one of another rank, which comes without what it came from."""
-    return of_the_disk(error) is not None or any(text in str(error) for text in STREAM_BROKE)
+    return find_os_error(error) is not None or any(text in str(error) for text in STREAM_BROKE)
 
 
 def _together(work: Callable[[], Any]) -> list[Any]:
@@ -259,7 +259,7 @@ def _together(work: Callable[[], Any]) -> list[Any]:
     own: Any = None
     error: OSError | RuntimeError | None = None
     try:
-        with told_by_the_disk():
+        with unwrap_os_error():
             own = work()
     except (OSError, RuntimeError) as caught:
         error = caught
@@ -288,11 +288,11 @@ def _own_files(folder: Path) -> list[Path]:
 def _write_rest(rest: Mapping[str, Any], folder: Path) -> None:
     with (folder / REST).open("wb") as file:
         torch.save(dict(rest), file)
-        to_disk(file)
+        flush_to_disk(file)
 
 
 def _write_manifest(sums: Mapping[str, str], folder: Path) -> None:
     with (folder / MANIFEST).open("w") as file:
         file.write(manifest(sums))
-        to_disk(file)
+        flush_to_disk(file)
     sync_folder(folder)

@@ -42,7 +42,7 @@ def build_data(cfg: DictConfig, policy: Policy) -> PromptDataModule:
     return data
 
 
-def quiet() -> None:
+def silence_libraries() -> None:
     """Leave out what libraries say about choices that are made on purpose here."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)

@@ -5,15 +5,15 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from e3rl.config.composition import resolved
+from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
 
-def cautions(cfg: DictConfig) -> list[str]:
+def find_cautions(cfg: DictConfig) -> list[str]:
     """One line per setting that is inert in this configuration, with the reason and a remedy."""
-    plain = resolved(cfg)
+    plain = to_plain_dict(cfg)
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
         *(_mismatch, _lookahead, _rounded_updates),
@@ -46,7 +46,7 @@ def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
             "loss.prompt_weight=prompt changes nothing: budget=uniform gives every prompt the same "
             "number of rollouts already"
         )
-    if _name(advantage) == "PassAtK" and min(advantage["k"], mean_size - 1) <= 1:
+    if _name(advantage) == "PassAtKAdvantage" and min(advantage["k"], mean_size - 1) <= 1:
         yield (
             f"advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
             f"k={advantage['k']} and rollouts_per_prompt={mean_size} that is at most 1: raise both"

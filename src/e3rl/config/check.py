@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from e3rl.config.composition import ConfigurationError, resolved
+from e3rl.config.composition import ConfigurationError, to_plain_dict
 
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 GROUPS = (
@@ -111,7 +111,7 @@ def check(cfg: DictConfig, also: Mapping[str, type] | None = None) -> None:
     fields each.
     """
     try:
-        plain = resolved(cfg)
+        plain = to_plain_dict(cfg)
     except OmegaConfBaseException as error:
         raise ConfigurationError(f"the configuration does not resolve: {error}") from error
     written = OmegaConf.to_container(cfg, resolve=False)

@@ -34,7 +34,7 @@ def register_resolvers() -> None:
         "root": lambda *_: str(conf_dir().parent),
         "run_id": run_id,
         "sweep_name": lambda *_: sweep_name(),
-        "subdir": subdir,
+        "subdir": job_folder_name,
     }
     for name, function in functions.items():
         OmegaConf.register_new_resolver(f"e3rl.{name}", function, replace=True)
@@ -72,9 +72,9 @@ def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
         found = [p for p in Path(runs, name).glob("*") if checkpoints(p / "checkpoints")]
         if found:
             return str(max(found, key=lambda p: p.name))
-    elif ckpt_path is not None and run_of(Path(ckpt_path)).is_dir():
-        return str(run_of(Path(ckpt_path)))
-    if (count := started_together()) > 1:
+    elif ckpt_path is not None and run_folder_of(Path(ckpt_path)).is_dir():
+        return str(run_folder_of(Path(ckpt_path)))
+    if (count := count_launched_processes()) > 1:
         raise ConfigurationError(
             f"{count} processes were started together and need one folder, which the clock does "
             "not give them: make a sweep of one job (-m ... sweep.name=NAME), which also goes on "
@@ -83,7 +83,7 @@ def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
     return str(Path(runs) / name / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
 
 
-def started_together() -> int:
+def count_launched_processes() -> int:
     """Processes of this run that srun or torchrun has started; 1 where none of them has."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return int(os.environ["WORLD_SIZE"])
@@ -105,12 +105,12 @@ def checkpoint_to_resume(ckpt_path: str, run_dir: Path) -> Path:
         )
     path = run_dir if ckpt_path == "last" else Path(ckpt_path)
     try:
-        return newest_sound(path if path.suffix == ".ckpt" else run_of(path) / "checkpoints")
+        return newest_sound(path if path.suffix == ".ckpt" else run_folder_of(path) / "checkpoints")
     except (FileNotFoundError, DamagedCheckpointError) as error:
         raise ConfigurationError(f"ckpt_path={ckpt_path}: {error}") from error
 
 
-def run_of(path: Path) -> Path:
+def run_folder_of(path: Path) -> Path:
     """The run folder of a checkpoint file, a checkpoints folder, or a run folder."""
     if path.suffix == ".ckpt":
         return path.parent.parent
@@ -128,7 +128,7 @@ def sweep_name() -> str:
     return os.environ.setdefault("E3RL_SWEEP", unique)
 
 
-def subdir(overrides: Sequence[str]) -> str:
+def job_folder_name(overrides: Sequence[str]) -> str:
     """Overrides of a job as one folder name that needs no quotes on the command line."""
     told = [override.lstrip("+").replace("=", "-").replace("/", ".") for override in overrides]
     name = "_".join(text for text in told if not text.startswith(UNTOLD))
@@ -139,7 +139,7 @@ def subdir(overrides: Sequence[str]) -> str:
     return name or "default"
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
+def to_plain_dict(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, Hydra's own part left out."""
     plain = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(plain, dict)

@@ -51,7 +51,9 @@ class BadRowsError(ValueError):
         )
 
 
-def settle(origin: str, bad: Sequence[BadRow], total: int, on_bad_row: OnBadRow) -> dict[str, int]:
+def settle_bad_rows(
+    origin: str, bad: Sequence[BadRow], total: int, on_bad_row: OnBadRow
+) -> dict[str, int]:
     """Raise one `BadRowsError` about all of `bad`, or return how many rows fall to each reason.
 
     A row with several faults counts once, under its first, so that the counts sum to the rows

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from e3rl.data.problem import Problem
 from e3rl.data.problems import UNSELECTED, ProblemSet
-from e3rl.data.questions import agree, by_question, question_key, question_text
+from e3rl.data.questions import group_by_question, have_same_answer, question_key, question_text
 from e3rl.rewards.answer import INTEGER, is_number
 
 Lengths = Callable[[Problem], int]  # tokens of a rendered prompt
@@ -19,7 +19,7 @@ def set_row(name: str, problems: ProblemSet, tokens: Lengths | None, limit: int)
 
     `tokens` None leaves the columns about token lengths empty.
     """
-    groups = by_question(problems).values()
+    groups = group_by_question(problems).values()
     letters = [len(question_text(problem)) for problem in problems]
     lengths = sorted(map(tokens, problems)) if tokens else []
     lost = {reason: n for reason, n in problems.dropped.items() if reason != UNSELECTED}
@@ -28,12 +28,12 @@ def set_row(name: str, problems: ProblemSet, tokens: Lengths | None, limit: int)
         "set": name,
         "rows": str(len(problems) + sum(problems.dropped.values())),
         "selected": str(len(problems) + sum(lost.values())),
-        "dropped": listed(lost),
+        "dropped": format_counts(lost),
         "left": str(len(problems)),
         "repeated": str(len(problems) - len(groups)),
-        "contradicted": str(sum(not agree(group) for group in groups)),
-        "sources": listed(Counter(problem.source for problem in problems)),
-        "answers": listed(Counter(answer_kind(problem.answer) for problem in problems)),
+        "contradicted": str(sum(not have_same_answer(group) for group in groups)),
+        "sources": format_counts(Counter(problem.source for problem in problems)),
+        "answers": format_counts(Counter(answer_kind(problem.answer) for problem in problems)),
         "with prior": str(len(priors)),
         "letters, median and most": f"{statistics.median(letters):.0f}, {max(letters)}",
         "tokens, median and most": (
@@ -69,6 +69,6 @@ def overlap_rows(sets: Mapping[str, ProblemSet]) -> list[dict[str, str]]:
     return rows
 
 
-def listed(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """`aime: 3, math: 2`, most first."""
     return ", ".join(f"{name}: {n}" for name, n in Counter(counts).most_common())

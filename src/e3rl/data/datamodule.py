@@ -12,7 +12,7 @@ from e3rl.data.loader import PromptLoader, ValidationLoader
 from e3rl.data.problem import Problem
 from e3rl.data.problems import ProblemSet
 from e3rl.data.prompt_lengths import Encode, check_prompt_lengths
-from e3rl.data.questions import by_question, question_key
+from e3rl.data.questions import group_by_question, question_key
 
 OnOverlap = Literal["raise", "drop"]
 
@@ -59,7 +59,7 @@ class PromptDataModule(LightningDataModule):
         self.lookahead = lookahead
         self._encode: Encode | None = None
         self._loaders: tuple[PromptLoader, ValidationLoader] | None = None
-        self.validation_problems = disjoint(
+        self.validation_problems = drop_overlap(
             self.train_problems, self.validation_problems, on_overlap
         )
         self._check_sizes()
@@ -162,7 +162,7 @@ class PromptDataModule(LightningDataModule):
             )
 
 
-def disjoint(
+def drop_overlap(
     train: ProblemSet, validation: ProblemSet, on_overlap: OnOverlap = "raise"
 ) -> ProblemSet:
     """The validation problems that are not trained on, by `question_key`.
@@ -182,7 +182,7 @@ def disjoint(
             f"{', '.join(shared_ids[:EXAMPLES])}: give the problems other ids, or the files "
             "other names"
         )
-    trained = by_question(train)
+    trained = group_by_question(train)
     shared = {
         row: (p.id, trained[question_key(p)][0].id)
         for row, p in zip(validation.rows, validation, strict=True)

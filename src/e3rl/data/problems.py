@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args, overload
 
-from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, settle
+from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, settle_bad_rows
 from e3rl.data.hub import local_file
 from e3rl.data.problem import Problem
 from e3rl.data.problem_fields import (
@@ -18,7 +18,12 @@ from e3rl.data.problem_fields import (
     parse_prompt,
     parse_source,
 )
-from e3rl.data.questions import agree, by_question, superfluous, unwrapped
+from e3rl.data.questions import (
+    find_superfluous,
+    group_by_question,
+    have_same_answer,
+    strip_wrapping,
+)
 from e3rl.data.rows import Record, Rows, lookup, read_rows
 
 Repeats = Literal["keep", "drop"]
@@ -129,15 +134,15 @@ def load_problems(
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
     rows = _selected(path, everything, where or {})
     problems, bad = _parse_rows(rows, columns, name or file.stem)
-    dropped = settle(str(path), bad, len(rows), on_bad_row)
+    dropped = settle_bad_rows(str(path), bad, len(rows), on_bad_row)
     if not problems:
         raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
     if len(rows) < len(everything):
         dropped[UNSELECTED] = len(everything) - len(rows)
-    problems = unwrapped(problems, strip)
+    problems = strip_wrapping(problems, strip)
     found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
     if repeats == "drop":
-        reasons = superfluous(found)
+        reasons = find_superfluous(found)
         return found.without({r: reasons[p.id] for r, p in problems.items() if p.id in reasons})
     _warn_of_repeats(path, found)
     return found
@@ -219,10 +224,10 @@ def _parse_row(
 
 
 def _warn_of_repeats(path: str | Path, problems: Sequence[Problem]) -> None:
-    groups = [group for group in by_question(problems).values() if len(group) > 1]
+    groups = [group for group in group_by_question(problems).values() if len(group) > 1]
     if groups:
         repeats = [problem for group in groups for problem in group[1:]]
-        contradicted = sum(not agree(group) for group in groups)
+        contradicted = sum(not have_same_answer(group) for group in groups)
         named = ", ".join(p.id for p in repeats[:5])
         warnings.warn(
             f"{path}: {len(repeats)} problems repeat the question of an earlier one: {named}"

@@ -32,7 +32,7 @@ def question_key(problem: Problem) -> str:
     return compact(text).casefold() or text
 
 
-def by_question(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
+def group_by_question(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
     """The problems that share a `question_key`, in order, under that key."""
     groups: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -40,28 +40,28 @@ def by_question(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
     return groups
 
 
-def agree(problems: Sequence[Problem]) -> bool:
+def have_same_answer(problems: Sequence[Problem]) -> bool:
     """Whether all gold answers are written alike, up to layout, spelling and units."""
     first = problems[0].answer
     return all(same_text(p.answer, first) or same_number(p.answer, first) for p in problems)
 
 
-def superfluous(problems: Iterable[Problem]) -> dict[str, str]:
+def find_superfluous(problems: Iterable[Problem]) -> dict[str, str]:
     """Id -> reason of the problems to drop for every question to be asked once.
 
     Of equal problems the first stays. Where answers contradict each other none does, since no
     reward for that question could be trusted.
     """
     reasons: dict[str, str] = {}
-    for group in by_question(problems).values():
-        if not agree(group):
+    for group in group_by_question(problems).values():
+        if not have_same_answer(group):
             reasons |= dict.fromkeys((p.id for p in group), CONTRADICTED)
         else:
             reasons |= dict.fromkeys((p.id for p in group[1:]), REPEATED)
     return reasons
 
 
-def unwrapped(problems: Mapping[int, Problem], wrapping: Sequence[str]) -> dict[int, Problem]:
+def strip_wrapping(problems: Mapping[int, Problem], wrapping: Sequence[str]) -> dict[int, Problem]:
     """The problems without the fixed texts that a file puts before or behind every question.
 
     Raises ValueError for a text that no question begins or ends with.

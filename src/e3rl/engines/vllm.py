@@ -24,9 +24,15 @@ from e3rl.distributed import all_gather
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
 from e3rl.engines.progress import notice, rollout_bar
-from e3rl.engines.vllm_build import build, check_installed, release, sampling_of, shut_down
+from e3rl.engines.vllm_build import (
+    build,
+    check_installed,
+    release_memory,
+    sampling_params,
+    shut_down,
+)
 from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout
-from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, together
+from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weights import (
     Shapes,
@@ -183,7 +189,7 @@ class VLLMEngine:
             return
         shut_down(llm)
         del llm
-        release()
+        release_memory()
 
     def _count(self) -> None:
         assert self._loop is not None
@@ -207,7 +213,7 @@ class VLLMEngine:
         weights: Weights = named_weights(policy.model, tied_head=on_cpu)
         if self.settings.tensor_parallel_size > 1:  # it travels to other processes
             weights = iter([(name, value.cpu()) for name, value in weights])
-        together(self._load, weights)
+        load_on_all_ranks(self._load, weights)
 
     def _load(self, weights: Weights) -> None:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
@@ -225,7 +231,7 @@ class VLLMEngine:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
         self._llm = build(policy, self.settings, self.progress)
-        self._loop = StepLoop(self._llm.llm_engine, sampling_of)
+        self._loop = StepLoop(self._llm.llm_engine, sampling_params)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
     def _compare(self, policy: Policy, temperature: float) -> None:

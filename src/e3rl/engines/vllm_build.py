@@ -19,8 +19,8 @@ from torch import distributed
 
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import notice
-from e3rl.engines.vllm_loop import undisturbed
-from e3rl.engines.vllm_parallel import placed
+from e3rl.engines.vllm_loop import restore_process_state
+from e3rl.engines.vllm_parallel import place_engine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
 from e3rl.engines.weights import dtype_name
 from e3rl.policy.policy import Policy
@@ -69,12 +69,12 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     try:
         with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
             config.save_pretrained(folder)
-            place = placed(settings.tensor_parallel_size, policy.device)
-            with place as own, undisturbed(), notice(STARTING, progress):
+            place = place_engine(settings.tensor_parallel_size, policy.device)
+            with place as own, restore_process_state(), notice(STARTING, progress):
                 llm = _start(folder, arguments | own)
         _world.llms.add(llm)
     finally:
-        release()  # where it did not start, process groups would stay
+        release_memory()  # where it did not start, process groups would stay
     return llm
 
 
@@ -109,7 +109,7 @@ def _start(folder: str, arguments: dict[str, Any]) -> Any:
     return llm
 
 
-def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
+def sampling_params(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
     """vLLM's sampling parameters of a request; fits `StepLoop`."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -131,7 +131,7 @@ def sampling_of(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
 
 
 def shut_down(llm: Any) -> None:
-    """End a `vllm.LLM`; call `release` once nothing refers to it any more."""
+    """End a `vllm.LLM`; call `release_memory` once nothing refers to it any more."""
     _world.llms.discard(llm)
     core = llm.llm_engine.engine_core.engine_core
     core.model_executor.shutdown()
@@ -140,15 +140,15 @@ def shut_down(llm: Any) -> None:
 
 
 @atexit.register
-def end_all() -> None:
+def shut_down_all() -> None:
     """End what nobody has closed, such as an engine of a script that an exception ended."""
     if _world.llms:
         for llm in list(_world.llms):
             shut_down(llm)
-        release()
+        release_memory()
 
 
-def release() -> None:
+def release_memory() -> None:
     """Give back memory and process groups, where no engine of this process is left."""
     from vllm.distributed import parallel_state
 

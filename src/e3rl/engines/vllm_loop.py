@@ -27,7 +27,7 @@ SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRequest:
     """What vLLM sampled for one request."""
 
     request: RolloutRequest
@@ -56,7 +56,7 @@ class StepLoop:
         requests: Sequence[RolloutRequest],
         stop_ids: Sequence[int],
         deadline_s: float | None = None,
-    ) -> Iterator[Finished]:
+    ) -> Iterator[FinishedRequest]:
         """Yield every request when it is finished.
 
         After `deadline_s` seconds in the engine, what is unfinished is yielded as it stands;
@@ -97,7 +97,7 @@ class StepLoop:
 
     def _cut(
         self, pending: list[tuple[str, RolloutRequest]], stop_ids: Sequence[int]
-    ) -> Iterator[Finished]:
+    ) -> Iterator[FinishedRequest]:
         states = self._engine.output_processor.request_states
         partial, untouched = [], []
         for own, request in pending:
@@ -112,7 +112,7 @@ class StepLoop:
         yield from partial
         yield from self.run(untouched, stop_ids)
 
-    def _finished(self, request: RolloutRequest, tokens: Any, logprobs: Any) -> Finished:
+    def _finished(self, request: RolloutRequest, tokens: Any, logprobs: Any) -> FinishedRequest:
         """Raises FloatingPointError where a log-prob is not finite."""
         ids = [int(token) for token in tokens]
         values = [float(place[token].logprob) for token, place in zip(ids, logprobs, strict=True)]
@@ -122,7 +122,7 @@ class StepLoop:
                 "its weights or activations are broken; try engine.settings.dtype=float32"
             )
         self.tokens += len(ids)
-        return Finished(request, ids, values)
+        return FinishedRequest(request, ids, values)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -133,7 +133,7 @@ class StepLoop:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def restore_process_state() -> Iterator[None]:
     """Undoes what building a vLLM engine does to the process it is built in.
 
     It seeds every random generator, its CPU worker puts a function that does nothing in the place
@@ -164,7 +164,7 @@ def check_room(requests: Sequence[RolloutRequest], max_length: int) -> None:
             )
 
 
-def to_rollout(finished: Finished, policy: Policy, version: int) -> Rollout:
+def to_rollout(finished: FinishedRequest, policy: Policy, version: int) -> Rollout:
     """The rollout of a finished request; it is truncated where no stop token ends it."""
     request, ids = finished.request, finished.tokens
     return Rollout(

@@ -2,7 +2,7 @@
 
 With data-parallel ranks every rank has an engine of its own, in its process and on its device; the
 engines share nothing but process groups, which all ranks make and leave together. So whatever one
-rank finds out that makes it build an engine anew must be known to all: `together` sees to that.
+rank finds out that makes it build an engine anew must be known to all, by `load_on_all_ranks`.
 """
 
 import os
@@ -25,7 +25,7 @@ class OtherRankError(RuntimeError):
 
 
 @contextmanager
-def placed(tensor_parallel_size: int, device: torch.device) -> Iterator[dict[str, Any]]:
+def place_engine(tensor_parallel_size: int, device: torch.device) -> Iterator[dict[str, Any]]:
     """The arguments that `vllm.LLM` needs about processes, and the environment that goes with them.
 
     Alone it runs in this process; with ranks in each of theirs, on the device that the rank
@@ -55,7 +55,7 @@ def placed(tensor_parallel_size: int, device: torch.device) -> Iterator[dict[str
         yield arguments
 
 
-def together(load: Callable[[Weights], None], weights: Weights) -> None:
+def load_on_all_ranks(load: Callable[[Weights], None], weights: Weights) -> None:
     """Let every rank load its engine's weights; where one cannot, all raise.
 
     Sharded weights are gathered by all ranks one after the other while they are taken from the

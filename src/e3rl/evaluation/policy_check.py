@@ -8,7 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from e3rl.config.check import node_mistakes
 from e3rl.config.composition import ConfigurationError
-from e3rl.policy.policy import DTYPES, resolved_path
+from e3rl.policy.policy import DTYPES, resolve_path
 
 
 def check_policy(source: DictConfig, where: str, absent: str, max_new_tokens: int) -> None:
@@ -48,7 +48,7 @@ def _configuration(path: str, trust_remote_code: bool, absent: str) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(resolved_path(path), trust_remote_code=trust_remote_code)
+        return AutoConfig.from_pretrained(resolve_path(path), trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{absent}: {error}") from error
 

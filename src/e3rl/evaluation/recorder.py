@@ -6,9 +6,9 @@ from typing import Any
 from lightning import LightningModule, Trainer
 
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.pass_at_k import tally
+from e3rl.callbacks.pass_at_k import tally_segment
 from e3rl.callbacks.slot import Slot
-from e3rl.callbacks.validation_plan import Segment, ValidationPlan
+from e3rl.callbacks.validation_schedule import Segment, ValidationSchedule
 from e3rl.evaluation.log import EvaluationLog
 from e3rl.rewards.equivalence import answer_classes
 from e3rl.rewards.pool import RewardPool
@@ -28,7 +28,7 @@ class EvaluationRecorder(Slot):
     """
 
     slot = "evaluation_log"
-    validation_reads = ("plan", "completions", "given_answers", "correct")
+    validation_reads = ("allocation", "completions", "given_answers", "correct")
 
     def __init__(self, log: EvaluationLog, pool: RewardPool) -> None:
         self.written = log  # Lightning gives callbacks a `log` of its own
@@ -43,11 +43,11 @@ class EvaluationRecorder(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        plan = batch.plan
-        assert isinstance(plan, ValidationPlan)
+        plan = batch.allocation
+        assert isinstance(plan, ValidationSchedule)
         segments = [segment for segment in plan.segments if segment.evaluation]
         progress = trainer.progress_bar_callback is not None
-        figures = rollout_figures(batch, self.pool)
+        figures = rollout_columns(batch, self.pool)
         tables = [segment_rows(batch, each, figures, self.pool, progress) for each in segments]
         for i, problem_id in enumerate(batch.prompt_ids):
             problem = {
@@ -82,7 +82,7 @@ def segment_rows(
     answers = [[(figures["read"][r], figures["right"][r]) for r in rows] for rows in groups]
     classes = answer_classes(pool, answers, progress)
     counts, completions = [], []
-    for each, rows, numbers in zip(tally(batch, segment), groups, classes, strict=True):
+    for each, rows, numbers in zip(tally_segment(batch, segment), groups, classes, strict=True):
         by_sample = {name: [figures[name][row] for row in rows] for name in ("right", "lengths")}
         counts.append(vars(each) | by_sample | {"classes": numbers})
         completions.append(
@@ -104,7 +104,7 @@ def segment_rows(
     return counts, completions
 
 
-def rollout_figures(batch: RolloutBatch, pool: RewardPool) -> Mapping[str, list[Any]]:
+def rollout_columns(batch: RolloutBatch, pool: RewardPool) -> Mapping[str, list[Any]]:
     """What is written of every rollout (N), by name; `read` is the answer as it stands there."""
     batch.require("completions", "given_answers")
     completions = batch.completions or []

@@ -14,13 +14,13 @@ from e3rl.analysis.measures.model_scores import ModelResult, model_rows
 from e3rl.analysis.tables.arm_table import arm_rows, arm_table_text
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown, as_text
 from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
-from e3rl.evaluation.sampling import counts_of, measured
+from e3rl.evaluation.sampling import merge_rows, to_evaluation_result
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Finished:
+class SampledSet:
     """One model on one problem set, all sampled."""
 
     model: str
@@ -30,7 +30,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TableSettings:
     """What tables show: k of the curves and of their columns, and whom models are compared with."""
 
     ks: Sequence[int]
@@ -39,7 +39,9 @@ class Wanted:
     latex: bool = False
 
 
-def write_results(found: Sequence[Finished], wanted: Wanted, out: Path) -> tuple[str, list[Row]]:
+def write_results(
+    found: Sequence[SampledSet], wanted: TableSettings, out: Path
+) -> tuple[str, list[Row]]:
     """Write every file; returns what to print, and the rows of `summary.json`.
 
     A single model on a single set is printed as it always was; several as the table of a paper.
@@ -65,23 +67,27 @@ def write_results(found: Sequence[Finished], wanted: Wanted, out: Path) -> tuple
     return "\n\n".join(as_text(cells, WORDS) for cells in tables.values()), summary
 
 
-def write_counts(found: Sequence[Finished], out: Path) -> None:
+def write_counts(found: Sequence[SampledSet], out: Path) -> None:
     """`validation.jsonl`: per-problem counts of every evaluation, in the form of a run's."""
     lines = [
         json.dumps({"model": f.model, "set": f.problem_set, "rollout_step": f.step, **vars(counts)})
         for f in found
-        for counts in counts_of(f.rows)
+        for counts in merge_rows(f.rows)
     ]
     (out / "validation.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def summary_rows(found: Sequence[Finished], wanted: Wanted) -> list[Row]:
+def summary_rows(found: Sequence[SampledSet], wanted: TableSettings) -> list[Row]:
     """Arms' rows of each problem set, with differences where there are several models."""
     rows: list[Row] = []
     control = wanted.against if len({each.model for each in found}) > 1 else None
     for problem_set in dict.fromkeys(each.problem_set for each in found):
         here = [each for each in found if each.problem_set == problem_set]
-        arms = [measured(each.model, counts) for each in here for counts in counts_of(each.rows)]
+        arms = [
+            to_evaluation_result(each.model, counts)
+            for each in here
+            for counts in merge_rows(each.rows)
+        ]
         k = min(max(wanted.ks), max(arm.n_samples for arm in arms))
         rows += [{"set": problem_set, **row} for row in arm_rows(arms, control, k)]
     return rows

@@ -13,11 +13,11 @@ from lightning import Callback, LightningModule, Trainer
 
 from e3rl.analysis.measures.evaluations import EvaluationResult as Measured
 from e3rl.batch import RolloutBatch
-from e3rl.callbacks.pass_at_k import Counts, PassAtK, Tally, merge
+from e3rl.callbacks.pass_at_k import EvaluationCounts, PassAtK, ProblemTally, merge_tallies
 from e3rl.callbacks.reward import RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.temperature import TemperatureScheduler
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import read_weights
 from e3rl.data.loader import ValidationLoader, fingerprint
 from e3rl.data.problem import Problem
@@ -52,7 +52,7 @@ def evaluate_policy(
     ks: Sequence[int] = (1,),
     prompts_per_batch: int = 64,
     progress: bool = True,
-) -> list[Counts]:
+) -> list[EvaluationCounts]:
     """Per-problem counts of every evaluation; closes engine and pool, also after an error."""
     pass_at_k = PassAtK(evaluations, ks)
     sampler = RolloutSampler(engine, max_new_tokens, seed=0)
@@ -84,7 +84,7 @@ def sample_unfinished(
     finished = log.finished
     waiting = [problem for problem in problems if problem.id not in finished]
     if waiting:
-        pass_at_k = PassAtK(with_found_temperatures(evaluations, log.rows), ks=(1,))
+        pass_at_k = PassAtK(fix_found_temperatures(evaluations, log.rows), ks=(1,))
         sampler = RolloutSampler(engine, max_new_tokens, seed=0)
         recorder = EvaluationRecorder(log, pool)
         module = PolicyHolder(policy)
@@ -135,7 +135,7 @@ def validate(
     trainer.validate(module, dataloaders=loader, verbose=False)
 
 
-def with_found_temperatures(
+def fix_found_temperatures(
     evaluations: Sequence[Evaluation], rows: Sequence[Mapping[str, Any]]
 ) -> list[Evaluation]:
     """Evaluations that match an entropy, at the temperature that finished problems had."""
@@ -148,12 +148,14 @@ def with_found_temperatures(
     ]
 
 
-def counts_of(rows: Sequence[Mapping[str, Any]]) -> list[Counts]:
+def merge_rows(rows: Sequence[Mapping[str, Any]]) -> list[EvaluationCounts]:
     """The counts of every evaluation in the rows of a log, problems in the order of the rows."""
-    known = [field.name for field in fields(Tally)]
-    tallies = [Tally(**{name: e[name] for name in known}) for r in rows for e in r["evaluations"]]
+    known = [field.name for field in fields(ProblemTally)]
+    tallies = [
+        ProblemTally(**{name: e[name] for name in known}) for r in rows for e in r["evaluations"]
+    ]
     names = dict.fromkeys(each.name for each in tallies)
-    return [merge([each for each in tallies if each.name == name]) for name in names]
+    return [merge_tallies([each for each in tallies if each.name == name]) for name in names]
 
 
 def sampling_settings(
@@ -200,7 +202,7 @@ def load_weights(policy: Policy, checkpoint: Path) -> None:
         policy.load_state_dict(own, strict=True)
 
 
-def measured(arm: str, counts: Counts) -> Measured:
+def to_evaluation_result(arm: str, counts: EvaluationCounts) -> Measured:
     """Counts in the form that tables and figures take."""
     table = pd.DataFrame(
         {"problem_id": counts.problem_id, "n": counts.n, "correct": counts.correct}

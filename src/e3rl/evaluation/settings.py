@@ -9,7 +9,7 @@ from typing import Annotated
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, FiniteFloat, PositiveInt
 
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.config.check import wrong_values
 from e3rl.config.composition import ConfigurationError
 

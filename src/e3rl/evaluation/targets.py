@@ -16,12 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build
-from e3rl.config.composition import ConfigurationError, conf_dir, run_of
+from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
 from e3rl.data.problems import ProblemSet
 from e3rl.engines.randomness import own_torch_randomness
 from e3rl.evaluation.policy_check import check_policy
 from e3rl.evaluation.sampling import load_weights
-from e3rl.policy.policy import Policy, resolved_path
+from e3rl.policy.policy import Policy, resolve_path
 from e3rl.rewards.answer import AnswerFormat
 from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
 
@@ -67,7 +67,7 @@ class Model:
         return policy
 
 
-def wanted_models(cfg: DictConfig) -> list[Model]:
+def find_models(cfg: DictConfig) -> list[Model]:
     """The models of `models`, or the one of `ckpt_path` and `policy`.
 
     Raises ConfigurationError for a model that is not there or has no room for `max_new_tokens`,
@@ -112,8 +112,8 @@ def _single(cfg: DictConfig) -> Model:
             raise ConfigurationError(
                 "policy.path is missing: give policy.path=MODEL, or models=[MODEL, ...]"
             )
-        return Model(Path(resolved_path(cfg.policy.path)).name, cfg)
-    model = of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
+        return Model(Path(resolve_path(cfg.policy.path)).name, cfg)
+    model = model_of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
     assert model.checkpoint is not None
     return Model(model.checkpoint.stem, model.source, model.checkpoint)
 
@@ -130,7 +130,7 @@ def _model(cfg: DictConfig, entry: Any) -> Model:
                 f"models: {path} is a run's, whose policy settings are its own; leave out "
                 f"{', '.join(key for key in settings if key != 'path')}"
             )
-        return of_run(newest_sound(checkpoint_path(path)))
+        return model_of_run(newest_sound(checkpoint_path(path)))
     source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy, resolve=True)})
     source.policy = OmegaConf.merge(source.policy, settings)
     return Model(Path(path).name, source)
@@ -138,18 +138,18 @@ def _model(cfg: DictConfig, entry: Any) -> Model:
 
 def is_run(path: Path) -> bool:
     """Whether a path means a checkpoint, a checkpoints folder or a run folder."""
-    folder = run_of(path)
+    folder = run_folder_of(path)
     named = path.suffix == ".ckpt" or path.name == "checkpoints"
     return named or (folder / "checkpoints").is_dir() or bool(checkpoints(path))
 
 
-def of_run(checkpoint: Path) -> Model:
+def model_of_run(checkpoint: Path) -> Model:
     """The policy that a run's configuration describes, with a checkpoint's weights.
 
     Raises FileNotFoundError where the configuration is not there, ConfigurationError where it has
     no policy.
     """
-    saved = run_of(checkpoint) / "config.yaml"
+    saved = run_folder_of(checkpoint) / "config.yaml"
     if not saved.is_file():
         raise FileNotFoundError(
             f"{saved} is missing: it says which model the checkpoint belongs to; keep "
@@ -160,7 +160,7 @@ def of_run(checkpoint: Path) -> Model:
         raise ConfigurationError(
             f"{saved} has no policy: it is not a run's; keep checkpoints in their run folder"
         )
-    return Model(str(source.get("name", run_of(checkpoint).name)), source, checkpoint)
+    return Model(str(source.get("name", run_folder_of(checkpoint).name)), source, checkpoint)
 
 
 def _labels(models: list[Model]) -> list[str]:
@@ -183,10 +183,10 @@ def _labels(models: list[Model]) -> list[str]:
 def checkpoint_path(ckpt_path: str) -> Path:
     """A checkpoint file, or the checkpoints folder of a run folder."""
     path = Path(ckpt_path)
-    return path if path.suffix == ".ckpt" else run_of(path) / "checkpoints"
+    return path if path.suffix == ".ckpt" else run_folder_of(path) / "checkpoints"
 
 
-def wanted_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
+def load_problem_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
     """The problem sets of `sets` by name, or the one of `problems`, their gold answers checked.
 
     Raises ConfigurationError for one that cannot be loaded or has answers that nothing matches.

@@ -139,7 +139,7 @@ class WeightSums:
         self.largest = max(self.largest, float(exact.max()))
 
 
-class WeightFigures(NamedTuple):
+class WeightSummary(NamedTuple):
     """What weights tell about the disagreement; all 0 where there was no token."""
 
     mean: float  # E[w], 1 in expectation unless bounded
@@ -148,9 +148,9 @@ class WeightFigures(NamedTuple):
     chi2: float  # E[w²] - 1, estimate of χ²(trainer‖sampler) by unbounded weights
 
 
-def weight_figures(sums: WeightSums) -> WeightFigures:
+def summarize_weights(sums: WeightSums) -> WeightSummary:
     """Figures of the tokens that were counted."""
     if not sums.tokens:
-        return WeightFigures(0.0, 0.0, 0.0, 0.0)
+        return WeightSummary(0.0, 0.0, 0.0, 0.0)
     mean, square = sums.total / sums.tokens, sums.squares / sums.tokens
-    return WeightFigures(mean, sums.largest, mean**2 / square if square else 0.0, square - 1)
+    return WeightSummary(mean, sums.largest, mean**2 / square if square else 0.0, square - 1)

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from e3rl.checkpoints.durable import sync_folder, to_disk, write_whole
+from e3rl.checkpoints.durable import flush_to_disk, sync_folder, write_atomically
 
 FIRST_COLUMNS = ("kind", "rollout_step", "epoch")
 PACKED = ".xz"  # added to the name of a packed ledger
@@ -98,11 +98,11 @@ class Ledger(AbstractContextManager["Ledger"]):
         later = b"".join(lines[rows:])
         with self.superseded.open("ab") as file:
             file.write(later if later.endswith(b"\n") else later + b"\n")
-            to_disk(file)
+            flush_to_disk(file)
         short = self.path.with_name(self.path.name + ".partial")
         with short.open("wb") as file:
             file.writelines(lines[:rows])
-            to_disk(file)
+            flush_to_disk(file)
         self.close()
         short.replace(self.path)
         sync_folder(self.path.parent)
@@ -150,7 +150,7 @@ def pack(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     A kill leaves the ledger as it was or as it shall be. Takes what `Ledger.append` takes.
     """
     path = Path(path)
-    write_whole(_packed(path), lzma.compress(b"".join(map(_line, rows)), preset=PRESET))
+    write_atomically(_packed(path), lzma.compress(b"".join(map(_line, rows)), preset=PRESET))
     path.unlink(missing_ok=True)  # it would be read instead
 
 

@@ -7,7 +7,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.config.build import build
-from e3rl.config.cautions import cautions
+from e3rl.config.cautions import find_cautions
 from e3rl.config.composition import ConfigurationError
 from e3rl.engines.vllm_settings import CPU_CACHE
 from e3rl.planning.memory import (
@@ -30,7 +30,7 @@ RESIDENT = ("weights", "gradients", "optimiser states")  # also while rollouts a
 def show_plan(cfg: DictConfig) -> None:
     """Print the plan of a checked configuration and its cautions; see `plan_ahead`."""
     print(plan_ahead(cfg).render())
-    for caution in cautions(cfg):
+    for caution in find_cautions(cfg):
         print(f"caution: {caution}")
 
 
@@ -40,13 +40,13 @@ def plan_ahead(cfg: DictConfig) -> RunPlan:
     Raises ConfigurationError where the run would, as far as that can be known, and where the
     model's configuration is not found.
     """
-    problems, shape = problems_of(cfg), shape_of(cfg)
+    problems, shape = count_problems(cfg), read_shape(cfg)
     plan = derive_plan(cfg, problems, shape)
-    costs = work(cfg, plan.total_steps, problems.validation) | memory(cfg, shape)
+    costs = forecast_work(cfg, plan.total_steps, problems.validation) | forecast_memory(cfg, shape)
     return RunPlan(plan.quantities | costs, plan.total_steps)
 
 
-def problems_of(cfg: DictConfig) -> ProblemCounts:
+def count_problems(cfg: DictConfig) -> ProblemCounts:
     """As many as the files hold, or as `plan` says where no files are given.
 
     Over-long prompts, which a run may drop, are among them: there is no tokenizer yet.
@@ -62,7 +62,7 @@ def problems_of(cfg: DictConfig) -> ProblemCounts:
     return counts
 
 
-def shape_of(cfg: DictConfig) -> ModelShape:
+def read_shape(cfg: DictConfig) -> ModelShape:
     """The shape of what `policy.path` names."""
     path, config = cfg.policy.path, cfg.plan.model_config
     try:
@@ -78,7 +78,7 @@ def shape_of(cfg: DictConfig) -> ModelShape:
         ) from error
 
 
-def work(cfg: DictConfig, total_steps: int, validation_problems: int) -> dict[str, str]:
+def forecast_work(cfg: DictConfig, total_steps: int, validation_problems: int) -> dict[str, str]:
     """Steps, rollouts, tokens and hours, by label.
 
     Raises ConfigurationError for a mean length above the limit.
@@ -104,13 +104,13 @@ def work(cfg: DictConfig, total_steps: int, validation_problems: int) -> dict[st
     }
 
 
-def hours(cfg: DictConfig, total_steps: int, validation_problems: int) -> float:
+def forecast_hours(cfg: DictConfig, total_steps: int, validation_problems: int) -> float:
     """Expected length of a run from `plan.tokens_per_s` and `plan.mean_tokens`."""
     trained, validated, _ = _rollouts(cfg, total_steps, validation_problems)
     return float((trained + validated) * cfg.plan.mean_tokens / cfg.plan.tokens_per_s / 3600)
 
 
-def as_measured(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
+def with_measured_speed(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
     """The configuration with the speed of one device and the length of completions in its `plan`.
 
     A speed that the user gave stays; a length does not, since it was another policy's or a guess.
@@ -120,7 +120,7 @@ def as_measured(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> Dic
     # Rounded, 2048 would be 2050, and completions end at the limit.
     found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
     if found.plan.tokens_per_s is None:
-        found.plan.tokens_per_s = _rounded(tokens_per_s * processes(cfg))
+        found.plan.tokens_per_s = _rounded(tokens_per_s * count_processes(cfg))
     return found
 
 
@@ -154,7 +154,7 @@ def _millions(number: float) -> str:
     return f"{number / 1e6:,.2f} M"
 
 
-def memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
+def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     """Memory on one device by label, of which the last is the sum at its peak."""
     capacity = _capacity(cfg)
     parts = training_bytes(shape, _training(cfg))
@@ -181,7 +181,7 @@ def memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
 def _remedy(cfg: DictConfig, too_much: bool) -> str:
     if not too_much:
         return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
-    if processes(cfg) > 1 and not _is_sharded(cfg):
+    if count_processes(cfg) > 1 and not _is_sharded(cfg):
         return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
     blocks = "" if cfg.policy.head.mode == "chunked" else "take policy/head=chunked, or "
     return (
@@ -193,7 +193,7 @@ def _remedy(cfg: DictConfig, too_much: bool) -> str:
 
 def _training(cfg: DictConfig) -> Training:
     weight_bytes, compute_bytes = _element_bytes(cfg)
-    ranks, longest = processes(cfg), _longest(cfg)
+    ranks, longest = count_processes(cfg), _longest(cfg)
     rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // ranks)
     bonus = cfg.loss.entropy_coef
     return Training(
@@ -214,7 +214,7 @@ def _training(cfg: DictConfig) -> Training:
 def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineMemory:
     weight_bytes, _ = _element_bytes(cfg)
     if "settings" not in cfg.engine:
-        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // processes(cfg))
+        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // count_processes(cfg))
         rows = min(cfg.engine.rows_per_call, rollouts)
         copied = weight_bytes * _is_sharded(cfg)  # samples with a whole copy
         return transformers_memory(shape, weight_bytes, rows * _longest(cfg), copied)
@@ -251,7 +251,7 @@ def _is_sharded(cfg: DictConfig) -> bool:
     return any(word in name.lower() for word in ("fsdp", "modelparallel"))
 
 
-def processes(cfg: DictConfig) -> int:
+def count_processes(cfg: DictConfig) -> int:
     """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
     devices = cfg.trainer.devices
     if OmegaConf.is_list(devices):

@@ -97,14 +97,14 @@ def _check_validation(total: int, every: int) -> None:
         )
 
 
-def bounds_of(budget: Any) -> tuple[str, float, float]:
+def read_bounds(budget: Any) -> tuple[str, float, float]:
     """The setting that bounds a rule's mean group size from below, and both bounds."""
     lowest = "per_round" if "per_round" in budget else "n_low"
     return lowest, budget.get(lowest, 1), budget.get("n_high", math.inf)
 
 
 def _check_group_size(cfg: Any) -> None:
-    lowest, low, high = bounds_of(cfg.budget)
+    lowest, low, high = read_bounds(cfg.budget)
     if not low <= cfg.rollouts_per_prompt <= high:
         raise ConfigurationError(
             f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from e3rl.distributed import whole
+from e3rl.distributed import gather_full
 
 ALL_LINEAR = "all-linear"
 DIGEST = "adapted_base"  # buffer of a policy with adapters
@@ -148,10 +148,10 @@ class Weight:
 
         Parts on other ranks are gathered, which takes all ranks.
         """
-        value = whole(self.value.detach())
+        value = gather_full(self.value.detach())
         if self.down is None or self.up is None:
             return value
-        update = whole(self.up.detach()).float() @ whole(self.down.detach()).float()
+        update = gather_full(self.up.detach()).float() @ gather_full(self.down.detach()).float()
         return (value.float() + self.scale * update).to(value.dtype)
 
 

@@ -34,7 +34,7 @@ def embedded_folder() -> Path:
     return Path(str(resources.files("e3rl"))) / "assets" / "warm_start"
 
 
-def resolved_path(path: str) -> str:
+def resolve_path(path: str) -> str:
     """Where transformers finds what `policy.path` names."""
     return str(embedded_folder()) if path in (EMBEDDED, RANDOM) else path
 
@@ -89,7 +89,7 @@ class Policy(nn.Module):
             raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
         if render not in ("auto", "chat", "plain"):
             raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
-        self.path = resolved_path(path)
+        self.path = resolve_path(path)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code)
         self.model = load_model(
             self.path,

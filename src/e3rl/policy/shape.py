@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from e3rl.policy.adapters import ADAPTER, LoRA
-from e3rl.policy.policy import Policy, resolved_path
+from e3rl.policy.policy import Policy, resolve_path
 
 # Configurations of the presets' models, so that planning needs no hub.
 KNOWN: dict[str, dict[str, Any]] = {
@@ -81,7 +81,7 @@ class ModelShape:
         if config is None and path in KNOWN:
             found = AutoConfig.for_model(**KNOWN[path])
         else:
-            source = config or resolved_path(path)
+            source = config or resolve_path(path)
             found = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(found, trust_remote_code=trust_remote_code)

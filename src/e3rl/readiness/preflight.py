@@ -8,12 +8,18 @@ from omegaconf import DictConfig
 from pydantic import Field, PositiveInt
 
 from e3rl.config.build import build, build_data
-from e3rl.config.cautions import cautions
+from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.data.problem import Problem
-from e3rl.planning.forecast import TOO_MUCH, as_measured, hours, memory, work
+from e3rl.planning.forecast import (
+    TOO_MUCH,
+    forecast_hours,
+    forecast_memory,
+    forecast_work,
+    with_measured_speed,
+)
 from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
@@ -44,7 +50,7 @@ class PreflightSettings:
     rollouts: Annotated[int, Field(ge=2)] | None
     rules: list[str]
     tables: PositiveInt
-    hours: Annotated[float, Field(gt=0)] | None
+    forecast_hours: Annotated[float, Field(gt=0)] | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     data = build_data(cfg, policy)
     counts, shape = ProblemCounts.of(data), ModelShape.of_policy(policy)
     steps = derive_plan(cfg, counts, shape).total_steps
-    needed, inert = memory(cfg, shape), cautions(cfg)
+    needed, inert = forecast_memory(cfg, shape), find_cautions(cfg)
     problems, temperature = draw_problems(data, cfg), first_temperature(cfg, steps)
     sample, answers = sample_and_test_answers(cfg, policy, problems, temperature)
     groups = predict_group_outcomes(
@@ -87,9 +93,9 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     )
     scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
-    planned = as_measured(cfg, sample.trained_tokens_per_s, float(sample.lengths.mean()))
-    forecast = work(planned, steps, counts.validation) | needed
-    length = hours(planned, steps, counts.validation)
+    planned = with_measured_speed(cfg, sample.trained_tokens_per_s, float(sample.lengths.mean()))
+    forecast = forecast_work(planned, steps, counts.validation) | needed
+    length = forecast_hours(planned, steps, counts.validation)
     findings = [
         checks.check_signal(sample, groups, cfg.rollouts_per_prompt),
         rule,

@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from e3rl.config.composition import ConfigurationError
-from e3rl.planning.plan import bounds_of
+from e3rl.planning.plan import read_bounds
 from e3rl.readiness.checks import Finding, check_rule
 from e3rl.readiness.pass_rates import fit_posterior
 from e3rl.readiness.rule_ranking import (
@@ -95,5 +95,5 @@ def nearest_loss(cfg: DictConfig) -> str:
 
 
 def _accepts_group_size(node: DictConfig, group_size: int) -> bool:
-    _, low, high = bounds_of(node)
+    _, low, high = read_bounds(node)
     return bool(low <= group_size <= high)

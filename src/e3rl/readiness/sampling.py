@@ -13,14 +13,14 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.config.build import build
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
 from e3rl.evaluation.sampling import PolicyHolder, validate
 from e3rl.functional.kl import k3
 from e3rl.functional.logprobs import token_logprobs
-from e3rl.functional.mismatch import WeightSums, weight_figures
+from e3rl.functional.mismatch import WeightSums, summarize_weights
 from e3rl.functional.packing import microbatches
 from e3rl.policy.policy import Policy
 from e3rl.readiness.sample import Mismatch, Sample
@@ -76,7 +76,7 @@ class SamplingModule(PolicyHolder):
         weights = WeightSums()
         weights.add(gaps.exp())
         kl, largest = float(k3(gaps * 0, gaps).mean()), float(gaps.abs().max())
-        return Mismatch(gaps.numel(), kl, largest, weight_figures(weights).ess)
+        return Mismatch(gaps.numel(), kl, largest, summarize_weights(weights).ess)
 
 
 def sample_rollouts(
@@ -118,7 +118,7 @@ def sample_rollouts(
 def gather_sample(module: SamplingModule, temperature: float) -> Sample:
     """One `Sample` of all batches that the module has been given."""
     batches = module.batches
-    metrics = [batch.report for batch in batches]
+    metrics = [batch.metrics for batch in batches]
     waited = sum(each["time/reward_s"] for each in metrics)
     rolled = sum(each["time/rollout_s"] - each["time/sync_s"] for each in metrics)
     statuses: Counter[str] = Counter()

@@ -10,10 +10,10 @@ from hydra.utils import instantiate
 from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.sources.runs import SUMMARY, VALIDATION, Run, group_by_arm, load_run, load_runs
 from e3rl.analysis.tables.arm_table import arm_evaluations
-from e3rl.callbacks.pass_at_k import Counts
-from e3rl.callbacks.validation_plan import Evaluation as Wanted
+from e3rl.callbacks.pass_at_k import EvaluationCounts
+from e3rl.callbacks.validation_schedule import Evaluation as Wanted
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
-from e3rl.config.build import quiet
+from e3rl.config.build import silence_libraries
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.ledger import pack, read_rows
 
@@ -24,25 +24,25 @@ TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it st
 MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control
 
 
-def record_all(source: Path, out: Path, control: str, n: int) -> None:
+def record_runs(source: Path, out: Path, control: str, n: int) -> None:
     """All of `e3rl.record`.
 
     Raises FileNotFoundError where `source` has no runs, ValueError where none of its finished ones
     is of the control.
     """
-    quiet()
+    silence_libraries()
     finished = [run for run in load_runs(source) if run.summary is not None]
     arms = group_by_arm(finished)
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
-    new = record(finished, out / "runs")
+    new = copy_new_runs(finished, out / "runs")
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     if not (out / "control").exists():
         record_control(arms[control][0], out / "control")
     add_evaluations(arms, control, out / "runs", n)
 
 
-def record(runs: Sequence[Run], out: Path) -> list[Path]:
+def copy_new_runs(runs: Sequence[Run], out: Path) -> list[Path]:
     """Light copies of the runs that are not there yet; budgets where they differ, or of seed 1."""
     new = []
     for run in runs:
@@ -64,7 +64,7 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     roots = [str(Path(paths["sweeps"]).parent)] if "sweeps" in paths else []
     roots += [str(paths["root"])] if "root" in paths else []
     for name in ledgers:
-        rows = [shortened(row) for row in read_rows(run.path / f"{name}.jsonl")]
+        rows = [round_numbers(row) for row in read_rows(run.path / f"{name}.jsonl")]
         pack(out / f"{name}.jsonl", rows)
     for name in COPIED:
         if (run.path / name).is_file():
@@ -74,14 +74,14 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
             (out / name).write_text(text)
 
 
-def shortened(value: Any) -> Any:
+def round_numbers(value: Any) -> Any:
     """Floats to `DIGITS` significant digits, in any nesting."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, list):
-        return [shortened(item) for item in value]
+        return [round_numbers(item) for item in value]
     if isinstance(value, dict):
-        return {key: shortened(item) for key, item in value.items()}
+        return {key: round_numbers(item) for key, item in value.items()}
     return value
 
 
@@ -98,16 +98,16 @@ def add_evaluations(
 ) -> None:
     """Append to the recorded validations what they lack; see the module."""
     first = arms[control][0]
-    start = validated(recorded / first.path.name, 0, "t1", n)
+    start = find_recorded(recorded / first.path.name, 0, "t1", n)
     if start is None:
-        (counts,) = sample(first, [Wanted("t1", n=n, temperature=1.0)], trained=False)
-        start = shortened(row_of(0, counts))
+        (counts,) = sample_policy(first, [Wanted("t1", n=n, temperature=1.0)], trained=False)
+        start = round_numbers(row_of(0, counts))
     for runs in arms.values():
         for run in runs:
             folder = recorded / run.path.name
             if start_of(run) != start_of(first):
                 print(f"{folder.name}: starts or is validated otherwise than {first.path.name}")
-            elif validated(folder, 0, "t1", n) is None:
+            elif find_recorded(folder, 0, "t1", n) is None:
                 append(folder, [start])
             add_last(run, folder, own_temperature(run, n), n)
     for run in arms[control]:
@@ -128,13 +128,13 @@ def start_of(run: Run) -> list[Any]:
 def add_last(run: Run, folder: Path, wanted: Sequence[Wanted], n: int) -> None:
     """Sample the final policy in the ways that are not recorded yet, and append them."""
     step = int(run.evaluations["rollout_step"].max())
-    lacking = [each for each in wanted if validated(folder, step, each.name, n) is None]
+    lacking = [each for each in wanted if find_recorded(folder, step, each.name, n) is None]
     if lacking and step not in map(step_of, checkpoints(run.path / "checkpoints")):
         names = ", ".join(each.name for each in lacking)
         print(f"{folder.name}: not sampled, its weights are gone: {names}")
     elif lacking:
-        rows = [row_of(step, counts) for counts in sample(run, lacking)]
-        append(folder, [shortened(row) for row in rows])
+        rows = [row_of(step, counts) for counts in sample_policy(run, lacking)]
+        append(folder, [round_numbers(row) for row in rows])
         print(f"{folder.name}: {', '.join(each.name for each in lacking)} with {n} rollouts")
 
 
@@ -165,7 +165,7 @@ def entropies_to_match(evaluations: Sequence[EvaluationResult], control: str) ->
     return names
 
 
-def validated(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | None:
+def find_recorded(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | None:
     """The recorded row of an evaluation with at least n rollouts of every problem."""
     for row in read_rows(folder / VALIDATION):
         if (row["rollout_step"], row["name"]) == (step, name) and min(row["n"]) >= n:
@@ -178,11 +178,13 @@ def append(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     pack(folder / VALIDATION, [*read_rows(folder / VALIDATION), *rows])
 
 
-def row_of(step: int, counts: Counts) -> dict[str, Any]:
+def row_of(step: int, counts: EvaluationCounts) -> dict[str, Any]:
     return {"rollout_step": step, **vars(counts)}
 
 
-def sample(run: Run, wanted: Sequence[Wanted], trained: bool = True) -> list[Counts]:
+def sample_policy(
+    run: Run, wanted: Sequence[Wanted], trained: bool = True
+) -> list[EvaluationCounts]:
     """A run's final policy, or the one it started from, on its validation problems."""
     policy = instantiate(run.config["policy"], _convert_="all")
     if trained:

@@ -12,8 +12,8 @@ import yaml
 from omegaconf import DictConfig
 
 from e3rl.checkpoints.files import checkpoints, damage, newest_sound
-from e3rl.config.composition import checkpoint_to_resume, run_of
-from e3rl.runs.record import CONFIG, check_same_run
+from e3rl.config.composition import checkpoint_to_resume, run_folder_of
+from e3rl.runs.provenance import CONFIG, check_same_run
 
 SUMMARY = "summary.json"
 
@@ -40,7 +40,7 @@ def finished_job(cfg: DictConfig) -> dict[str, Any] | None:
     return summary
 
 
-def where_to_go_on(cfg: DictConfig) -> Path | None:
+def find_resume_checkpoint(cfg: DictConfig) -> Path | None:
     """The checkpoint that `ckpt_path` means, or the newest sound one of a job of a sweep.
 
     Raises ConfigurationError where `ckpt_path` leads to none.
@@ -54,14 +54,14 @@ def where_to_go_on(cfg: DictConfig) -> Path | None:
     return newest_sound(folder)
 
 
-def check_begun(cfg: DictConfig, resume: Path | None) -> None:
+def check_resumed_settings(cfg: DictConfig, resume: Path | None) -> None:
     """Raise ConfigurationError where the run that is gone on with is configured otherwise.
 
     A job counts as begun from the moment on that its configuration is written down.
     """
     run_dir = Path(cfg.paths.run_dir)
     if resume and cfg.ckpt_path:
-        check_same_run(cfg, run_of(resume))
+        check_same_run(cfg, run_folder_of(resume))
     elif resume or (is_job(cfg) and (run_dir / CONFIG).is_file()):
         _check_same_job(cfg, run_dir)
 

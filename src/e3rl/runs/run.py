@@ -18,24 +18,24 @@ from e3rl.analysis.sources.runs import Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import set_aside
 from e3rl.callbacks.progress import progress_callbacks
-from e3rl.callbacks.validation_plan import Evaluation
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.checkpoints.durable import write_whole
+from e3rl.checkpoints.durable import write_atomically
 from e3rl.checkpoints.files import checkpoints, damage, step_of
-from e3rl.config.build import build, build_data, quiet
-from e3rl.config.cautions import cautions
+from e3rl.config.build import build, build_data, silence_libraries
+from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
-from e3rl.config.composition import ConfigurationError, resolved
+from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
-from e3rl.evaluation.sampling import evaluate_policy, measured
+from e3rl.evaluation.sampling import evaluate_policy, to_evaluation_result
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
 from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
-from e3rl.runs.record import record
-from e3rl.runs.resume import SUMMARY, check_begun, is_job, where_to_go_on
+from e3rl.runs.provenance import write_provenance
+from e3rl.runs.resume import SUMMARY, check_resumed_settings, find_resume_checkpoint, is_job
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,25 @@ def execute(cfg: DictConfig) -> Outcome | None:
     be known by then, before any work.
     """
     check(cfg)
-    quiet()
+    silence_libraries()
     run_dir = Path(cfg.paths.run_dir)
-    resume = where_to_go_on(cfg)
+    resume = find_resume_checkpoint(cfg)
     seed_everything(cfg.seed, verbose=False)
     policy: Policy = build(cfg, "policy")
     cfg.vocabulary_size = policy.vocabulary_size
-    check_begun(cfg, resume)
+    check_resumed_settings(cfg, resume)
     data = build_data(cfg, policy)
     plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
     module = build(cfg, "module", policy=policy)
     trainer = build_trainer(cfg, plan.total_steps)
     if resume is None:
-        check_unused(run_dir)  # on every rank, or some would wait for those that refuse
+        check_folder_is_free(run_dir)  # on every rank, or some would wait for those that refuse
     if trainer.is_global_zero:
         if resume is None:
-            start_afresh(run_dir, trainer.loggers)
-        record(cfg, run_dir, resume)
+            clear_unfinished_run(run_dir, trainer.loggers)
+        write_provenance(cfg, run_dir, resume)
         print(plan.render(run_dir, resume))
-        for caution in cautions(cfg):
+        for caution in find_cautions(cfg):
             print(f"caution: {caution}")
     try:
         if resume is None:
@@ -82,7 +82,7 @@ def execute(cfg: DictConfig) -> Outcome | None:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
         if trainer.is_global_zero:
-            print(how_to_go_on(cfg))
+            print(resume_hint(cfg))
         raise SystemExit(143 if isinstance(stop, SIGTERMException) else 130) from stop
     if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
         distributed.destroy_process_group()
@@ -99,7 +99,7 @@ def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
     ]
     for logger in loggers:
         if isinstance(logger, WandbMirror):
-            logger.log_hyperparams(resolved(cfg))
+            logger.log_hyperparams(to_plain_dict(cfg))
     progress = progress_callbacks(cfg.trainer.enable_progress_bar, total_steps)
     trainer: Trainer = build(
         cfg,
@@ -112,7 +112,7 @@ def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
     return trainer
 
 
-def check_unused(run_dir: Path) -> None:
+def check_folder_is_free(run_dir: Path) -> None:
     """Raise ConfigurationError where the folder holds a run that can be resumed."""
     if not all(damage(path) for path in checkpoints(run_dir / "checkpoints")):
         raise ConfigurationError(
@@ -121,7 +121,7 @@ def check_unused(run_dir: Path) -> None:
         )
 
 
-def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
+def clear_unfinished_run(run_dir: Path, loggers: Sequence[Logger]) -> None:
     """Set aside what a run left that was killed before its first checkpoint was whole."""
     set_aside(run_dir / "checkpoints", finished=0)
     for logger in loggers:
@@ -129,7 +129,7 @@ def start_afresh(run_dir: Path, loggers: Sequence[Logger]) -> None:
             logger.rewind({})
 
 
-def how_to_go_on(cfg: DictConfig) -> str:
+def resume_hint(cfg: DictConfig) -> str:
     """What to tell somebody who stopped a run."""
     run_dir = Path(cfg.paths.run_dir)
     if is_job(cfg):
@@ -163,11 +163,13 @@ def finish(
             logger.log_counts("prompts", run.prompts)
             logger.experiment.finish()
     summary = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
-    write_whole(run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n")  # last: it says finished
+    write_atomically(
+        run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n"
+    )  # last: it says finished
     return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
 
 
-def report(outcome: Outcome) -> str:
+def render_outcome(outcome: Outcome) -> str:
     """The summary table and where everything is."""
     table = arm_table_text(arm_rows(outcome.evaluations, control=outcome.control))
     paths = "\n".join(f"  {path}" for path in outcome.figures)
@@ -204,7 +206,7 @@ def control_evaluations(
         prompts_per_batch=data.validation_prompts_per_batch,
         progress=bool(cfg.trainer.get("enable_progress_bar", True)),
     )
-    return [*found, *(measured(arm, c) for c in counts)]
+    return [*found, *(to_evaluation_result(arm, c) for c in counts)]
 
 
 def _costs(run: Run) -> dict[str, float]:

@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from e3rl.config.composition import started_together, subdir
+from e3rl.config.composition import count_launched_processes, job_folder_name
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ class SweepStart(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         for part in ("launcher", "sweeper"):
             target = str(config.hydra[part]._target_)
-            if lacking := missing_plugin(target):
+            if lacking := find_missing_plugin(target):
                 # Hydra turns exceptions of callbacks into warnings, but not this one.
                 raise SystemExit(
                     f"hydra/{part}={config.hydra.runtime.choices[f'hydra/{part}']} needs a package "
                     f"that is not installed: pip install '{lacking}'"
                 )
-        if reason := lone_processes(config):
+        if reason := explain_lone_processes(config):
             raise SystemExit(reason)
-        print(planned(config))
+        print(forecast_sweep(config))
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Joblib's processes have a start method of its own, which those that they start lack."""
@@ -71,7 +71,7 @@ class FailedJobs(Callback):
         log.error("%s: %s", " ".join(job_return.overrides or ()), error, exc_info=trace)
 
 
-def lone_processes(config: DictConfig) -> str | None:
+def explain_lone_processes(config: DictConfig) -> str | None:
     """Why jobs over several devices cannot run with the launcher; None where they can.
 
     Lightning starts the other processes of a run by the run's command, which here is the sweep's.
@@ -81,11 +81,11 @@ def lone_processes(config: DictConfig) -> str | None:
         if str(devices).isdigit():
             return None
         return f"trainer.devices={devices} tells Slurm no number of tasks per node: give one"
-    if started_together() > 1 or (devices in (1, "1") and nodes == 1):
+    if count_launched_processes() > 1 or (devices in (1, "1") and nodes == 1):
         return None
-    from e3rl.planning.forecast import processes  # brings torch along
+    from e3rl.planning.forecast import count_processes
 
-    if processes(config) == 1:
+    if count_processes(config) == 1:
         return None
     return (
         f"trainer.devices={devices} and trainer.num_nodes={nodes} in a sweep need something that "
@@ -93,7 +93,7 @@ def lone_processes(config: DictConfig) -> str | None:
     )
 
 
-def missing_plugin(target: str) -> str | None:
+def find_missing_plugin(target: str) -> str | None:
     """What to install for a launcher or sweeper of that name; None where nothing is missing."""
     package, *names = target.split(".")
     if package != PLUGINS or _found(f"{package}.{names[0]}"):
@@ -108,7 +108,7 @@ def _found(module: str) -> bool:
         return False
 
 
-def planned(config: DictConfig) -> str:
+def forecast_sweep(config: DictConfig) -> str:
     """Jobs of a sweep, how many are finished, and the hours of the others one after another.
 
     The seconds of a job are `sweep.seconds_per_job`, or the mean of all jobs finished before.
@@ -116,7 +116,7 @@ def planned(config: DictConfig) -> str:
     folder = Path(config.hydra.sweep.dir)
     took = seconds_of_finished(folder)
     if config.hydra.sweeper._target_ == GRID:
-        names = {subdir(overrides) for overrides in grid(config)}
+        names = {job_folder_name(overrides) for overrides in expand_grid(config)}
         jobs, finished = len(names), len(names & took.keys())
     else:  # a search, whose jobs are not known beforehand
         jobs, finished = int(config.hydra.sweeper.n_trials), len(took)
@@ -130,7 +130,7 @@ def planned(config: DictConfig) -> str:
     return f"{line}; planned: {left} x {each:.0f} s = {left * each / 3600:.1f} hours in a row"
 
 
-def grid(config: DictConfig) -> list[tuple[str, ...]]:
+def expand_grid(config: DictConfig) -> list[tuple[str, ...]]:
     """Overrides of each job: the product of the choices in `hydra.sweeper.params` and, instead of
     those of the same keys, on the command line."""
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]

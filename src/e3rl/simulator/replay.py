@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Budget, NeedsGradNorms, NeedsTraits, StepPlan
+from e3rl.budgets.base import Allocation, Budget, NeedsGradNorms, NeedsTraits
 from e3rl.budgets.history import CountedRewards
 from e3rl.budgets.keys import SharedIds
 from e3rl.data.prompt_order import PromptOrder
@@ -195,20 +195,20 @@ def simulate_step(
         processor seconds of the rule, and whether prompts without rollouts are to come again.
     """
     started = time.process_time()
-    allocation = budget.decide(prompt_ids, total, number, epoch)
-    spent = time.process_time() - started + _sample_rounds(allocation.plan, step)
+    decision = budget.decide(prompt_ids, total, number, epoch)
+    spent = time.process_time() - started + _sample_rounds(decision.allocation, step)
     rewards = step.rewards()
     started = time.process_time()
     budget.observe(prompt_ids, rewards)
-    return spent + time.process_time() - started, allocation.requeue
+    return spent + time.process_time() - started, decision.requeue
 
 
-def _sample_rounds(plan: StepPlan, step: SimulatedStep) -> float:
-    """Sample all rounds of a plan; returns the processor seconds of the plan."""
+def _sample_rounds(allocation: Allocation[SimulatedStep], step: SimulatedStep) -> float:
+    """Sample all rounds of an allocation; returns the processor seconds of the allocation."""
     spent = 0.0
     while True:
         started = time.process_time()
-        counts = plan.next(step)
+        counts = allocation.next(step)
         spent += time.process_time() - started
         if counts is None:
             return spent

@@ -47,7 +47,7 @@ class TemperatureRule(Protocol):
         """Tell the length of the run in rollout steps, and how many steps before it is observed a
         step must be decided, beyond the usual one; before the first `decide`; not state."""
 
-    def decide(self, step: int, difficulty: Difficulty | None = None) -> "TemperaturePlan":
+    def decide(self, step: int, difficulty: Difficulty | None = None) -> "TemperatureDecision":
         """Temperatures of rollout step `step` (0-based); the same however often asked for.
 
         `difficulty` is None where only the step's own temperature is wanted.
@@ -65,7 +65,7 @@ class TemperatureRule(Protocol):
         """Names relative to `temperature/`."""
 
 
-class TemperaturePlan(Protocol):
+class TemperatureDecision(Protocol):
     """Temperatures of single rollouts: (prompt rows (m,), sample indices (m,)) -> (m,)."""
 
     @property
@@ -75,7 +75,7 @@ class TemperaturePlan(Protocol):
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> Sequence[float]: ...
 
 
-def in_terms_of(reading: EntropyReading, temperature: float) -> EntropyReading:
+def at_step_temperature(reading: EntropyReading, temperature: float) -> EntropyReading:
     """The reading of a step whose tokens had several temperatures, as one at its own temperature.
 
     The points of the entropy curve, at multiples of each token's own temperature, stand for the

@@ -8,9 +8,9 @@ from e3rl.checkpoints.state import require_keys
 from e3rl.temperatures.base import (
     Difficulty,
     EntropyReading,
-    TemperaturePlan,
+    TemperatureDecision,
     TemperatureRule,
-    in_terms_of,
+    at_step_temperature,
 )
 from e3rl.temperatures.spreads import Spread
 
@@ -19,7 +19,7 @@ from e3rl.temperatures.spreads import Spread
 class Spreading:
     """Rollout j of prompt i at cᵢⱼ·τ; calls fit `batch.temperature_of`."""
 
-    plan: TemperaturePlan  # of τ
+    plan: TemperatureDecision  # of τ
     spread: Spread
     difficulty: Difficulty | None
 
@@ -57,7 +57,7 @@ class MultiTemperature:
     def observe(self, reading: EntropyReading) -> None:
         """Let the rule learn, in terms of τ; raises what it raises."""
         base = self.rule.decide(reading.step).temperature
-        self.rule.observe(in_terms_of(reading, base))
+        self.rule.observe(at_step_temperature(reading, base))
 
     def state_dict(self) -> dict[str, Any]:
         return {"rule": self.rule.state_dict()}

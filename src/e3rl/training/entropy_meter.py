@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from e3rl.batch import EntropyProbe, RolloutBatch
+from e3rl.batch import MeasuredEntropy, RolloutBatch
 from e3rl.distributed import all_sum
 from e3rl.functional.entropy import (
     sampled_entropy_t1,
@@ -21,7 +21,7 @@ from e3rl.training.forward import measure
 
 
 @dataclass(frozen=True)
-class Probe:
+class EntropyMeter:
     """How much to measure, without gradient, before each update.
 
     Args:
@@ -53,7 +53,7 @@ class Probe:
     @torch.no_grad()
     def measure(
         self, policy: Policy, batch: RolloutBatch, tokens_per_microbatch: int
-    ) -> EntropyProbe:
+    ) -> MeasuredEntropy:
         """Sums over the sampled tokens of the chosen rollouts, on all ranks.
 
         The rollouts that an update does not skip would not do: their entropy is another one.
@@ -69,7 +69,7 @@ class Probe:
         for pack in idle:
             measure(policy, batch, pack, self._columns)
         totals = all_sum(sums.tolist())
-        return EntropyProbe(
+        return MeasuredEntropy(
             tokens=int(totals[0]),
             entropy_sum=totals[1],
             entropy_t1_sum=totals[2],

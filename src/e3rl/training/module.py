@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_sum, whole, world_size
+from e3rl.distributed import all_sum, gather_full, world_size
 from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
@@ -30,7 +30,7 @@ from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs, shard
 from e3rl.seeds import derive_seed
-from e3rl.training.entropy_meter import Probe
+from e3rl.training.entropy_meter import EntropyMeter
 from e3rl.training.forward import entropies, forward, per_token
 from e3rl.training.update import UpdateSettings, UpdateStatistics
 
@@ -56,7 +56,7 @@ class GRPOModule(LightningModule):
         loss: PolicyLoss,
         optimizer: MakeOptimizer,
         settings: UpdateSettings,
-        probe: Probe,
+        probe: EntropyMeter,
         scheduler: MakeScheduler | None = None,
     ) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class GRPOModule(LightningModule):
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
         for rows in self._minibatches(batch):
             self._step(batch, rows, old, effects)
-        batch.report |= self._statistics.metrics(learning_rate)
-        batch.report["time/update_s"] = time.monotonic() - started
+        batch.metrics |= self._statistics.metrics(learning_rate)
+        batch.metrics["time/update_s"] = time.monotonic() - started
 
     def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         """Callbacks validate; Lightning runs its validation loop only where this exists."""
@@ -138,7 +138,7 @@ class GRPOModule(LightningModule):
             every = rule.needs_entropy == "all"
             measured = self._before_the_first_step(batch, entropies, every)
         effects, figures = explore(rule, batch, measured)
-        batch.report |= {f"exploration/{name}": value for name, value in figures.items()}
+        batch.metrics |= {f"exploration/{name}": value for name, value in figures.items()}
         return effects
 
     def _measure_grad_norms(self, batch: RolloutBatch) -> None:
@@ -146,7 +146,7 @@ class GRPOModule(LightningModule):
         started = time.monotonic()
         squares = self._before_the_first_step(batch, logit_grad_norm_squared, every=True)
         batch.grad_norms = squares.sum(dim=1).sqrt()
-        batch.report["time/grad_norms_s"] = time.monotonic() - started
+        batch.metrics["time/grad_norms_s"] = time.monotonic() - started
 
     def _before_the_first_step(
         self, batch: RolloutBatch, wanted: Measure, every: bool = False
@@ -164,7 +164,7 @@ class GRPOModule(LightningModule):
             )
             surprisal, tokens = all_sum(found)
             figures = self.loss.observe(surprisal / tokens)
-            batch.report |= {f"policy/{name}": value for name, value in figures.items()}
+            batch.metrics |= {f"policy/{name}": value for name, value in figures.items()}
 
     def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
         """Those of `rows` that are forwarded."""
@@ -281,7 +281,7 @@ class GRPOModule(LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip here: gradients are reduced over ranks and unscaled at every precision."""
         parameters = [p for p in self.policy.parameters() if p.grad is not None]
-        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
+        norm = gather_full(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
         self._statistics.grad_norm += float(norm)
         if not torch.isfinite(norm):
             raise FloatingPointError(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from e3rl.distributed import all_max, all_sum
 from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
-from e3rl.functional.mismatch import WeightFigures, WeightSums, weight_figures
+from e3rl.functional.mismatch import WeightSummary, WeightSums, summarize_weights
 from e3rl.losses.policy_loss import LossParts, PolicyLoss
 
 Skip = Literal["off", "exact", "renormalise"]
@@ -159,6 +159,6 @@ class UpdateStatistics:
         return figures
 
 
-def _over_ranks(sums: WeightSums) -> WeightFigures:
+def _over_ranks(sums: WeightSums) -> WeightSummary:
     tokens, total, squares = all_sum([sums.tokens, sums.total, sums.squares])
-    return weight_figures(WeightSums(tokens, total, squares, all_max(sums.largest)))
+    return summarize_weights(WeightSums(tokens, total, squares, all_max(sums.largest)))

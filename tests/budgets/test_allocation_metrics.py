@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from e3rl.budgets.report import allocation_metrics, gini, spearman
+from e3rl.budgets.metrics import allocation_metrics, gini, spearman
 
 
 def test_gini_equals_the_mean_absolute_difference_by_brute_force() -> None:
@@ -29,7 +29,7 @@ def test_spearman_is_unknown_where_it_is_undefined() -> None:
 
 
 def test_allocation_metrics_count_prompts_at_the_bounds() -> None:
-    figures = allocation_metrics(np.array([4, 4, 6, 12]), 4, 12)
-    assert (figures["at_min"], figures["at_max"]) == (0.5, 0.25)
-    assert (figures["n_min"], figures["n_max"]) == (4, 12)
-    assert figures["std"] == pytest.approx(np.sqrt(10.75))  # deviations -2.5 -2.5 -0.5 5.5
+    metrics = allocation_metrics(np.array([4, 4, 6, 12]), 4, 12)
+    assert (metrics["at_min"], metrics["at_max"]) == (0.5, 0.25)
+    assert (metrics["n_min"], metrics["n_max"]) == (4, 12)
+    assert metrics["std"] == pytest.approx(np.sqrt(10.75))  # deviations -2.5 -2.5 -0.5 5.5

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Allocation, SingleRound
-from e3rl.budgets.history import Counted, RewardHistory, reward_sums
+from e3rl.budgets.base import BudgetDecision, SingleRound
+from e3rl.budgets.history import RewardHistory, VisitCounts, reward_sums
+from e3rl.budgets.metrics import allocation_metrics, outcome_metrics
 from e3rl.budgets.posterior import check_prior
-from e3rl.budgets.report import allocation_metrics, outcome_metrics
 from e3rl.checkpoints.state import require_keys
 from e3rl.statistics.apportion import Counts
 
 
-class BelievingBudget(ABC):
+class PosteriorBudget(ABC):
     """Keeps the Beta posterior of every prompt's pass rate; a subclass decides by it.
 
     Args:
@@ -31,20 +31,22 @@ class BelievingBudget(ABC):
         self._metrics: dict[str, float] = {}
 
     @abstractmethod
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step."""
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step."""
 
     def allocation(
-        self, known: Counted, counts: Counts, n_min: int, n_max: int, **figures: float
-    ) -> Allocation:
-        """A plan of one round, with the figures of `allocation_metrics`, the given ones, and:
+        self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float
+    ) -> BudgetDecision:
+        """An allocation of one round, with those of `allocation_metrics`, the given metrics, and:
 
         unsolved_share: share of its rollouts on prompts seen before and never solved until then.
         """
         unsolved = float(counts[known.never_solved].sum() / counts.sum())
         spread = allocation_metrics(counts, n_min, n_max)
-        plan = SingleRound(counts, spread | {"unsolved_share": unsolved} | figures)
-        return Allocation(plan, self._history.ranks(known))
+        allocation = SingleRound(counts, spread | {"unsolved_share": unsolved} | metrics)
+        return BudgetDecision(allocation, self._history.ranks(known))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Compare a step's rewards with what was believed, then learn them."""
@@ -52,11 +54,11 @@ class BelievingBudget(ABC):
         self._metrics = self.compare(self._history.of(prompt_ids), visits)
         self.learn(prompt_ids, visits)
 
-    def compare(self, known: Counted, visits: Counted) -> dict[str, float]:
+    def compare(self, known: VisitCounts, visits: VisitCounts) -> dict[str, float]:
         """Metrics of a finished step, from what was known before it."""
         return outcome_metrics(known, visits, self.prior)
 
-    def learn(self, prompt_ids: Sequence[str], visits: Counted) -> None:
+    def learn(self, prompt_ids: Sequence[str], visits: VisitCounts) -> None:
         """Remember a step's rewards and rollouts."""
         self._history.add(prompt_ids, visits)
 

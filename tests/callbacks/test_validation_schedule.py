@@ -6,7 +6,12 @@ import pytest
 from scripted import scored_batch
 
 from e3rl.batch import Rollout, RolloutBatch, Score
-from e3rl.callbacks.validation_plan import PILOT_ROLLOUTS, Evaluation, Segment, ValidationPlan
+from e3rl.callbacks.validation_schedule import (
+    PILOT_ROLLOUTS,
+    Evaluation,
+    Segment,
+    ValidationSchedule,
+)
 from e3rl.data.loader import collate
 
 
@@ -34,7 +39,7 @@ def test_an_evaluation_says_what_is_wrong_with_it(arguments: Any, message: str) 
 
 
 def test_known_temperatures_share_the_first_round() -> None:
-    plan = ValidationPlan(
+    plan = ValidationSchedule(
         [
             Evaluation("t1", n=4, temperature=1.0),
             Evaluation("greedy", n=1, temperature=0.0),
@@ -62,7 +67,7 @@ def empty(n_prompts: int) -> RolloutBatch:
     return fresh
 
 
-def answer(batch: RolloutBatch, plan: ValidationPlan, counts: list[int], slope: float) -> None:
+def answer(batch: RolloutBatch, plan: ValidationSchedule, counts: list[int], slope: float) -> None:
     """Give every rollout two tokens with log-probs -slope * tau."""
     start = int(batch.group_sizes[0])
     rollouts = []
@@ -74,7 +79,7 @@ def answer(batch: RolloutBatch, plan: ValidationPlan, counts: list[int], slope: 
     batch.extend(rollouts, [Score(1.0, 1.0)] * len(rollouts), pad=0)
 
 
-def run(plan: ValidationPlan, batch: RolloutBatch, slope: float) -> list[list[int]]:
+def run(plan: ValidationSchedule, batch: RolloutBatch, slope: float) -> list[list[int]]:
     plan.begin(batch, live=1.0)
     rounds = []
     while (counts := plan.next(batch)) is not None:
@@ -85,7 +90,7 @@ def run(plan: ValidationPlan, batch: RolloutBatch, slope: float) -> list[list[in
 
 def test_pilots_look_for_the_temperature_and_are_no_evaluation() -> None:
     matched = Evaluation("matched", n=8, entropy=0.6)
-    plan = ValidationPlan([Evaluation("t1", n=4, temperature=1.0), matched])
+    plan = ValidationSchedule([Evaluation("t1", n=4, temperature=1.0), matched])
     batch = empty(3)
     rounds = run(plan, batch, slope=0.4)  # H = 0.4 tau, so 0.6 at tau = 1.5
     assert rounds[0] == [4 + PILOT_ROLLOUTS] * 3
@@ -100,7 +105,7 @@ def test_pilots_look_for_the_temperature_and_are_no_evaluation() -> None:
 
 
 def test_later_batches_use_the_temperature_that_the_first_one_found() -> None:
-    plan = ValidationPlan([Evaluation("matched", n=8, entropy=0.6)])
+    plan = ValidationSchedule([Evaluation("matched", n=8, entropy=0.6)])
     run(plan, empty(3), slope=0.4)
     found = plan.segments[-1].temperature
     assert run(plan, empty(2), slope=0.1) == [[8, 8]]
@@ -108,7 +113,7 @@ def test_later_batches_use_the_temperature_that_the_first_one_found() -> None:
 
 
 def test_two_entropies_are_searched_for_one_after_the_other() -> None:
-    plan = ValidationPlan(
+    plan = ValidationSchedule(
         [Evaluation("low", n=2, entropy=0.3), Evaluation("high", n=2, entropy=0.6)]
     )
     run(plan, empty(2), slope=0.4)
@@ -120,7 +125,7 @@ def test_two_entropies_are_searched_for_one_after_the_other() -> None:
 
 
 def test_truncation_belongs_to_an_evaluation_and_to_its_pilots() -> None:
-    plan = ValidationPlan(
+    plan = ValidationSchedule(
         [
             Evaluation("t1", n=2, temperature=1.0),
             Evaluation("nucleus", n=2, temperature=1.0, top_p=0.9, top_k=20),
@@ -134,5 +139,5 @@ def test_truncation_belongs_to_an_evaluation_and_to_its_pilots() -> None:
 
 
 def test_without_evaluations_nothing_is_sampled() -> None:
-    plan = ValidationPlan([])
+    plan = ValidationSchedule([])
     assert run(plan, empty(2), slope=0.4) == []

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from e3rl.budgets.base import Allocation
-from e3rl.budgets.believing import BelievingBudget
-from e3rl.budgets.history import Counted
+from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.history import VisitCounts
 from e3rl.budgets.keys import prompt_keys
+from e3rl.budgets.posterior_budget import PosteriorBudget
 from e3rl.statistics.apportion import Counts, Reals, water_fill
 
 
-class SelectingBudget(BelievingBudget):
+class SelectionBudget(PosteriorBudget):
     """Of B candidates, the w·B of the largest worth share `total` evenly, total/(w·B) each.
 
     The others get no rollout in this pass over the prompts: set prompts_per_step to 1/w times the
@@ -23,7 +23,7 @@ class SelectingBudget(BelievingBudget):
 
     Args:
         selected_share: w in (0, 1).
-        prior, decay, seed: as in `BelievingBudget`.
+        prior, decay, seed: as in `PosteriorBudget`.
     """
 
     def __init__(
@@ -38,15 +38,22 @@ class SelectingBudget(BelievingBudget):
         self.selected_share = selected_share
 
     @abstractmethod
-    def worth(self, prompt_ids: Sequence[str], known: Counted, order: Counts, step: int) -> Reals:
+    def worth(
+        self, prompt_ids: Sequence[str], known: VisitCounts, order: Counts, step: int
+    ) -> Reals:
         """(B,) what candidates are chosen by, the largest first; equal ones are drawn.
 
         `order` (B,) are the rows of the candidates by their hashes: random numbers are to be drawn
         in it, so that a draw belongs to a prompt and not to its place.
         """
 
-    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Allocation:
-        """Plan of a step; raises ValueError where a selected prompt would get less than two."""
+    def decide(
+        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
+    ) -> BudgetDecision:
+        """The decision of a step.
+
+        Raises ValueError where a selected prompt would get less than two rollouts.
+        """
         selected = max(1, round(self.selected_share * len(prompt_ids)))
         if total < 2 * selected:
             raise ValueError(

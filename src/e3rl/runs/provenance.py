@@ -13,8 +13,8 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.checkpoints.durable import write_whole
-from e3rl.config.composition import ConfigurationError, resolved
+from e3rl.checkpoints.durable import write_atomically
+from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.differences import ABSENT, differences
 
 CONFIG = "config.yaml"
@@ -45,7 +45,7 @@ def check_same_run(
         raise ConfigurationError(f"{saved} is missing: keep checkpoints in their run folder")
     written = OmegaConf.to_container(cfg, resolve=False)
     found = sorted(
-        differences(yaml.safe_load(saved.read_text()), resolved(cfg)), key=lambda item: item[0]
+        differences(yaml.safe_load(saved.read_text()), to_plain_dict(cfg)), key=lambda item: item[0]
     )
     sources = [(before, after) for path, before, after in found if not _is_copy(written, path)]
     changed = [
@@ -72,16 +72,16 @@ def _is_copy(written: Any, path: str) -> bool:
     return isinstance(written, str) and "${" in written
 
 
-def record(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:
+def write_provenance(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:
     """Write the resolved configuration and the environment; a resumed run keeps the first ones."""
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume is None or not (run_dir / CONFIG).exists():
-        write_whole(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(resolved(cfg))))
-        facts = json.dumps(environment(), indent=1)
+        write_atomically(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(to_plain_dict(cfg))))
+        facts = json.dumps(describe_environment(), indent=1)
         (run_dir / "environment.json").write_text(facts + "\n")
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Versions, machine, command and state of the checkout."""
     overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     return {

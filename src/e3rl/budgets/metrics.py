@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.budgets.history import Counted
+from e3rl.budgets.history import VisitCounts
 from e3rl.statistics.ranks import mid_ranks
 
 
@@ -24,7 +24,7 @@ def allocation_metrics(counts: NDArray[np.int64], n_min: int, n_max: int) -> dic
 
 
 def outcome_metrics(
-    known: Counted, visits: Counted, prior: tuple[float, float]
+    known: VisitCounts, visits: VisitCounts, prior: tuple[float, float]
 ) -> dict[str, float]:
     """What a step's visits say about what was believed before they were learnt.
 

@@ -95,8 +95,8 @@ class Segment:
     top_k: int = 0
 
 
-class ValidationPlan:
-    """One validation run; `begin` starts each of its batches. Fits `batch.plan`.
+class ValidationSchedule:
+    """One validation run; `begin` starts each of its batches. Fits `batch.allocation`.
 
     The first round holds every evaluation whose temperature is known. Temperatures to be matched
     are searched for on the first batch, in pilot rounds, and kept for the others.
@@ -110,7 +110,7 @@ class ValidationPlan:
         self._live = 1.0
         self._rounds = 0
 
-    def begin(self, batch: RolloutBatch, live: float) -> "ValidationPlan":
+    def begin(self, batch: RolloutBatch, live: float) -> "ValidationSchedule":
         """Start a batch; `live` is the training temperature of the moment."""
         self.segments, self._live, self._rounds = [], live, 0
         return self
@@ -135,7 +135,7 @@ class ValidationPlan:
         new = self.segments[before:]
         return [sum(s.n for s in new)] * batch.n_prompts if new else None
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """None: a validation has no budget to report."""
         return {}
 
