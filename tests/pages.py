@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -24,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 import e3rl.budgets
 from composing import composed
 from e3rl.config.check import check, node_mistakes
-from e3rl.config.composition import accept_new_keys
+from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
 from e3rl.evaluation.settings import check_numbers, evaluations_of
 
 ROOT = Path(__file__).parents[1]
@@ -180,7 +181,13 @@ def _check_train(arguments: Sequence[str]) -> None:
 
 @cache
 def _check_job(overrides: tuple[str, ...]) -> None:
-    check(composed(*overrides, "logger=ledger_only", "++paths.run_dir=x"))
+    given = [*overrides, "logger=ledger_only", "++paths.run_dir=x"]
+    if not any(each.startswith("hydra.") for each in overrides):
+        check(composed(*given))
+        return
+    register_resolvers()  # settings of Hydra's own are known to nobody but Hydra
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        check(compose("train", given))
 
 
 def _check_preflight(arguments: Sequence[str]) -> None:
