@@ -20,6 +20,7 @@ TITLES = {
     "pass_at_k": "pass@k",
     "vllm_throughput": "vLLM throughput",
 }
+DEFINITION = re.compile(r"^(\[[^\]]+\]: )(\S+?)(#\S+)?$", re.M)  # [name]: link
 FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*\s*?$", re.M | re.S)
 
 
@@ -90,27 +91,37 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return markdown
     known = {file.src_uri for file in files}
 
-    def rewritten(match: re.Match[str]) -> str:
-        mark, text, link, anchor = match[1], match[2], match[3], match[4] or ""
+    def moved(link: str) -> str | None:
+        """Where a link of the page leads on the site; None where there is nothing to lead to."""
         if re.match(r"[a-z]+:", link):
-            return match[0]
+            return link
         lies = here if here.parts[0] == "experiments" else "docs" / here
         goal = Path(os.path.normpath(lies.parent / link))
         site = goal.relative_to("docs") if goal.parts[0] == "docs" else goal
         if (site / "README.md").as_posix() in known:
             site /= "README.md"
         if site.as_posix() in known:
-            return f"{mark}[{text}]({os.path.relpath(site, here.parent)}{anchor})"
-        if (address := repository()) is None:
-            return text
+            return os.path.relpath(site, here.parent)
         kind = "tree" if (ROOT / goal).is_dir() else "blob"
-        return f"{mark}[{text}]({address}/{kind}/HEAD/{goal.as_posix()})"
+        address = repository()
+        return f"{address}/{kind}/HEAD/{goal.as_posix()}" if address else None
+
+    def inline(match: re.Match[str]) -> str:
+        link, anchor = moved(match[3]), match[4] or ""
+        return f"{match[1]}[{match[2]}]({link}{anchor})" if link else match[2]
+
+    def defined(match: re.Match[str]) -> str:
+        link, anchor = moved(match[2]), match[3] or ""
+        return f"{match[1]}{link}{anchor}" if link else match[0]
+
+    def rewritten(text: str) -> str:
+        return DEFINITION.sub(defined, LINK.sub(inline, text))
 
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
-        parts += [LINK.sub(rewritten, markdown[end : fence.start()]), fence[0]]
+        parts += [rewritten(markdown[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*parts, LINK.sub(rewritten, markdown[end:])])
+    return "".join([*parts, rewritten(markdown[end:])])
 
 
 def repository() -> str | None:

@@ -14,18 +14,19 @@ from unittest.mock import patch
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.utils import instantiate
+from omegaconf import open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+import e3rl.budgets
 from compositions import composed
 from e3rl.config.check import check, node_mistakes
-from e3rl.config.composition import accept_new_keys
+from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
 from e3rl.evaluation.settings import check_numbers, evaluations_of
-from e3rl.readiness.preflight import PreflightSettings
-from e3rl.simulator.replay import select_rules
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -180,12 +181,22 @@ def _check_train(arguments: Sequence[str]) -> None:
 
 @cache
 def _check_job(overrides: tuple[str, ...]) -> None:
-    check(composed(*overrides, "logger=ledger_only", "++paths.run_dir=x"))
+    given = [*overrides, "logger=ledger_only", "++paths.run_dir=x"]
+    if not any(each.startswith("hydra.") for each in overrides):
+        check(composed(*given))
+        return
+    register_resolvers()  # settings of Hydra's own are known to nobody but Hydra
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        check(compose("train", given))
 
 
 def _check_preflight(arguments: Sequence[str]) -> None:
-    given = [*accept_new_keys(arguments), "logger=ledger_only", "++paths.run_dir=x"]
-    check(composed(*given, root="preflight"), also={"preflight": PreflightSettings})
+    own = [each for each in arguments if each.startswith("preflight.")]  # Hydra knows their names
+    others = accept_new_keys([each for each in arguments if each not in own])
+    cfg = composed(*own, *others, "logger=ledger_only", "++paths.run_dir=x", root="preflight")
+    with open_dict(cfg):
+        del cfg.preflight
+    check(cfg)
 
 
 def _check_evaluate(arguments: Sequence[str]) -> None:
@@ -197,7 +208,9 @@ def _check_evaluate(arguments: Sequence[str]) -> None:
 
 def _check_simulate(arguments: Sequence[str]) -> None:
     cfg = composed(*arguments, root="simulate")
-    assert select_rules(cfg.budgets, list(cfg.rules))
+    _check_nodes({f"budgets.{name}": node for name, node in cfg.budgets.items()})
+    if unknown := set(cfg.rules) - set(cfg.budgets):
+        raise ValueError(f"there are no rules {sorted(unknown)}")
     if missing := [path for path in cfg.runs if not (ROOT / path).is_dir()]:
         raise ValueError(f"there are no runs in {missing}")
 
@@ -226,15 +239,21 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 
 def check_example_of_a_rule(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule of a page passes the page's test, and the page's configuration makes it."""
-    source, test = (block.text for block in blocks(page, "python"))
+    put_in_place(page, monkeypatch)
+    test = blocks(page, "python")[1].text
     (conf,) = (block.text for block in blocks(page, "yaml"))
-    module = types.ModuleType("e3rl.budgets.first_hit")
-    exec(source, vars(module))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
     names: dict[str, object] = {}
     exec(test, names)
     (example,) = (value for name, value in names.items() if name.startswith("test_"))
     assert callable(example)
     example()
     rule = instantiate(yaml.safe_load(conf))
-    assert sum(rule.decide(["a", "b", "c"], total=24, step=0, epoch=0).allocation.counts) == 24
+    assert sum(rule.decide(["a", "b", "c"], total=24, step=0, epoch=0).plan.counts) == 24
+
+
+def put_in_place(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the rule of a page a module of the package, as its file would be."""
+    module = types.ModuleType("e3rl.budgets.first_hit")
+    exec(blocks(page, "python")[0].text, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(e3rl.budgets, "first_hit", module, raising=False)

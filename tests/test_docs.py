@@ -23,6 +23,7 @@ from pages import (
     commands,
     dead_links,
     own_command,
+    put_in_place,
     rows,
     unproven,
 )
@@ -50,7 +51,10 @@ def pipeline() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.stem)
-def test_every_command_is_checked_or_said_not_to_be_run(path: Path) -> None:
+def test_every_command_is_checked_or_said_not_to_be_run(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_place(page("own_rule"), monkeypatch)
     assert unproven(path.read_text(encoding="utf-8")) == []
 
 
@@ -86,8 +90,16 @@ def test_dead_links_and_anchors_are_found(tmp_path: Path) -> None:
     assert dead_links(path) == ["#more", "other.md", "http//x", "http:x"]
 
 
-def test_the_rule_of_the_page_is_one_and_passes_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_of_the_page_is_one_passes_its_test_and_can_be_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     check_example_of_a_rule(page("own_rule"), monkeypatch)
+    (block,) = blocks(page("own_rule"), "bash")
+    ((name, arguments),) = map(own_command, commands(block.text))
+    assert name == "simulate"
+    small = ("rules=[first_hit]", "table.prompts=128", f"out={tmp_path}")
+    simulate(composed(*arguments, *small, root="simulate"))
+    assert "first_hit" in capsys.readouterr().out
 
 
 def test_the_simulation_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

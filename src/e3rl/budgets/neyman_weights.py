@@ -16,7 +16,7 @@ def gvm_weight(p: Reals, norm: Reals, alpha: float = GVM_ALPHA) -> Reals:
     Args:
         p: (B,) pass rates in [0, 1].
         norm: (B,) g, mean norms of the gradient of log p over accepted samples.
-        alpha: > 0, where the weight begins to fall again.
+        alpha: above 0, where the weight begins to fall again.
     """
     return np.where(p > 0, norm * np.sqrt(p / (p * p + alpha)), 0.0)
 
