@@ -131,15 +131,18 @@ def _ratio(total: float | None, count: float | None) -> float:
 
 def _long(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: Path) -> pd.DataFrame:
     """Rows that hold lists of equal length, one table row per list element."""
-    parts = []
+    values: dict[str, list[Any]] = {name: [] for name in columns}
     for row in _latest(rows):
         lengths = {name: len(row[name]) for name in columns if isinstance(row.get(name), list)}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"{file}, rollout_step {row['rollout_step']}: list lengths {lengths}")
-        parts.append(pd.DataFrame({name: row.get(name) for name in columns}))
-    if not parts:
+        (length,) = set(lengths.values())
+        for name in columns:
+            found = row.get(name)
+            values[name] += found if isinstance(found, list) else [found] * length
+    if not rows:
         return pd.DataFrame(columns=list(columns))
-    table = pd.concat(parts, ignore_index=True)
+    table = pd.DataFrame(values)
     return table.astype({name: "float64" for name in ("temperature", "rank") if name in columns})
 
 
