@@ -23,6 +23,8 @@ from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 from e3rl.training.forward import forward
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture
 def engine(policy):
