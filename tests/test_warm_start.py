@@ -166,6 +166,7 @@ def loss_of(policy: Policy) -> float:
     return float(torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:]))
 
 
+@pytest.mark.end_to_end
 def test_a_short_training_lowers_the_loss_and_repeats_to_the_bit(tmp_path, capsys):
     for name in ("first", "second"):
         train(steps=20, batch_size=8, peak=2e-2, seed=0, out=tmp_path / name)

@@ -65,7 +65,7 @@ several = pytest.mark.parametrize("make", ROUNDS.values(), ids=ROUNDS)
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.5, 0.9, 1.0]), min_size=1, max_size=9)
-contract = settings(deadline=None, max_examples=15)
+contract = settings(deadline=None, max_examples=10)
 
 
 def named(rates: list[float]) -> dict[str, float]:

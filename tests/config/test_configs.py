@@ -20,6 +20,8 @@ from e3rl.config.check import GROUPS, check
 from e3rl.config.composition import conf_dir, to_plain_dict
 from e3rl.policy.policy import Policy
 
+pytestmark = pytest.mark.end_to_end
+
 FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
 ROOTS = {"train", "evaluate", "simulate", "dataset_card", "preflight"}
 GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}

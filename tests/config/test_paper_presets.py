@@ -11,6 +11,8 @@ from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, conf_dir, to_plain_dict
 
+pytestmark = pytest.mark.end_to_end
+
 SIZES = ("1_5b", "7b")
 ARMS = {  # arm: the groups that it changes against plain GRPO
     "grpo": set(),

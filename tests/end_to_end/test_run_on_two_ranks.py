@@ -69,7 +69,6 @@ WITH_VLLM = (
 TRANSFORMERS = ("engine=transformers",)
 VLLM_AHEAD = ("engine=vllm", "rollout.lookahead=1")
 SETTINGS = [
-    pytest.param("ddp", TRANSFORMERS, id="ddp-transformers", marks=pytest.mark.slow),
     pytest.param("fsdp2", TRANSFORMERS, id="fsdp2-transformers"),
     pytest.param("ddp", VLLM_AHEAD, id="ddp-vllm-ahead", marks=WITH_VLLM),
     pytest.param("fsdp2", VLLM_AHEAD, id="fsdp2-vllm-ahead", marks=WITH_VLLM),

@@ -156,15 +156,11 @@ def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path
     assert_same(final_state(folder, 12), final_state(tmp_path / "whole", 12))
 
 
-SLOW_ENGINE = [needs_engine, pytest.mark.slow]
-
-
 @pytest.mark.parametrize(
     ("sent", "code", "engine"),
     [
         (signal.SIGINT, 130, "transformers"),
-        pytest.param(signal.SIGINT, 130, ENGINE, marks=SLOW_ENGINE),
-        pytest.param(signal.SIGTERM, 143, ENGINE, marks=SLOW_ENGINE),
+        pytest.param(signal.SIGTERM, 143, ENGINE, marks=[needs_engine, pytest.mark.slow]),
     ],
 )
 def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(

@@ -16,10 +16,12 @@ from e3rl.policy.policy import Policy
 if importlib.util.find_spec("peft") is None:
     pytest.skip("peft is not installed: pip install 'e3rl[lora]'", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 has_vllm = importlib.util.find_spec("vllm") is not None
-needs_vllm = pytest.mark.skipif(not has_vllm, reason="vLLM is not installed")
-VLLM = pytest.param("vllm", marks=[pytest.mark.end_to_end, needs_vllm])
+VLLM = pytest.param("vllm", marks=pytest.mark.skipif(not has_vllm, reason="vLLM is not installed"))
 
 
 @pytest.fixture(params=["transformers", VLLM])

@@ -19,6 +19,8 @@ from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture
 def engine(policy):

@@ -97,6 +97,7 @@ def test_seeds_are_those_of_validation_in_training(policy: Policy) -> None:
     }
 
 
+@pytest.mark.end_to_end
 def test_a_policy_is_matched_to_an_entropy(policy: Policy) -> None:
     wide = Evaluation("matched", n=16, entropy=0.7)
     (matched,) = evaluate(policy, [wide], per_batch=6)
@@ -226,6 +227,7 @@ def test_a_log_has_what_validation_counts(policy: Policy, tmp_path: Path) -> Non
     assert any(each["correct"] for each in completions)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("rollouts", [3, 9, 21])
 def test_a_killed_evaluation_ends_like_a_whole_one_and_repeats_no_problem(
     policy: Policy, tmp_path: Path, rollouts: int
@@ -245,6 +247,7 @@ def test_a_killed_evaluation_ends_like_a_whole_one_and_repeats_no_problem(
     assert again.requests == []
 
 
+@pytest.mark.end_to_end
 def test_a_matched_temperature_is_kept_over_a_kill(policy: Policy, tmp_path: Path) -> None:
     wanted = [T1, Evaluation("matched", n=3, entropy=0.7)]
     searching, engine = ListeningEngine(), ListeningEngine()

@@ -23,7 +23,7 @@ from e3rl.training.fsdp2 import FSDP2Strategy
 from e3rl.training.module import GRPOModule
 from update_harness import ADAMW, QUIET, Batches, fit, gap, make_loss, make_module, weights_of
 
-pytestmark = pytest.mark.usefixtures("rank_of_its_own")
+pytestmark = [pytest.mark.usefixtures("rank_of_its_own"), pytest.mark.end_to_end]
 
 
 class SaveEveryStep(Callback):
