@@ -248,7 +248,7 @@ def check_example_of_a_rule(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(example)
     example()
     rule = instantiate(yaml.safe_load(conf))
-    assert sum(rule.decide(["a", "b", "c"], total=24, step=0, epoch=0).plan.counts) == 24
+    assert sum(rule.decide(["a", "b", "c"], total=24, step=0, epoch=0).allocation.counts) == 24
 
 
 def put_in_place(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
