@@ -12,10 +12,11 @@ from e3rl.callbacks.pass_at_k import EvaluationCounts, PassAtK
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import DamagedCheckpointError
+from e3rl.config.differences import differences
 from e3rl.data.arithmetic import arithmetic_problems
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import TransformersEngine
-from e3rl.evaluation.log import COMPLETIONS, EvaluationLog, differences
+from e3rl.evaluation.log import COMPLETIONS, EvaluationLog
 from e3rl.evaluation.sampling import (
     evaluate_policy,
     load_weights,
