@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from e3rl.budgets.e3_rank import Difficulty
+from compositions import composed
+from e3rl.budgets.e3_rank import DifficultyMeasure
 from e3rl.budgets.neyman import Weight
-from e3rl.config.composition import conf_dir, register_resolvers
+from e3rl.config.composition import conf_dir
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "what_was_tried.md"
@@ -35,7 +35,7 @@ AXES = {
     "processes": ("trainer",),
 }
 SETTINGS = {  # values of settings, and the choice of a group that has them
-    "budget.difficulty": (get_args(Difficulty), "budget=e3_rank"),
+    "budget.difficulty": (get_args(DifficultyMeasure), "budget=e3_rank"),
     "budget.weight": (get_args(Weight), "budget=neyman"),
     "rollout.lookahead": (("0", "1"), "experiment=grpo"),
 }
@@ -171,12 +171,9 @@ def _own(group: str, name: str) -> Flat:
 
 
 def _section(*overrides: str, section: str) -> Flat:
-    register_resolvers()
     fixed = ("logger=ledger_only", "paths.run_dir=x", "vocabulary_size=34", "experiment=grpo")
     given = [o for o in fixed if o.split("=")[0] not in {each.split("=")[0] for each in overrides}]
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        cfg = compose("train", [*given, *overrides])
-    node = cfg[section]
+    node = composed(*given, *overrides)[section]
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     return dict(_flat({section: plain}))
 
@@ -218,7 +215,7 @@ def _flat(node: Any, path: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def _yaml(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 if __name__ == "__main__":

@@ -63,9 +63,15 @@ MAX_TOP_MODULES, MAX_TOP_FOLDERS, MAX_FILES = 16, 24, 24
 # (which import the main module again), or on machines that only plan.
 LIGHT = {
     *("statistics", "ledger.ledger", "rewards", "budgets", "checkpoints.files"),
-    *("checkpoints.state", "analysis", "simulator", "config.composition", "config.differences"),
+    *(
+        "checkpoints.strict_state",
+        "analysis",
+        "simulator",
+        "config.composition",
+        "config.differences",
+    ),
     "evaluation.log",
-    *("readiness.answers", "readiness.checks", "readiness.pass_rates"),
+    *("readiness.answer_test", "readiness.checks", "readiness.pass_rates"),
     *("readiness.rendering", "readiness.rule_ranking", "readiness.sample"),
     *("train", "evaluate", "preflight", "simulate", "report", "record", "export", "study"),
     *("dataset_card", ENTRY),
@@ -77,7 +83,7 @@ LAZY_IMPORTS = {
         COMMANDS, "worker processes import the main module again, and answers to --help are quick"
     ),
     ENTRY: "the list of commands is there at once",
-    "runs.sweeps": "Hydra loads it in every process, also where no sweep is planned",
+    "runs.sweep_hooks": "Hydra loads it in every process, also where no sweep is planned",
 }
 # Where alone a package may be imported: rooms, or modules.
 HYDRA = {*COMMANDS, "config", "planning", "runs", "evaluation", "readiness"}

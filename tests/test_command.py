@@ -12,6 +12,9 @@ import pytest
 from e3rl import __version__
 from e3rl.__main__ import COMMANDS, overview, unknown
 
+pytestmark = pytest.mark.end_to_end
+
+
 SOURCE = Path(__file__).parents[1] / "src"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SOURCE)}
 # A module that tells how it was started: what ranks, workers and launchers start again from.

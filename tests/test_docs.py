@@ -29,6 +29,9 @@ from pages import (
 )
 from test_architecture import COMMANDS, ROOMS
 
+pytestmark = pytest.mark.end_to_end
+
+
 # Groups that the page of axes leaves out: experiments and sweeps have pages of their own, and of
 # the others there is one choice for every run.
 NO_AXES = {"callbacks", "experiment", "hydra", "module", "paths", "sweep"}

@@ -11,12 +11,15 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.checkpoints.files import damage
-from e3rl.checkpoints.sharded import save_shards, take_apart
+from e3rl.checkpoints.files import find_damage
+from e3rl.checkpoints.sharded import save_shards, split_tensors
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.export import export, main
 from e3rl.policy.adapters import LoRA, merged_state
 from e3rl.policy.policy import Policy
+
+pytestmark = pytest.mark.end_to_end
+
 
 CONFIG = "policy:\n  _target_: e3rl.policy.policy.Policy\n  path: embedded\n"
 PROMPT = "12+34=?"
@@ -39,7 +42,7 @@ def save(policy: Policy, kind: str, path: Path) -> None:
     if kind == "file":
         AtomicCheckpointIO().save_checkpoint(checkpoint, path)
     else:
-        save_shards(*take_apart(checkpoint), path)
+        save_shards(*split_tensors(checkpoint), path)
 
 
 @pytest.fixture(params=KINDS)
@@ -200,7 +203,7 @@ def test_a_failed_export_leaves_nothing(
     with pytest.raises(OSError, match="No space left"):
         export(run, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert damage(run / "checkpoints" / "step-000004.ckpt") == ""
+    assert find_damage(run / "checkpoints" / "step-000004.ckpt") == ""
 
 
 @pytest.mark.slow

@@ -120,6 +120,7 @@ def test_hooks_fetch_nothing() -> None:
     assert {hook.language for repo in config.repos for hook in repo.hooks} == {"system"}
 
 
+@pytest.mark.end_to_end
 def test_light_units_load_without_torch() -> None:
     source, names = ROOT / "src" / "e3rl", []
     for unit in ("budgets", "ledger/ledger", "rewards", "simulator", "statistics"):

@@ -5,6 +5,8 @@ import pytest
 from axis_status import AXES, PAGE, SETTINGS, page, status
 from e3rl.config.composition import conf_dir
 
+pytestmark = pytest.mark.end_to_end  # composes every choice of conf/, reads all recorded runs
+
 
 def test_the_page_says_what_was_recorded() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (

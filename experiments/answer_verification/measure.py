@@ -18,8 +18,8 @@ from pathlib import Path
 from e3rl.data.problem import Problem
 from e3rl.data.problems import E3_COLUMNS, PLAIN_COLUMNS, load_problems
 from e3rl.data.questions import question_text
-from e3rl.readiness.answers import AnswerCase, answers_of_others, judge, own_spellings
-from e3rl.rewards.answer import read_answer
+from e3rl.readiness.answer_test import AnswerCase, answers_of_others, judge, own_spellings
+from e3rl.rewards.answer_formats import read_answer
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import Verdict, compare_answers, judge_by_text
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from e3rl.budgets.base import Allocation
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, damage, newest_sound
+from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, find_damage, newest_sound
 from e3rl.config.composition import ConfigurationError, run_folder_of
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -69,7 +69,7 @@ def find_checkpoint(path: Path) -> Path:
     Another one is never taken in the place of one that is named.
     """
     if path.suffix == ".ckpt" and path.exists():
-        if reason := damage(path):
+        if reason := find_damage(path):
             raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
         return path
     folder = run_folder_of(path) / "checkpoints"

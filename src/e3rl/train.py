@@ -24,8 +24,8 @@ def main(cfg: DictConfig) -> float | None:
     """Run one job, unless its sweep finished it before; returns the final pass@1 at temperature 1,
     for sweepers."""
     from e3rl.config.check import check
-    from e3rl.runs.resume import finished_job
     from e3rl.runs.run import execute, render_outcome
+    from e3rl.runs.sweep_jobs import finished_job
 
     check(cfg)
     if cfg.plan.only:

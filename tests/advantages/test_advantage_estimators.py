@@ -73,6 +73,7 @@ rollouts = st.lists(
 )
 
 
+@pytest.mark.end_to_end
 @every
 @given(rollouts, st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=50)

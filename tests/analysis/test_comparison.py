@@ -25,6 +25,8 @@ from e3rl.statistics.improvement import probability_of_improvement
 from e3rl.statistics.iqm import interquartile_mean
 from e3rl.statistics.power import detectable_difference, variance_components
 
+pytestmark = pytest.mark.end_to_end
+
 
 def scores(
     arm: str, values: np.ndarray, seeds: list[int] | None = None, ids: str = "p", **facts: object

@@ -15,6 +15,9 @@ from e3rl.analysis.figures.budget_panel import is_uneven, select_epochs
 from e3rl.analysis.figures.validation_panels import evaluation_title
 from e3rl.analysis.sources.runs import Run, load_run
 
+pytestmark = pytest.mark.end_to_end
+
+
 DRAWERS: list[Callable[[dict[str, list[Run]]], Figure]] = [
     figures.entropy_figure,
     figures.temperature_figure,

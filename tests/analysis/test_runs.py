@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.end_to_end
 def test_analysis_loads_neither_torch_nor_lightning() -> None:
     script = (
         "import sys, e3rl.analysis.sources.runs, e3rl.analysis.figures.run_figures\n"

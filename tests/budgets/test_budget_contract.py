@@ -160,6 +160,7 @@ def test_rounds_spend_at_most_the_cap_within_the_bounds_and_report_both(
     assert metrics["rounds"] == len(board.rounds)
 
 
+@pytest.mark.end_to_end
 @every
 @contract
 @given(rates=RATES, seen=st.integers(0, 9), data=st.data())

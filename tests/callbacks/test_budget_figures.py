@@ -30,6 +30,9 @@ from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.engines.base import RolloutRequest
 
+pytestmark = pytest.mark.end_to_end
+
+
 PROMPTS, STEPS_PER_EPOCH, EPOCHS, MEAN = 4, 2, 3, 4
 CAP = PROMPTS * MEAN
 BOUNDS = {"n_low": 2, "n_high": 9}

@@ -23,6 +23,8 @@ from e3rl.engines.base import RolloutRequest
 from e3rl.temperatures.entropy_target import EntropyTarget
 from e3rl.temperatures.gains import PaperGain
 
+pytestmark = pytest.mark.end_to_end
+
 
 def uneven(request: RolloutRequest) -> tuple[str, list[float]]:
     """Right or wrong, at an entropy of 0.5 to 2.5 nats, by the seed."""

@@ -19,7 +19,7 @@ from e3rl.callbacks.checkpoint import (
     set_aside,
     validation_due,
 )
-from e3rl.checkpoints.files import checkpoints, checksum_file, damage, newest_sound, step_of
+from e3rl.checkpoints.files import checkpoints, checksum_file, find_damage, newest_sound, step_of
 from e3rl.ledger.ledger import read_rows
 
 Make = Callable[..., Fit]
@@ -55,7 +55,7 @@ def test_every_nth_step_and_the_last_are_saved_and_the_newest_stay(
     assert saved(tmp_path) == [4, 7]
     run(every=2, keep=2, n_prompts=14).fit()
     assert saved(tmp_path) == [6, 7]
-    assert all(not damage(path) for path in checkpoints(tmp_path / "checkpoints"))
+    assert all(not find_damage(path) for path in checkpoints(tmp_path / "checkpoints"))
 
 
 def test_a_baseline_and_a_sanity_check_save_nothing(run: Make, tmp_path: Path) -> None:

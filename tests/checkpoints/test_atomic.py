@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.checkpoints.files import DamagedCheckpointError, checksum_file, damage
+from e3rl.checkpoints.files import DamagedCheckpointError, checksum_file, find_damage
 
 OLD = {"state_dict": {"w": torch.arange(4.0)}, "step": 1}
 NEW = {"state_dict": {"w": torch.arange(4.0) + 10}, "step": 2}
@@ -105,7 +105,7 @@ def test_a_full_disk_in_the_first_save_leaves_an_empty_folder_and_saving_works_l
             AtomicCheckpointIO().save_checkpoint(OLD, path)
     assert names(tmp_path) == []
     AtomicCheckpointIO().save_checkpoint(OLD, path)
-    assert damage(path) == ""
+    assert find_damage(path) == ""
 
 
 def test_a_disk_that_fills_up_within_a_save_is_an_error_of_the_disk(saved: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_kill_between_the_two_renames_is_noticed(
     monkeypatch.setattr(os, "replace", killed_after_the_first)
     with pytest.raises(Killed):
         AtomicCheckpointIO().save_checkpoint(NEW, saved)
-    assert "checksum does not match" in damage(saved)
+    assert "checksum does not match" in find_damage(saved)
 
 
 def test_drafts_of_a_killed_process_are_removed_by_the_next_save(saved: Path) -> None:

@@ -9,7 +9,7 @@ from e3rl.checkpoints.files import (
     DamagedCheckpointError,
     checkpoints,
     checksum_file,
-    damage,
+    find_damage,
     newest_sound,
     sha256,
     step_of,
@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_for_the_one_before(
 ) -> None:
     newest = folder / "step-000128.ckpt"
     harm(newest)
-    assert DAMAGES[harm] in damage(newest)
+    assert DAMAGES[harm] in find_damage(newest)
     for asked in (folder, newest):
         with pytest.warns(UserWarning, match=rf"step-000128\.ckpt: .*{DAMAGES[harm]}"):
             assert newest_sound(asked).name == "step-000016.ckpt"
@@ -110,7 +110,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_no_sound_checkpoint(tmp_path: Path) -> None:
-    assert damage(tmp_path / "step-000001.ckpt") == "there is no such file"
+    assert find_damage(tmp_path / "step-000001.ckpt") == "there is no such file"
 
 
 def test_another_name_has_no_step() -> None:

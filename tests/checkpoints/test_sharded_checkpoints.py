@@ -18,20 +18,20 @@ from e3rl.checkpoints.files import (
     MANIFEST,
     DamagedCheckpointError,
     checkpoints,
-    damage,
+    find_damage,
     newest_sound,
     remove,
 )
 from e3rl.checkpoints.sharded import (
     _Index,
-    by_name,
-    by_number,
     load_shards,
-    put_together,
+    merge_tensors,
+    name_parameters,
+    number_parameters,
     read_rest,
     read_tensors,
     save_shards,
-    take_apart,
+    split_tensors,
 )
 
 REST = {"finished": 3, "generators": {"python": (3, (1, 2), None)}}
@@ -126,7 +126,7 @@ DAMAGES = {
 def test_a_damaged_one_is_passed_over_by_name_for_the_one_before(reason: str, folder: Path) -> None:
     newest = folder / "step-000004.ckpt"
     DAMAGES[reason](newest)
-    assert reason in damage(newest)
+    assert reason in find_damage(newest)
     for asked in (folder, newest):
         with pytest.warns(UserWarning, match=r"passing over checkpoint .*step-000004\.ckpt: "):
             assert newest_sound(asked).name == "step-000002.ckpt"
@@ -238,10 +238,10 @@ def test_files_and_folders_replace_each_other(folder: Path) -> None:
     path = folder / "step-000004.ckpt"
     AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, path)
     assert path.is_file()
-    assert damage(path) == ""
+    assert find_damage(path) == ""
     save_shards(tensors(), REST, path)
     assert path.is_dir()
-    assert damage(path) == ""
+    assert find_damage(path) == ""
     assert names(folder) == ["step-000002.ckpt", "step-000004.ckpt"]
 
 
@@ -277,10 +277,10 @@ def test_a_run_taken_apart_and_put_together_is_what_one_process_has(tmp_path: Pa
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    named = by_name(optimizer.state_dict(), ["weight", "bias"])
-    assert by_number(named)["param_groups"] == optimizer.state_dict()["param_groups"]
+    named = name_parameters(optimizer.state_dict(), ["weight", "bias"])
+    assert number_parameters(named)["param_groups"] == optimizer.state_dict()["param_groups"]
     whole = {"state_dict": model.state_dict(), "optimizer_states": [named], "epoch": 4}
-    save_shards(*take_apart(whole), tmp_path / "step-000001.ckpt")
+    save_shards(*split_tensors(whole), tmp_path / "step-000001.ckpt")
     found = AtomicCheckpointIO().load_checkpoint(tmp_path / "step-000001.ckpt")
     assert found.keys() == {"state_dict", "optimizer_states", "epoch"}
     assert found["epoch"] == 4
@@ -292,5 +292,5 @@ def test_a_run_taken_apart_and_put_together_is_what_one_process_has(tmp_path: Pa
         other.state_dict()["state"].values(), optimizer.state_dict()["state"].values(), strict=True
     ):
         assert all(torch.equal(own[name], expected[name]) for name in expected)
-    assert put_together(*take_apart(whole))["epoch"] == 4
+    assert merge_tensors(*split_tensors(whole))["epoch"] == 4
     assert read_rest(tmp_path / "step-000001.ckpt")["epoch"] == 4

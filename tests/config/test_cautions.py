@@ -6,6 +6,9 @@ from omegaconf import DictConfig
 import compositions
 from e3rl.config.cautions import find_cautions
 
+pytestmark = pytest.mark.end_to_end
+
+
 TWO_STEPS = "module.settings.minibatches=2"
 BYPASS = "module.settings.old_logprobs=sampler"
 

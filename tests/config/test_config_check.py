@@ -16,6 +16,8 @@ from e3rl.config.composition import (
     conf_dir,
 )
 
+pytestmark = pytest.mark.end_to_end
+
 
 def composed(*overrides: str) -> DictConfig:
     common = ("paths.run_dir=x", "logger=ledger_only")

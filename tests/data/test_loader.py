@@ -336,6 +336,7 @@ def fit(folder, callbacks=(), ckpt_path=None, **more):
     return module.seen
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     "limits",
     [

@@ -8,7 +8,7 @@ from tiny_runs import ENGINE, ledger_rows, needs_engine
 
 from compositions import composed
 from e3rl.analysis.sources.runs import ARM_ORDER
-from e3rl.checkpoints.files import checkpoints, damage
+from e3rl.checkpoints.files import checkpoints, find_damage
 from e3rl.runs import run as running
 
 QUICK = {("1_5b", "e3"), ("7b", "grpo_er")}  # with every part that differs between arms
@@ -45,6 +45,6 @@ def test_a_preset_takes_two_steps(size: str, arm: str, engine: str, tmp_path: Pa
     assert validated == [(0, "greedy"), (2, "greedy"), (2, "t1")]
     assert trained[-1]["policy/lr"] == {"1_5b": 5e-6, "7b": 2e-6}[size]
     last = checkpoints(tmp_path / "checkpoints")[-1]
-    assert (last.name, damage(last)) == ("step-000002.ckpt", "")
+    assert (last.name, find_damage(last)) == ("step-000002.ckpt", "")
     assert last.is_dir() == (size == "7b")  # of shards, under trainer=fsdp2
     assert json.loads((tmp_path / "summary.json").read_text())["costs"]["cost/rollouts"] == 64

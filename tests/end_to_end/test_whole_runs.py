@@ -28,7 +28,7 @@ from tiny_runs import (
 )
 from tiny_runs import run as train_here
 
-from e3rl.checkpoints.files import checkpoints, damage
+from e3rl.checkpoints.files import checkpoints, find_damage
 from e3rl.ledger.ledger import read_rows
 from e3rl.runs import run as running
 
@@ -125,7 +125,7 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(tmp_pa
     assert len(pd.read_parquet(folder / "metrics.parquet")) == len(metrics)
     saved = checkpoints(folder / "checkpoints")
     assert [path.stem for path in saved] == ["step-000011", "step-000012"]
-    assert not any(map(damage, saved))
+    assert not any(map(find_damage, saved))
     summary = json.loads((folder / "summary.json").read_text())
     assert 0 <= summary["pass@1"] <= 1
     assert summary["costs"]["cost/rollouts"] == 12 * 32
@@ -174,7 +174,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
     assert process.returncode == code, shown
     wait_until_none_is_alive(process.pid)
     newest = checkpoints(folder / "checkpoints")[-1]
-    assert damage(newest) == ""
+    assert find_damage(newest) == ""
     steps = int(newest.stem.split("-")[1])
     assert shown.endswith(
         f"stopped; go on after rollout step {steps} by the same command and ckpt_path={folder}\n"

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from compositions import composed
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.checkpoints.files import checkpoints, damage
+from e3rl.checkpoints.files import checkpoints, find_damage
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.ledger.ledger import read_rows
 from e3rl.rewards.pool import RewardPool
@@ -160,7 +160,7 @@ def every_state_of_the_disk(run_dir: Path, copies: Path) -> Iterator[list[Path]]
 
 def sound(run_dir: Path) -> list[Path]:
     """The checkpoints that can be resumed, oldest first."""
-    return [path for path in checkpoints(run_dir / "checkpoints") if not damage(path)]
+    return [path for path in checkpoints(run_dir / "checkpoints") if not find_damage(path)]
 
 
 def last_before_each_checkpoint(states: Sequence[Path]) -> list[Path]:

@@ -18,7 +18,7 @@ import e3rl.engines.vllm as vllm_engine
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm_parallel import load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.engines.weights import (
+from e3rl.engines.weight_checks import (
     check_finite,
     check_shapes,
     expected_shapes,

@@ -31,6 +31,9 @@ from e3rl.policy.policy import Policy
 from e3rl.rewards.pool import RewardPool
 from e3rl.seeds import derive_seed
 
+pytestmark = pytest.mark.end_to_end
+
+
 PROBLEMS = list(arithmetic_problems("validation", size=6, seed=0))
 T1, GREEDY = Evaluation("t1", n=3, temperature=1.0), Evaluation("greedy", n=1, temperature=0.0)
 

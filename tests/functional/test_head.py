@@ -157,6 +157,7 @@ def test_bfloat16_weights_are_scored_in_float32_where_that_is_asked_for():
     assert errors[0] < 1e-4 < 1e-2 < errors[1]
 
 
+@pytest.mark.end_to_end
 def test_the_weights_gradient_is_summed_over_blocks_in_float32():
     # In bfloat16 each of 4096 additions would be wrong by up to 1/512 of the sum so far.
     hidden, head, tokens, taus = made(4096, 4, 3, dtype=torch.bfloat16)

@@ -25,6 +25,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
+@pytest.mark.end_to_end
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.dictionaries(st.text(), values, max_size=5), max_size=6))
 def test_rows_come_back_as_plain_ledgers_give_them(

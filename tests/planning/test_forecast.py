@@ -15,6 +15,8 @@ from e3rl.config.composition import ConfigurationError
 from e3rl.planning.forecast import forecast_hours, forecast_work, plan_ahead, with_measured_speed
 from e3rl.policy.policy import Policy
 
+pytestmark = pytest.mark.end_to_end
+
 
 def composed(*overrides: str) -> DictConfig:
     common = ("debug=plan", "logger=ledger_only", "paths.run_dir=x", "trainer.accelerator=cpu")

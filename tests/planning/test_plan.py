@@ -11,6 +11,8 @@ from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 
+pytestmark = pytest.mark.end_to_end
+
 
 def plan(policy: Policy, *overrides: str) -> RunPlan:
     cfg = composed("debug=tiny", "paths.run_dir=x", *overrides)

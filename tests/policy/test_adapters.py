@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.engines.weights import check_shapes, expected_shapes, named_weights
+from e3rl.engines.weight_checks import check_shapes, expected_shapes, named_weights
 from e3rl.evaluation.sampling import load_weights
 from e3rl.policy.adapters import DIGEST, LoRA, without_adapters
 from e3rl.policy.head import HeadSettings
@@ -17,6 +17,9 @@ from e3rl.policy.policy import Policy
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
 from update_harness import ADAMW, fit, gap, make_loss, make_module, weights_of
+
+pytestmark = pytest.mark.end_to_end
+
 
 if importlib.util.find_spec("peft") is None:
     pytest.skip("peft is not installed: pip install 'e3rl[lora]'", allow_module_level=True)

@@ -316,6 +316,7 @@ def test_half_precision_weights_give_logits_near_the_full_ones(policy, make_batc
     )
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("random_weights", [False, True])
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_dropout_is_off_however_the_policy_is_built(

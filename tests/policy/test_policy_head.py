@@ -17,6 +17,9 @@ from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
 from update_harness import exact_copy, fit, gap, make_loss, make_module, size
 
+pytestmark = pytest.mark.end_to_end
+
+
 CHUNKED = HeadSettings("chunked", block=5)
 
 

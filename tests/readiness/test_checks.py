@@ -7,7 +7,7 @@ import pytest
 from samples import sample
 
 from e3rl.readiness import checks
-from e3rl.readiness.answers import AnswerTestResult
+from e3rl.readiness.answer_test import AnswerTestResult
 from e3rl.readiness.checks import Finding, grade, is_go
 from e3rl.readiness.pass_rates import GroupOutcomes
 from e3rl.readiness.rule_ranking import RuleScore

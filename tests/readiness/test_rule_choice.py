@@ -10,6 +10,9 @@ from e3rl.readiness.checks import Finding
 from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
 from e3rl.readiness.rule_ranking import RuleScore
 
+pytestmark = pytest.mark.end_to_end
+
+
 FEW = ("preflight.rules=[uniform,knapsack,gvm]", "preflight.tables=2", "prompts_per_step=4")
 
 

@@ -11,7 +11,7 @@ import reward_compares
 
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import CORRECT, ERROR, TIMEOUT, UNPARSED, WRONG, Verdict
-from e3rl.rewards.workers import makespan
+from e3rl.rewards.worker_pool import makespan
 
 pytestmark = pytest.mark.end_to_end
 

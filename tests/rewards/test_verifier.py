@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3rl.rewards import verifier
-from e3rl.rewards.answer import same_text
+from e3rl.rewards.answer_formats import same_text
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import (
     CORRECT,
@@ -112,6 +112,7 @@ def test_a_number_inside_an_unreadable_box_never_earns() -> None:
     assert verify_answer(r"\boxed{I guess it is 46}", "46", "", "math_box").reward == 0
 
 
+@pytest.mark.end_to_end
 @settings(deadline=None, max_examples=60)
 @given(
     st.from_regex(r"-?[0-9]{1,12}", fullmatch=True),
@@ -187,6 +188,7 @@ def test_nothing_is_logged_about_switched_off_alarms(caplog: pytest.LogCaptureFi
     assert not caplog.records
 
 
+@pytest.mark.end_to_end
 def test_workers_need_neither_torch_nor_lightning() -> None:
     code = (
         "import sys, e3rl.rewards.pool, e3rl.rewards.shaping\n"

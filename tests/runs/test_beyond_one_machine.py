@@ -16,7 +16,10 @@ from e3rl.config.composition import (
     count_launched_processes,
     run_dir,
 )
-from e3rl.runs.sweeps import explain_lone_processes, find_missing_plugin
+from e3rl.runs.sweep_hooks import explain_lone_processes, find_missing_plugin
+
+pytestmark = pytest.mark.end_to_end
+
 
 FILES = ("data.train.path=train_data.parquet", "data.validation.path=valid_data.parquet")
 SHARDED = ("trainer=fsdp2", "trainer.devices=8", "trainer.num_nodes=2")

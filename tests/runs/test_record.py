@@ -16,6 +16,9 @@ from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
 
+pytestmark = pytest.mark.end_to_end
+
+
 ROOT = Path(__file__).parents[2]
 Arms = dict[str, list[Run]]
 PROBLEMS = [f"problem-{i}" for i in range(30)]

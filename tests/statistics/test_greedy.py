@@ -42,6 +42,7 @@ def problems(draw):
     return table, total, low, high, keys
 
 
+@pytest.mark.end_to_end
 @given(problems())
 @settings(deadline=None, max_examples=100)
 def test_the_counts_are_those_of_buying_one_by_one(problem):
@@ -78,6 +79,7 @@ def bought_within_budget(table, budget, low, high, keys, costs):
         left -= costs[best]
 
 
+@pytest.mark.end_to_end
 @given(problems(), st.data())
 @settings(deadline=None, max_examples=80)
 def test_with_costs_the_best_gain_per_cost_is_bought_until_the_next_is_too_dear(problem, data):
@@ -105,6 +107,7 @@ def test_costs_must_be_positive_numbers(cost):
         greedy_marginal_gain(knapsack_gain, 16, 2, 32, by_index(2), [1.0, cost])
 
 
+@pytest.mark.end_to_end
 @given(problems(), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=100)
 def test_permuting_the_prompts_permutes_the_counts(problem, random):

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.checkpoints.files import MANIFEST, DamagedCheckpointError, damage
+from e3rl.checkpoints.files import MANIFEST, DamagedCheckpointError, find_damage
 from e3rl.policy.adapters import LoRA
 from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs, shard
@@ -70,7 +70,7 @@ def test_weights_and_optimiser_go_on_where_they_stood(
     whole = train(make_module(policy, optimizer=ADAMW), batches, tmp_path / "a", **PLACES[before]())
     start = tmp_path / "a" / "step-000001.ckpt"
     assert start.is_dir() == (before == "fsdp2")
-    assert damage(start) == ""
+    assert find_damage(start) == ""
     other = make_module(Policy("random"), optimizer=ADAMW)
     left = [*batches[1:], batches[0]]  # a loader without state starts over, and ends a batch early
     resumed = train(other, left, tmp_path / "b", start, **PLACES[after]())

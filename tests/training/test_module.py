@@ -78,6 +78,7 @@ def weights_by_hand(mode: str, batch: RolloutBatch, by_prompt: bool) -> Tensor:
 # -- the gradient
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prompt_weight", ["sample", "prompt"])
 def test_on_policy_gradient_is_reinforce_whatever_the_split_and_the_order(
@@ -133,6 +134,7 @@ def test_skipping_rollouts_of_advantage_0_leaves_the_step_as_it_is(
     assert on.reports[0]["policy/loss"] == pytest.approx(off.reports[0]["policy/loss"], abs=1e-6)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("surrogate", [clipped, gspo, cispo])
 def test_skipping_is_exact_for_every_surrogate_over_several_steps(exact, batch, surrogate):
     loss = make_loss(surrogate=surrogate, aggregation="sequence_mean")
@@ -266,6 +268,7 @@ def corrections_by_hand(level: str, gaps: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, logs.exp(), 0.0)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_corrected_gradients_are_weighted_ones_whatever_the_split(exact, batch, level, steps):
@@ -594,6 +597,7 @@ def test_the_reported_loss_is_that_of_the_whole_batch(exact, batch):
     assert report["time/update_s"] > 0
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("budget", [1, 10**6])
 def test_gradient_norms_are_those_of_autograd_for_every_rollout_and_only_where_wanted(
     exact, batch, budget

@@ -13,11 +13,11 @@ from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.metrics import allocation_metrics, spearman
 from e3rl.budgets.strict_reference import published_counts
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import water_fill
 from e3rl.statistics.ranks import mid_ranks
 
-Difficulty = Literal["reward", "posterior", "prior", "length", "entropy", "disagreement"]
+DifficultyMeasure = Literal["reward", "posterior", "prior", "length", "entropy", "disagreement"]
 # Weight of a prompt that was not ranked: the middle of the ranks.
 UNSEEN = 0.5
 
@@ -63,11 +63,11 @@ class E3Rank:
         rank_update: Literal["epoch"] | int = "epoch",
         mode: Literal["corrected", "strict_reference"] = "corrected",
         decay: float = 1.0,
-        difficulty: Difficulty = "reward",
+        difficulty: DifficultyMeasure = "reward",
         seed: int = 0,
     ) -> None:
-        if difficulty not in get_args(Difficulty):
-            choices = ", ".join(get_args(Difficulty))
+        if difficulty not in get_args(DifficultyMeasure):
+            choices = ", ".join(get_args(DifficultyMeasure))
             raise ValueError(f"difficulty={difficulty!r}: use one of {choices}")
         _check(n_low, n_high, n_update, rank_update, mode)
         self.n_low = n_low

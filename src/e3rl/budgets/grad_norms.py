@@ -8,7 +8,7 @@ import numpy as np
 
 from e3rl.budgets.base import NORMS, Traits
 from e3rl.budgets.history import RewardHistory, trait_visits
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Reals
 
 

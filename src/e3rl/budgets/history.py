@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.posterior import BetaPosterior
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 
 
 @dataclass(frozen=True)

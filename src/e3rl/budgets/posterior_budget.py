@@ -11,7 +11,7 @@ from e3rl.budgets.base import BudgetDecision, SingleRound
 from e3rl.budgets.history import RewardHistory, VisitCounts, reward_sums
 from e3rl.budgets.metrics import allocation_metrics, outcome_metrics
 from e3rl.budgets.posterior import check_prior
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from e3rl.budgets.base import BudgetDecision, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.metrics import allocation_metrics
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import water_fill
 
 

@@ -12,7 +12,7 @@ from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.posterior_budget import PosteriorBudget
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 from e3rl.statistics.greedy import Gains, greedy_marginal_gain
 

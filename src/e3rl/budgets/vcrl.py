@@ -7,7 +7,7 @@ import numpy as np
 
 from e3rl.budgets.history import RewardHistory, VisitCounts, trait_visits
 from e3rl.budgets.selection import SelectionBudget
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 
 

@@ -17,12 +17,12 @@ from e3rl.checkpoints.files import (
     DamagedCheckpointError,
     checksum_file,
     clear_drafts,
-    damage,
     draft_of,
+    find_damage,
     remove,
     sha256,
 )
-from e3rl.checkpoints.sharded import WEIGHTS, put_together, read_rest, read_tensors
+from e3rl.checkpoints.sharded import WEIGHTS, merge_tensors, read_rest, read_tensors
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -66,7 +66,7 @@ class AtomicCheckpointIO(CheckpointIO):
         """
         check_sound(Path(path))
         if Path(path).is_dir():
-            return put_together(read_tensors(Path(path)), read_rest(Path(path)))
+            return merge_tensors(read_tensors(Path(path)), read_rest(Path(path)))
         loaded = torch.load(path, map_location=map_location or "cpu", weights_only=True)
         assert isinstance(loaded, dict)
         return loaded
@@ -90,5 +90,5 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def check_sound(path: Path) -> None:
     """Raise DamagedCheckpointError, naming file and reason, unless all bytes are as written."""
-    if reason := damage(path):
+    if reason := find_damage(path):
         raise DamagedCheckpointError(f"checkpoint {path}: {reason}")

@@ -54,11 +54,11 @@ def manifest(sums: Mapping[str, str]) -> str:
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
-def damage(path: Path) -> str:
+def find_damage(path: Path) -> str:
     """Why a checkpoint cannot be trusted; empty where it can."""
     if path.is_dir():
-        reason = incomplete(path)
-        return reason or altered(path, sorted(_manifest_of(path)))
+        reason = find_missing(path)
+        return reason or find_altered(path, sorted(_manifest_of(path)))
     if not path.is_file():
         return "there is no such file"
     sums = checksum_file(path)
@@ -70,7 +70,7 @@ def damage(path: Path) -> str:
     return ""
 
 
-def incomplete(folder: Path) -> str:
+def find_missing(folder: Path) -> str:
     """Why a checkpoint of several files is not the whole of them; empty where it is."""
     if not (folder / MANIFEST).is_file():
         return f"{MANIFEST} is not in it: its writing was interrupted, or it was copied in part"
@@ -83,7 +83,7 @@ def incomplete(folder: Path) -> str:
     return "" if listed else f"its {MANIFEST} is empty"
 
 
-def altered(folder: Path, names: Sequence[str]) -> str:
+def find_altered(folder: Path, names: Sequence[str]) -> str:
     """Which of some files of a complete checkpoint is not as it was written; empty for none."""
     listed = _manifest_of(folder)
     for name in names:
@@ -145,7 +145,7 @@ def newest_sound(path: Path) -> Path:
         )
     reasons = []
     for candidate in reversed(candidates):
-        reason = damage(candidate)
+        reason = find_damage(candidate)
         if not reason:
             return candidate
         warnings.warn(f"passing over checkpoint {candidate}: {reason}", stacklevel=2)

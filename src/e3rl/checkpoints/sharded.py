@@ -32,10 +32,10 @@ from e3rl.checkpoints.durable import (
 from e3rl.checkpoints.files import (
     MANIFEST,
     DamagedCheckpointError,
-    altered,
     clear_drafts,
     draft_of,
-    incomplete,
+    find_altered,
+    find_missing,
     manifest,
     remove,
     sha256,
@@ -80,13 +80,17 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
         sync_folder(path.parent)
 
     try:
-        _on_first_rank(start)
-        with defer_interrupts(), _collective("written"):
-            save(dict(tensors), storage_writer=FileSystemWriter(draft), no_dist=_alone())
-        _on_first_rank(lambda: _write_rest(rest, draft))
-        sums = _together(lambda: {file.name: sha256(file) for file in _own_files(draft)})
-        _on_first_rank(lambda: _write_manifest({k: v for s in sums for k, v in s.items()}, draft))
-        _on_first_rank(finish)
+        _run_on_first_rank(start)
+        with defer_interrupts(), _raise_on_all_ranks("written"):
+            save(
+                dict(tensors), storage_writer=FileSystemWriter(draft), no_dist=_is_single_process()
+            )
+        _run_on_first_rank(lambda: _write_rest(rest, draft))
+        sums = _run_on_all_ranks(lambda: {file.name: sha256(file) for file in _own_files(draft)})
+        _run_on_first_rank(
+            lambda: _write_manifest({k: v for s in sums for k, v in s.items()}, draft)
+        )
+        _run_on_first_rank(finish)
     except (OSError, RuntimeError):
         if rank() == 0:
             clear_drafts(path.parent)
@@ -100,14 +104,14 @@ def load_shards(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     RuntimeError for other weights than the checkpoint has, or other shapes of tensors; OSError for
     what a rank cannot read.
     """
-    reasons = _together(lambda: incomplete(path))
+    reasons = _run_on_all_ranks(lambda: find_missing(path))
     if not any(reasons):
-        reasons = _together(lambda: altered(path, _own_share(path)))
+        reasons = _run_on_all_ranks(lambda: find_altered(path, _own_share(path)))
     for reason in filter(None, reasons):
         raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
     check_same_weights(tensors.keys(), _Reader(path).read_metadata().state_dict_metadata.keys())
-    with _collective("read"):
-        load(dict(tensors), storage_reader=_Reader(path), no_dist=_alone())
+    with _raise_on_all_ranks("read"):
+        load(dict(tensors), storage_reader=_Reader(path), no_dist=_is_single_process())
     return read_rest(path)
 
 
@@ -141,12 +145,12 @@ def read_tensors(path: Path, prefix: str = "") -> dict[str, Tensor]:
         if name.startswith(prefix):
             assert isinstance(kind, TensorStorageMetadata)
             tensors[name] = torch.empty(kind.size, dtype=kind.properties.dtype)
-    with _collective("read"):
+    with _raise_on_all_ranks("read"):
         load(dict(tensors), storage_reader=reader, no_dist=True)
     return tensors
 
 
-def take_apart(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def split_tensors(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by flat names, and the rest, of what Lightning has about a run.
 
     Names are `state_dict/WEIGHT` and `optimizer/NUMBER/WEIGHT/STATE`; states of the optimisers are
@@ -166,8 +170,8 @@ def take_apart(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[s
     return tensors, rest
 
 
-def put_together(tensors: Mapping[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
-    """What `take_apart` took apart, with the optimisers' weights by number, as single processes
+def merge_tensors(tensors: Mapping[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """What `split_tensors` took apart, with the optimisers' weights by number, as single processes
     have it."""
     checkpoint = dict(rest)
     optimizers = checkpoint.pop("optimizers")
@@ -180,18 +184,18 @@ def put_together(tensors: Mapping[str, Tensor], rest: dict[str, Any]) -> dict[st
         if not name.startswith(WEIGHTS):
             _, number, weight, state = name.split("/")
             optimizers[int(number)]["state"][weight][state] = value
-    checkpoint["optimizer_states"] = [by_number(optimizer) for optimizer in optimizers]
+    checkpoint["optimizer_states"] = [number_parameters(optimizer) for optimizer in optimizers]
     return checkpoint
 
 
-def by_number(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+def number_parameters(optimizer: Mapping[str, Any]) -> dict[str, Any]:
     """State of an optimiser with its weights numbered in their order, instead of named."""
     names = [name for group in optimizer["param_groups"] for name in group["params"]]
     number = {name: place for place, name in enumerate(names)}
     return _renamed(optimizer, number)
 
 
-def by_name(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+def name_parameters(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """State of an optimiser with its weights named, instead of numbered."""
     return _renamed(optimizer, dict(enumerate(names)))
 
@@ -229,12 +233,12 @@ class _Reader(FileSystemReader):
         return index
 
 
-def _alone() -> bool:
+def _is_single_process() -> bool:
     return world_size() == 1
 
 
 @contextmanager
-def _collective(done: str) -> Iterator[None]:
+def _raise_on_all_ranks(done: str) -> Iterator[None]:
     """Have what fails on some rank be an ordinary error on all of them."""
     try:
         with warnings.catch_warnings():
@@ -245,16 +249,16 @@ def _collective(done: str) -> Iterator[None]:
     except CheckpointException as error:
         failures = {at: failure[0] for at, failure in error.failures.items()}
         found = "; ".join(f"rank {at}: {failure!r}" for at, failure in failures.items())
-        kind = OSError if any(map(_by_the_disk, failures.values())) else RuntimeError
+        kind = OSError if any(map(_is_disk_error, failures.values())) else RuntimeError
         raise kind(f"the checkpoint could not be {done}: {found}") from error
 
 
-def _by_the_disk(error: BaseException) -> bool:
+def _is_disk_error(error: BaseException) -> bool:
     """Also one of another rank, which comes without what it came from."""
     return find_os_error(error) is not None or any(text in str(error) for text in STREAM_BROKE)
 
 
-def _together(work: Callable[[], Any]) -> list[Any]:
+def _run_on_all_ranks(work: Callable[[], Any]) -> list[Any]:
     """What each rank's work comes to; where one raises, all do."""
     own: Any = None
     error: OSError | RuntimeError | None = None
@@ -263,7 +267,7 @@ def _together(work: Callable[[], Any]) -> list[Any]:
             own = work()
     except (OSError, RuntimeError) as caught:
         error = caught
-    found = all_gather((own, None if error is None else (repr(error), _by_the_disk(error))))
+    found = all_gather((own, None if error is None else (repr(error), _is_disk_error(error))))
     if error is not None:
         raise error
     for at, (_, failure) in enumerate(found):
@@ -274,9 +278,9 @@ def _together(work: Callable[[], Any]) -> list[Any]:
     return [result for result, _ in found]
 
 
-def _on_first_rank(work: Callable[[], None]) -> None:
+def _run_on_first_rank(work: Callable[[], None]) -> None:
     """Let rank 0 do something while the others wait for it."""
-    _together(work if rank() == 0 else lambda: None)
+    _run_on_all_ranks(work if rank() == 0 else lambda: None)
 
 
 def _own_files(folder: Path) -> list[Path]:

@@ -193,12 +193,12 @@ class _Settings:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             known = [p.name for p in parameters]
             yield from self._unknown(given, known, f"{path}.", f" of {node['_target_']}")
-        wanted = [] if node.get("_partial_") else _required(parameters)
+        wanted = [] if node.get("_partial_") else _required_names(parameters)
         for name in dict.fromkeys([*wanted, *given]):
             place = f"{path}.{name}"
             if given.get(name, MISSING) == MISSING and not self._given_later(place):
                 yield f"{place} is missing: {node['_target_']} needs it, give {place}=..."
-            elif name in hints and name in given and not _interpolated(written[name]):
+            elif name in hints and name in given and not _is_interpolated(written[name]):
                 yield from _wrong_type(given[name], hints[name], place)
 
     def _given_later(self, place: str) -> bool:
@@ -244,7 +244,7 @@ def _paths(node: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def _required(parameters: typing.Iterable[inspect.Parameter]) -> list[str]:
+def _required_names(parameters: typing.Iterable[inspect.Parameter]) -> list[str]:
     return [
         p.name
         for p in parameters
@@ -259,7 +259,7 @@ def wrong_values(values: Mapping[str, Any], fields_of: type, path: str = "") -> 
         yield from _wrong_type(values[name], hints[name], f"{path}{name}")
 
 
-def _interpolated(written: Any) -> bool:
+def _is_interpolated(written: Any) -> bool:
     return isinstance(written, str) and "${" in written
 
 

@@ -51,7 +51,7 @@ class BadRowsError(ValueError):
         )
 
 
-def settle_bad_rows(
+def raise_or_drop_bad_rows(
     origin: str, bad: Sequence[BadRow], total: int, on_bad_row: OnBadRow
 ) -> dict[str, int]:
     """Raise one `BadRowsError` about all of `bad`, or return how many rows fall to each reason.

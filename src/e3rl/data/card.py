@@ -8,7 +8,7 @@ from itertools import combinations
 from e3rl.data.problem import Problem
 from e3rl.data.problems import UNSELECTED, ProblemSet
 from e3rl.data.questions import group_by_question, have_same_answer, question_key, question_text
-from e3rl.rewards.answer import INTEGER, is_number
+from e3rl.rewards.answer_formats import INTEGER, is_number
 
 Lengths = Callable[[Problem], int]  # tokens of a rendered prompt
 EXAMPLES = 3

@@ -80,20 +80,20 @@ class PromptDataModule(LightningDataModule):
     @property
     def steps_per_epoch(self) -> int:
         """Rollout steps in a pass over the training problems; final once an encoder is bound."""
-        self._bound()
+        self._require_encoder()
         return len(self.train_problems) // self.prompts_per_step
 
     def setup(self, stage: str) -> None:
         if self._loaders is None:
             rank = self.trainer.global_rank if self.trainer else 0
             world_size = self.trainer.world_size if self.trainer else 1
-            self._loaders = self._make_loaders(self._bound(), rank, world_size)
+            self._loaders = self._make_loaders(self._require_encoder(), rank, world_size)
 
     def train_dataloader(self) -> PromptLoader:
-        return self._made()[0]
+        return self._require_loaders()[0]
 
     def val_dataloader(self) -> ValidationLoader:
-        return self._made()[1]
+        return self._require_loaders()[1]
 
     def state_dict(self) -> dict[str, Any]:
         """The training loader's position.
@@ -101,7 +101,7 @@ class PromptDataModule(LightningDataModule):
         Lightning stores a loader's state by itself, but does not bring it back from a checkpoint
         that was written at the end of an epoch; a data module's state it always does.
         """
-        return {"train": self._made()[0].state_dict()}
+        return {"train": self._require_loaders()[0].state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from the stored position, if this is to train: a validation has no use for it.
@@ -112,7 +112,7 @@ class PromptDataModule(LightningDataModule):
             return
         if state_dict.keys() != {"train"}:
             raise ValueError(f"data state has keys {sorted(state_dict)}, expected ['train']")
-        self._made()[0].load_state_dict(state_dict["train"])
+        self._require_loaders()[0].load_state_dict(state_dict["train"])
 
     def _make_loaders(
         self, encode: Encode, rank: int, world_size: int
@@ -136,12 +136,12 @@ class PromptDataModule(LightningDataModule):
             ),
         )
 
-    def _bound(self) -> Encode:
+    def _require_encoder(self) -> Encode:
         if self._encode is None:
             raise RuntimeError("the data module has no encoder: call bind(policy.encode) first")
         return self._encode
 
-    def _made(self) -> tuple[PromptLoader, ValidationLoader]:
+    def _require_loaders(self) -> tuple[PromptLoader, ValidationLoader]:
         if self._loaders is None:
             raise RuntimeError("the data module has no loaders: call setup first")
         return self._loaders

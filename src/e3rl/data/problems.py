@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args, overload
 
-from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, settle_bad_rows
+from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, raise_or_drop_bad_rows
 from e3rl.data.hub import local_file
 from e3rl.data.problem import Problem
 from e3rl.data.problem_fields import (
@@ -134,7 +134,7 @@ def load_problems(
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
     rows = _selected(path, everything, where or {})
     problems, bad = _parse_rows(rows, columns, name or file.stem)
-    dropped = settle_bad_rows(str(path), bad, len(rows), on_bad_row)
+    dropped = raise_or_drop_bad_rows(str(path), bad, len(rows), on_bad_row)
     if not problems:
         raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
     if len(rows) < len(everything):

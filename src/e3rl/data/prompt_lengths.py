@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
-from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, settle_bad_rows
+from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, raise_or_drop_bad_rows
 from e3rl.data.problem import Problem
 from e3rl.data.problems import ProblemSet
 
@@ -28,7 +28,7 @@ def check_prompt_lengths(
         length = len(encode(problem)[1])
         if not 1 <= length <= max_prompt_tokens:
             bad.append(BadRow(row, (_fault(problem, length, max_prompt_tokens),)))
-    settle_bad_rows(problems.origin, bad, len(problems), on_bad_row)
+    raise_or_drop_bad_rows(problems.origin, bad, len(problems), on_bad_row)
     return problems.without({b.row: b.faults[0].reason for b in bad})
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.seeds import derive_seed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from e3rl.data.problem import Problem
-from e3rl.rewards.answer import compact, same_number, same_text
+from e3rl.rewards.answer_formats import compact, same_number, same_text
 
 _ENDING = re.compile(r"[.,;:?]+(?=\s|$)")
 

@@ -22,7 +22,7 @@ def rollout_bar(total: int, enabled: bool) -> Any:
 
 
 @contextmanager
-def notice(text: str, enabled: bool) -> Iterator[None]:
+def show_notice(text: str, enabled: bool) -> Iterator[None]:
     """A line that stands while something takes its time."""
     hidden = None if enabled else True
     with tqdm(total=0, desc=text, bar_format="{desc}", leave=False, disable=hidden):

@@ -7,7 +7,7 @@ import torch
 
 
 @contextmanager
-def own_torch_randomness() -> Iterator[None]:
+def preserve_torch_rng() -> Iterator[None]:
     """Leaves torch's random states as they were.
 
     vLLM draws from them even for seeded requests, and a model that is built anew for its weights.

@@ -21,7 +21,7 @@ from e3rl.distributed import is_sharded
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
-from e3rl.engines.weights import check_finite
+from e3rl.engines.weight_checks import check_finite
 from e3rl.engines.whole_copy import WholeCopy
 from e3rl.policy.policy import Policy
 
@@ -96,7 +96,7 @@ class TransformersEngine:
             pad_token_id=policy.pad_id,
             use_cache=True,
         )
-        with torch.no_grad(), _unaltered(policy):
+        with torch.no_grad(), _plain_generation(policy):
             out = policy.model.generate(
                 tokens.to(policy.device),
                 attention_mask=mask.long().to(policy.device),
@@ -111,7 +111,7 @@ class TransformersEngine:
 
 
 @contextmanager
-def _unaltered(policy: Policy) -> Iterator[None]:
+def _plain_generation(policy: Policy) -> Iterator[None]:
     """Eval mode, and none of the model's own generation defaults, which `generate` would mix in.
 
     A repetition penalty (Qwen2.5 ships one) or a top-k would sample from another distribution than

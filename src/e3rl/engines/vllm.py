@@ -23,9 +23,9 @@ from e3rl.batch import Rollout
 from e3rl.distributed import all_gather
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
-from e3rl.engines.progress import notice, rollout_bar
+from e3rl.engines.progress import rollout_bar, show_notice
 from e3rl.engines.vllm_build import (
-    build,
+    build_llm,
     check_installed,
     release_memory,
     sampling_params,
@@ -34,7 +34,7 @@ from e3rl.engines.vllm_build import (
 from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.engines.weights import (
+from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,
     check_shapes,
@@ -230,7 +230,7 @@ class VLLMEngine:
     def _start(self, policy: Policy) -> None:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
-        self._llm = build(policy, self.settings, self.progress)
+        self._llm = build_llm(policy, self.settings, self.progress)
         self._loop = StepLoop(self._llm.llm_engine, sampling_params)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
@@ -245,7 +245,7 @@ class VLLMEngine:
             vllm_config.model_config.max_model_len,
             temperature,
         )
-        with notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
+        with show_notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
             sampled = list(self._loop.run(requests, stop_ids=()))
         rollouts = [to_rollout(f, policy, self._version) for f in sampled]
         own_gaps = canary_gaps(policy, rollouts)

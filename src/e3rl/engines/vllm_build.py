@@ -18,11 +18,11 @@ from weakref import WeakSet
 from torch import distributed
 
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.progress import notice
+from e3rl.engines.progress import show_notice
 from e3rl.engines.vllm_loop import restore_process_state
 from e3rl.engines.vllm_parallel import place_engine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
-from e3rl.engines.weights import dtype_name
+from e3rl.engines.weight_checks import dtype_name
 from e3rl.policy.policy import Policy
 
 INSTALL = (
@@ -51,7 +51,7 @@ def check_installed() -> None:
         raise ModuleNotFoundError(f"engine=vllm needs vLLM, which is not installed: {INSTALL}")
 
 
-def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
+def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     """A `vllm.LLM` of the policy's configuration with dummy weights, in this process.
 
     All ranks must build theirs at the same time.
@@ -65,12 +65,12 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     on_cpu = policy.device.type == "cpu"
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
-        _found_world(on_cpu and settings.tensor_parallel_size == 1)
+        _init_process_group(on_cpu and settings.tensor_parallel_size == 1)
     try:
         with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
             config.save_pretrained(folder)
             place = place_engine(settings.tensor_parallel_size, policy.device)
-            with place as own, restore_process_state(), notice(STARTING, progress):
+            with place as own, restore_process_state(), show_notice(STARTING, progress):
                 llm = _start(folder, arguments | own)
         _world.llms.add(llm)
     finally:
@@ -78,7 +78,7 @@ def build(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     return llm
 
 
-def _found_world(alone: bool) -> None:
+def _init_process_group(alone: bool) -> None:
     """Take note of whose process group it is going to be; where `alone`, make one of this process.
 
     vLLM's own meets through a file in the temporary folder, which stays there when the process is

@@ -19,7 +19,7 @@ import torch
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.randomness import own_torch_randomness
+from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.policy.policy import Policy
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
@@ -127,7 +127,7 @@ class StepLoop:
     @contextmanager
     def _timed(self) -> Iterator[None]:
         started = time.monotonic()
-        with own_torch_randomness():
+        with preserve_torch_rng():
             yield
         self.seconds += time.monotonic() - started
 
@@ -141,7 +141,7 @@ def restore_process_state() -> Iterator[None]:
     """
     python, array, set_threads = random.getstate(), np.random.get_state(), torch.set_num_threads
     try:
-        with own_torch_randomness(), warnings.catch_warnings():
+        with preserve_torch_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:

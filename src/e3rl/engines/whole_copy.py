@@ -9,8 +9,8 @@ import copy
 import torch
 from torch import nn
 
-from e3rl.engines.randomness import own_torch_randomness
-from e3rl.engines.weights import check_shapes, named_weights
+from e3rl.engines.randomness import preserve_torch_rng
+from e3rl.engines.weight_checks import check_shapes, named_weights
 from e3rl.policy.policy import Policy
 
 TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system")
@@ -26,7 +26,7 @@ class WholeCopy:
         """
         model = policy.model
         weight = next(model.parameters())
-        with torch.device(weight.device), own_torch_randomness():
+        with torch.device(weight.device), preserve_torch_rng():
             fresh = type(model)(copy.deepcopy(model.config))
         for parameter in fresh.parameters():  # and not rotary frequencies, which need their bits
             parameter.data = parameter.data.to(weight.dtype)

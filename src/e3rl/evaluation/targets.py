@@ -18,11 +18,11 @@ from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build
 from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
 from e3rl.data.problems import ProblemSet
-from e3rl.engines.randomness import own_torch_randomness
+from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.evaluation.policy_check import check_policy
 from e3rl.evaluation.sampling import load_weights
 from e3rl.policy.policy import Policy, resolve_path
-from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.answer_formats import AnswerFormat
 from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
 
 
@@ -60,7 +60,7 @@ class Model:
         """Load it; fresh weights under a run's adapters follow its seed."""
         if self.checkpoint is None:
             return cast(Policy, build(self.source, "policy"))
-        with own_torch_randomness():
+        with preserve_torch_rng():
             torch.manual_seed(self.source.get("seed", 0))
             policy: Policy = build(self.source, "policy")
         load_weights(policy, self.checkpoint)
@@ -74,18 +74,18 @@ def find_models(cfg: DictConfig) -> list[Model]:
     for settings that no policy has, and for labels that are not unique; FileNotFoundError or
     DamagedCheckpointError for a run without a sound checkpoint.
     """
-    models = _several(cfg) if cfg.models else [_single(cfg)]
+    models = _read_models(cfg) if cfg.models else [_read_model(cfg)]
     for model in models:
         model.check(cfg.max_new_tokens)
     return models
 
 
-def _several(cfg: DictConfig) -> list[Model]:
+def _read_models(cfg: DictConfig) -> list[Model]:
     if cfg.ckpt_path:
         raise ConfigurationError(
             f"ckpt_path={cfg.ckpt_path} beside models: give the checkpoint as one of the models"
         )
-    given = _listed(cfg.models)
+    given = _as_entries(cfg.models)
     entries = list(given.values()) if isinstance(given, dict) else given
     found = [_model(cfg, entry) for entry in entries]
     labels = [str(label) for label in given] if isinstance(given, dict) else _labels(found)
@@ -97,7 +97,7 @@ def _several(cfg: DictConfig) -> list[Model]:
     return models
 
 
-def _listed(given: Any) -> dict[Any, Any] | list[Any]:
+def _as_entries(given: Any) -> dict[Any, Any] | list[Any]:
     """What a setting holds: entries by label or in order; a single one may come without a list."""
     if OmegaConf.is_config(given):
         found = OmegaConf.to_container(given, resolve=True)
@@ -106,7 +106,7 @@ def _listed(given: Any) -> dict[Any, Any] | list[Any]:
     return [] if given is None else [given]
 
 
-def _single(cfg: DictConfig) -> Model:
+def _read_model(cfg: DictConfig) -> Model:
     if not cfg.ckpt_path:
         if OmegaConf.is_missing(cfg.policy, "path"):
             raise ConfigurationError(
@@ -191,17 +191,17 @@ def load_problem_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
 
     Raises ConfigurationError for one that cannot be loaded or has answers that nothing matches.
     """
-    given = _listed(cfg.sets)
+    given = _as_entries(cfg.sets)
     if isinstance(given, dict):
         nodes = [(str(name), _problems_node(entry)[1]) for name, entry in given.items()]
     else:
         nodes = [_problems_node(entry) for entry in given]
     nodes = nodes or [(set_name(cfg.problems), cfg.problems)]
     _check_unique([folder_name(name) for name, _ in nodes], "+problems@sets.NAME=...")
-    return {name: _loaded(name, node, cfg.reward.answer_format) for name, node in nodes}
+    return {name: _load_set(name, node, cfg.reward.answer_format) for name, node in nodes}
 
 
-def _loaded(name: str, node: Mapping[str, Any], answer_format: AnswerFormat) -> ProblemSet:
+def _load_set(name: str, node: Mapping[str, Any], answer_format: AnswerFormat) -> ProblemSet:
     problems = ProblemSet.of(build(OmegaConf.create({"problems": node}), "problems"), name)
     try:
         check_golds([(p.id, p.answer) for p in problems], answer_format)

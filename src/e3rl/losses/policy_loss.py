@@ -16,7 +16,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollout_weights
 from e3rl.functional.kl import k3
 from e3rl.functional.mismatch import Correction

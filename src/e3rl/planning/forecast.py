@@ -160,7 +160,7 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     parts = training_bytes(shape, _training(cfg))
     engine = _engine(cfg, shape, capacity)
     shown = {f"memory: {part}": _size(size) for part, size in parts.items() if size}
-    rollouts = engine.cache_tokens // _longest(cfg)
+    rollouts = engine.cache_tokens // _max_sequence_length(cfg)
     shown["memory: engine"] = (
         f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
         "longest rollouts"
@@ -193,7 +193,7 @@ def _remedy(cfg: DictConfig, too_much: bool) -> str:
 
 def _training(cfg: DictConfig) -> Training:
     weight_bytes, compute_bytes = _element_bytes(cfg)
-    ranks, longest = count_processes(cfg), _longest(cfg)
+    ranks, longest = count_processes(cfg), _max_sequence_length(cfg)
     rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // ranks)
     bonus = cfg.loss.entropy_coef
     return Training(
@@ -217,7 +217,7 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
         rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // count_processes(cfg))
         rows = min(cfg.engine.rows_per_call, rollouts)
         copied = weight_bytes * _is_sharded(cfg)  # samples with a whole copy
-        return transformers_memory(shape, weight_bytes, rows * _longest(cfg), copied)
+        return transformers_memory(shape, weight_bytes, rows * _max_sequence_length(cfg), copied)
     settings = cfg.engine.settings
     sizes = {"auto": weight_bytes, "float32": 4}
     share = None
@@ -241,7 +241,7 @@ def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
     return 4, 2 if half else 4
 
 
-def _longest(cfg: DictConfig) -> int:
+def _max_sequence_length(cfg: DictConfig) -> int:
     return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
 
 

@@ -109,12 +109,12 @@ def add_adapters(model: Any, lora: LoRA) -> None:
     names = list(lora.layers(model))
     settings = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=names, bias="none")
     inject_adapter_in_model(settings, model)
-    for layer in _adapted(model).values():
+    for layer in _adapted_layers(model).values():
         layer.lora_A.float()
         layer.lora_B.float()
 
 
-def _adapted(model: nn.Module) -> dict[str, Any]:
+def _adapted_layers(model: nn.Module) -> dict[str, Any]:
     """The layers with adapters, by the name that the layer without has."""
     return {name: m for name, m in model.named_modules() if hasattr(m, "lora_A")}
 
@@ -122,7 +122,7 @@ def _adapted(model: nn.Module) -> dict[str, Any]:
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """The model computes as its base does."""
-    layers = _adapted(model).values()
+    layers = _adapted_layers(model).values()
     try:
         for layer in layers:
             for adapter in layer.lora_A:
@@ -157,7 +157,7 @@ class Weight:
 
 def base_weights(named: Iterator[tuple[str, Tensor]], model: nn.Module) -> dict[str, Weight]:
     """Parameters (or a whole state dict) of a model by the names that it has without adapters."""
-    layers, found = _adapted(model), {}
+    layers, found = _adapted_layers(model), {}
     for name, value in named:
         owner, _, kind = name.rpartition(".base_layer.")
         if not owner and ADAPTER not in name:
@@ -192,7 +192,7 @@ def keep_adapters_only(policy: nn.Module) -> None:
 def _digest(policy: nn.Module) -> bytes:
     """SHA-256 of names, shapes and some values of the frozen parameters, and of the scales."""
     digest = hashlib.sha256()
-    for name, layer in sorted(_adapted(policy).items()):
+    for name, layer in sorted(_adapted_layers(policy).items()):
         digest.update(f"{name} {sorted(layer.scaling.items())}".encode())
     for name, parameter in policy.named_parameters():
         if ADAPTER not in name:
@@ -203,13 +203,13 @@ def _digest(policy: nn.Module) -> bytes:
     return digest.digest()
 
 
-def _frozen(policy: nn.Module) -> Mapping[str, Tensor]:
+def _frozen_weights(policy: nn.Module) -> Mapping[str, Tensor]:
     own = policy.named_parameters(remove_duplicate=False)  # a tied head under both its names
     return {name: parameter for name, parameter in own if ADAPTER not in name}
 
 
 def _drop_frozen(policy: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    for name in _frozen(policy):
+    for name in _frozen_weights(policy):
         del state[prefix + name]
 
 
@@ -226,5 +226,5 @@ def _fill_in_frozen(policy: nn.Module, state: dict[str, Any], prefix: str, *_: A
             "policy.lora must name what they were trained on, as the config.yaml of their run "
             "folder does"
         )
-    for name, parameter in _frozen(policy).items():
+    for name, parameter in _frozen_weights(policy).items():
         state[prefix + name] = parameter.detach()

@@ -112,7 +112,7 @@ class Policy(nn.Module):
         self._adjustment: Adjustment | None = None  # of the logits, once it is known
         self._runs_whole = False  # the model's logits are not those of its output layer
         if not self.head.is_plain and self.device.type != "meta":
-            self._settle_head()  # may refuse, better now than in the first step
+            self._detect_head_adjustment()  # may refuse, better now than in the first step
 
     def _render_mode(self, render: Render) -> Render:
         has_template = bool(self.tokenizer.chat_template)
@@ -207,7 +207,7 @@ class Policy(nn.Module):
 
     def _predictions(self, tokens: Tensor, before: Tensor) -> WholeLogits | LogitBlocks:
         if self._adjustment is None and not self._runs_whole:
-            self._settle_head()
+            self._detect_head_adjustment()
         if self._adjustment is None:
             return WholeLogits(self.model(input_ids=tokens, use_cache=False).logits[before])
         hidden = self.model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
@@ -221,7 +221,7 @@ class Policy(nn.Module):
         return LogitBlocks(hidden[before], head, self.head.block)
 
     @torch.no_grad()
-    def _settle_head(self) -> None:
+    def _detect_head_adjustment(self) -> None:
         """Find out how the model's logits follow from its output layer.
 
         Raises ValueError where they do not in a known way, and the head is not to be run whole.

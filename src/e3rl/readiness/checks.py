@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from e3rl.readiness.answers import AnswerTestResult
+from e3rl.readiness.answer_test import AnswerTestResult
 from e3rl.readiness.pass_rates import GroupOutcomes
 from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample

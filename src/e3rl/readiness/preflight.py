@@ -24,7 +24,7 @@ from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.readiness import checks
-from e3rl.readiness.answers import run_answer_test
+from e3rl.readiness.answer_test import run_answer_test
 from e3rl.readiness.checks import Finding
 from e3rl.readiness.pass_rates import GroupOutcomes, fit_posterior, predict_group_outcomes
 from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
@@ -50,7 +50,7 @@ class PreflightSettings:
     rollouts: Annotated[int, Field(ge=2)] | None
     rules: list[str]
     tables: PositiveInt
-    forecast_hours: Annotated[float, Field(gt=0)] | None
+    hours: Annotated[float, Field(gt=0)] | None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from e3rl.rewards.answer import normal_form
+from e3rl.rewards.answer_formats import normal_form
 from e3rl.rewards.pool import RewardPool
 
 RIGHT = "the right answer"  # no answer in one spelling has spaces

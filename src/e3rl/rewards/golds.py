@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.answer_formats import AnswerFormat
 from e3rl.rewards.verifier import check_gold
 
 SHOWN = 20  # faults that the message lists

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from e3rl.rewards.answer import AnswerFormat
+from e3rl.rewards.answer_formats import AnswerFormat
 from e3rl.rewards.verifier import Status, Verdict
 
 

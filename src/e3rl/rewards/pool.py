@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from e3rl.rewards.answer import AnswerFormat, normal_form, read_answer
+from e3rl.rewards.answer_formats import AnswerFormat, normal_form, read_answer
 from e3rl.rewards.known_answers import KNOWN_COMPARISONS, KNOWN_COMPLETIONS
 from e3rl.rewards.verifier import (
     CORRECT,
@@ -20,7 +20,7 @@ from e3rl.rewards.verifier import (
     judge_by_text,
 )
 from e3rl.rewards.worker import Compare, Comparison
-from e3rl.rewards.workers import Job, Workers, makespan
+from e3rl.rewards.worker_pool import Job, Workers, makespan
 
 CACHE_SIZE = 65_536  # verdicts kept; an entry is two short strings
 SELF_TEST_TRIES = 5
@@ -39,7 +39,7 @@ class RewardPool(AbstractContextManager["RewardPool"]):
     are never concerned.
 
     Args:
-        answer_format: `integer_box` or `math_box`, see `e3rl.rewards.answer.read_answer`.
+        answer_format: `integer_box` or `math_box`, see `e3rl.rewards.answer_formats.read_answer`.
         workers: processes, at least 1; they start with the first comparison.
         deadline_s: seconds a comparison may take, above 0.
         memory_limit_mb: MiB a comparison may allocate, at least 64.

@@ -7,7 +7,7 @@ Each spelling is named and says the same as the gold answer; those that make no 
 import re
 from collections.abc import Callable
 
-from e3rl.rewards.answer import INTEGER, is_number
+from e3rl.rewards.answer_formats import INTEGER, is_number
 
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
 _SLASHED = re.compile(r"(-?)(\d+)\s*/\s*(\d+)")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from math_verify import LatexExtractionConfig, parse, verify
 
-from e3rl.rewards.answer import (
+from e3rl.rewards.answer_formats import (
     INTEGER,
     AnswerFormat,
     bare_latex,
@@ -78,7 +78,7 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
 
     Integers are compared as integers and an answer written like the gold is right, units aside;
     that is what `compare_answers` finds too, a thousand times slower. A restated question is
-    wrong, which `compare_answers` would not notice (see `e3rl.rewards.answer`).
+    wrong, which `compare_answers` would not notice (see `e3rl.rewards.answer_formats`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         return CORRECT if int(answer) == int(gold) else WRONG

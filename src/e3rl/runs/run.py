@@ -21,7 +21,7 @@ from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.durable import write_atomically
-from e3rl.checkpoints.files import checkpoints, damage, step_of
+from e3rl.checkpoints.files import checkpoints, find_damage, step_of
 from e3rl.config.build import build, build_data, silence_libraries
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
@@ -35,7 +35,7 @@ from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.runs.provenance import write_provenance
-from e3rl.runs.resume import SUMMARY, check_resumed_settings, find_resume_checkpoint, is_job
+from e3rl.runs.sweep_jobs import SUMMARY, check_resumed_settings, find_resume_checkpoint, is_job
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
 
 def check_folder_is_free(run_dir: Path) -> None:
     """Raise ConfigurationError where the folder holds a run that can be resumed."""
-    if not all(damage(path) for path in checkpoints(run_dir / "checkpoints")):
+    if not all(find_damage(path) for path in checkpoints(run_dir / "checkpoints")):
         raise ConfigurationError(
             f"{run_dir} holds a run already: go on with it by ckpt_path={run_dir}, or choose "
             "another folder"

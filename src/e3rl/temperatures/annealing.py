@@ -32,13 +32,13 @@ class CosineAnnealing:
     def start(self) -> int:
         """First step of the annealing. Raises RuntimeError before `bind`."""
         # (1 - 0.9)·10 is 0.999... in floating point.
-        return math.floor((1 - self.ratio) * self._bound() + 1e-9)
+        return math.floor((1 - self.ratio) * self._require_length() + 1e-9)
 
     def factor(self, step: int) -> float:
         """Factor at a rollout step (0-based). Raises RuntimeError before `bind`."""
-        return cosine_factor(step, self.start, self._bound(), self.eta)
+        return cosine_factor(step, self.start, self._require_length(), self.eta)
 
-    def _bound(self) -> int:
+    def _require_length(self) -> int:
         if self._total is None:
             raise RuntimeError(
                 "annealing needs the length of the run: call bind(total_steps) before the first "

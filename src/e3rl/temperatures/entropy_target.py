@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.temperatures.annealing import CosineAnnealing
 from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 from e3rl.temperatures.gains import Gain

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.functional.temperature import (
     elasticity_step,
     paper_step,

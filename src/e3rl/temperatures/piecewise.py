@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from e3rl.checkpoints.state import require_keys
+from e3rl.checkpoints.strict_state import require_keys
 from e3rl.temperatures.base import Constant, Difficulty, EntropyReading
 
 

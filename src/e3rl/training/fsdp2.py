@@ -17,11 +17,11 @@ from torch.distributed.tensor import DTensor
 
 from e3rl.checkpoints.sharded import (
     WEIGHTS,
-    by_name,
     check_same_weights,
     load_shards,
+    name_parameters,
     save_shards,
-    take_apart,
+    split_tensors,
 )
 
 # Torch's own strictness knows nothing of weights that a module leaves out on purpose.
@@ -48,7 +48,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
     ) -> None:
         """Raises OSError on all ranks where one cannot write; the former checkpoint stays."""
-        save_shards(*take_apart(checkpoint), Path(self.broadcast(filepath)))
+        save_shards(*split_tensors(checkpoint), Path(self.broadcast(filepath)))
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
@@ -66,7 +66,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         # A module compares its own buffers with what is loaded, so not in their place.
         weights = {k: v if isinstance(v, DTensor) else v.clone() for k, v in own.items()}
         optimizers = [get_optimizer_state_dict(self.model, each) for each in self.optimizers]
-        tensors, _ = take_apart({"state_dict": weights, "optimizer_states": optimizers})
+        tensors, _ = split_tensors({"state_dict": weights, "optimizer_states": optimizers})
         rest = load_shards(tensors, path)
         self._put_weights(weights, AS_SHARED)
         for optimizer, state, saved in zip(
@@ -83,7 +83,9 @@ class FSDP2Strategy(ModelParallelStrategy):
         name_of = {id(weight): name for name, weight in self.model.named_parameters()}
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             names = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
-            set_optimizer_state_dict(self.model, optimizer, by_name(saved, names), options=WHOLE)
+            set_optimizer_state_dict(
+                self.model, optimizer, name_parameters(saved, names), options=WHOLE
+            )
         return checkpoint
 
     def _put_weights(self, weights: Mapping[str, Tensor], how: StateDictOptions) -> None:

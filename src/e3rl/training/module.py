@@ -126,7 +126,7 @@ class GRPOModule(LightningModule):
             return batch.sampler_logprobs
         if self.settings.steps_per_batch == 1:
             return None
-        return self._before_the_first_step(batch, token_logprobs)
+        return self._measure_before_update(batch, token_logprobs)
 
     def _effects(self, batch: RolloutBatch) -> TokenEffects | None:
         """(N, T) what the loss's exploration rule does to each token, if it has one."""
@@ -136,7 +136,7 @@ class GRPOModule(LightningModule):
         measured = None
         if rule.needs_entropy != "none":
             every = rule.needs_entropy == "all"
-            measured = self._before_the_first_step(batch, entropies, every)
+            measured = self._measure_before_update(batch, entropies, every)
         effects, figures = explore(rule, batch, measured)
         batch.metrics |= {f"exploration/{name}": value for name, value in figures.items()}
         return effects
@@ -144,11 +144,11 @@ class GRPOModule(LightningModule):
     def _measure_grad_norms(self, batch: RolloutBatch) -> None:
         """Write the norm of every rollout's gradient with respect to the logits."""
         started = time.monotonic()
-        squares = self._before_the_first_step(batch, logit_grad_norm_squared, every=True)
+        squares = self._measure_before_update(batch, logit_grad_norm_squared, every=True)
         batch.grad_norms = squares.sum(dim=1).sqrt()
         batch.metrics["time/grad_norms_s"] = time.monotonic() - started
 
-    def _before_the_first_step(
+    def _measure_before_update(
         self, batch: RolloutBatch, wanted: Measure, every: bool = False
     ) -> Tensor:
         """(N, T) by a forward pass over the rollouts that are trained on, or over `every` one; 0

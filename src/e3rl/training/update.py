@@ -130,7 +130,7 @@ class UpdateStatistics:
         )
         total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
         tokens = max(1.0, total["tokens"])
-        weights = _over_ranks(self.mismatch_weights)
+        weights = _sum_over_ranks(self.mismatch_weights)
         figures = {
             "policy/loss": total["loss"] / max(1.0, self.steps),
             "policy/clip_fraction": total["clipped"] / tokens,
@@ -149,7 +149,7 @@ class UpdateStatistics:
             "policy/lr": learning_rate,
         }
         if self.corrects:
-            weights = _over_ranks(self.correction_weights)
+            weights = _sum_over_ranks(self.correction_weights)
             figures |= {
                 "policy/correction_weight": weights.mean,
                 "policy/correction_weight_max": weights.largest,
@@ -159,6 +159,6 @@ class UpdateStatistics:
         return figures
 
 
-def _over_ranks(sums: WeightSums) -> WeightSummary:
+def _sum_over_ranks(sums: WeightSums) -> WeightSummary:
     tokens, total, squares = all_sum([sums.tokens, sums.total, sums.squares])
     return summarize_weights(WeightSums(tokens, total, squares, all_max(sums.largest)))

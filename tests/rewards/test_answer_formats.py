@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.rewards.answer import (
+from e3rl.rewards.answer_formats import (
     ends_in_number,
     is_copied,
     is_number,

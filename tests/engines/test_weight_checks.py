@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from e3rl.engines.weights import check_finite, check_shapes, expected_shapes, named_weights
+from e3rl.engines.weight_checks import check_finite, check_shapes, expected_shapes, named_weights
 
 
 def test_a_sound_policy_passes_every_check(policy):

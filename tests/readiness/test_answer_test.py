@@ -1,7 +1,9 @@
 """The self-test of a reward on the gold answers of its own problems."""
 
+import pytest
+
 from e3rl.data.problem import Problem
-from e3rl.readiness.answers import answers_of_others, own_spellings, run_answer_test
+from e3rl.readiness.answer_test import answers_of_others, own_spellings, run_answer_test
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verifier import CORRECT, Verdict
 
@@ -25,6 +27,7 @@ def generous(gold: str, answer: str) -> Verdict:
     return CORRECT
 
 
+@pytest.mark.end_to_end
 def test_a_generous_comparison_is_found_out() -> None:
     words = [problem("one", r"\text{odd}"), problem("two", r"\text{even}")]
     with RewardPool("math_box", workers=1, compare=generous) as pool:

@@ -12,8 +12,15 @@ from e3rl.checkpoints.durable import write_atomically
 from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.config.composition import ConfigurationError
 from e3rl.runs.provenance import write_provenance
-from e3rl.runs.resume import check_resumed_settings, find_resume_checkpoint, finished_job, is_job
 from e3rl.runs.run import resume_hint
+from e3rl.runs.sweep_jobs import (
+    check_resumed_settings,
+    find_resume_checkpoint,
+    finished_job,
+    is_job,
+)
+
+pytestmark = pytest.mark.end_to_end
 
 
 def job(tmp_path: Path, *overrides: str, folder: str = "sweeps/mine/seed-1") -> DictConfig:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
-from e3rl.checkpoints.files import checkpoints, damage, newest_sound
+from e3rl.checkpoints.files import checkpoints, find_damage, newest_sound
 from e3rl.config.composition import checkpoint_to_resume, run_folder_of
 from e3rl.runs.provenance import CONFIG, check_same_run
 
@@ -49,7 +49,7 @@ def find_resume_checkpoint(cfg: DictConfig) -> Path | None:
     if cfg.ckpt_path:
         return checkpoint_to_resume(cfg.ckpt_path, run_dir)
     folder = run_dir / "checkpoints"
-    if not is_job(cfg) or all(damage(path) for path in checkpoints(folder)):
+    if not is_job(cfg) or all(find_damage(path) for path in checkpoints(folder)):
         return None
     return newest_sound(folder)
 

@@ -17,14 +17,17 @@ from omegaconf import DictConfig, OmegaConf
 from compositions import composed_with_hydra
 from e3rl.config.check import check
 from e3rl.config.composition import conf_dir, job_folder_name
-from e3rl.runs import sweeps as sweep_start
-from e3rl.runs.sweeps import (
+from e3rl.runs import sweep_hooks as sweep_start
+from e3rl.runs.sweep_hooks import (
     SweepStart,
     expand_grid,
     explain_lone_processes,
     find_missing_plugin,
     forecast_sweep,
 )
+
+pytestmark = pytest.mark.end_to_end
+
 
 CHOICES = [
     *(("launcher", path.stem) for path in sorted((conf_dir() / "hydra" / "launcher").glob("*"))),
@@ -128,7 +131,8 @@ def test_hydras_own_parts_need_no_package_and_others_are_named_by_their_module()
 def test_a_plugin_that_is_there_is_found(tmp_path: Path) -> None:
     # In a process of its own: the search for plugins remembers what it found.
     (tmp_path / "hydra_plugins" / "hydra_none_launcher").mkdir(parents=True)
-    code = "from e3rl.runs.sweeps import find_missing_plugin as m; print(m('hydra_plugins.{}.x.Y'))"
+    module = "from e3rl.runs.sweep_hooks import find_missing_plugin as find"
+    code = f"{module}; print(find('hydra_plugins.{{}}.x.Y'))"
     for name, expected in (("hydra_none_launcher", "None"), ("hydra_other", "hydra-other")):
         done = subprocess.run(
             [sys.executable, "-c", code.format(name)],

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from e3rl.data.problem import Problem
 from e3rl.data.questions import question_text
-from e3rl.rewards.answer import AnswerFormat, compact
+from e3rl.rewards.answer_formats import AnswerFormat, compact
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.spellings import usual_spellings
 from e3rl.rewards.verifier import Verdict
