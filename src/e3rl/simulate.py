@@ -56,7 +56,7 @@ def main(cfg: DictConfig) -> None:
     """Replay the rules, print a table, and end with code 2 where the runs have no prompts."""
     try:
         simulate(cfg)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 

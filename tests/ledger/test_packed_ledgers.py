@@ -31,6 +31,7 @@ def path(tmp_path: Path) -> Path:
 def test_rows_come_back_as_plain_ledgers_give_them(
     path: Path, rows: list[dict[str, object]]
 ) -> None:
+    path.with_name("metrics.jsonl.xz").unlink(missing_ok=True)
     with Ledger(path) as ledger:
         for row in rows:
             ledger.append(row)
@@ -48,6 +49,13 @@ def test_a_packed_ledger_replaces_the_plain_one_and_is_found_by_its_name(path: P
     pack(path, [*read_rows(path), ROWS[1]])
     assert [file.name for file in path.parent.iterdir()] == ["metrics.jsonl.xz"]
     assert find_ledger(path) == path.with_name("metrics.jsonl.xz")
+    assert read_rows(path) == ROWS
+
+
+def test_a_new_ledger_does_not_hide_a_packed_one(path: Path) -> None:
+    pack(path, ROWS)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl\.xz is the finished ledger"):
+        Ledger(path)
     assert read_rows(path) == ROWS
 
 

@@ -99,13 +99,13 @@ class Hora(UtilityBudget):
         allocation = Rounds(total, more, (self.n_low, self.n_high))
         return BudgetDecision(allocation, self._history.ranks(known))
 
-    def allocation(
+    def allocate_once(
         self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float
     ) -> BudgetDecision:
         """As in `UtilityBudget`, and expected_hits: the share of prompts that the hit utilities of
         the counts promise to hit. Counts that depend on the rewards, as a pilot's, promise none."""
         metrics["expected_hits"] = float(hit_utility(known.posterior(self.prior), counts).mean())
-        return super().allocation(known, counts, n_min, n_max, **metrics)
+        return super().allocate_once(known, counts, n_min, n_max, **metrics)
 
     def compare(self, known: VisitCounts, visits: VisitCounts) -> dict[str, float]:
         """As in `UtilityBudget`, and hits: share of prompts with a right rollout."""

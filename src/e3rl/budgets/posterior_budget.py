@@ -36,7 +36,7 @@ class PosteriorBudget(ABC):
     ) -> BudgetDecision:
         """The decision of a step."""
 
-    def allocation(
+    def allocate_once(
         self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float
     ) -> BudgetDecision:
         """An allocation of one round, with those of `allocation_metrics`, the given metrics, and:
@@ -70,6 +70,6 @@ class PosteriorBudget(ABC):
         self._history.load_state_dict(state["history"])
 
     def metrics(self) -> dict[str, float]:
-        """How the last step's rewards compare with what was believed before (`report.py`); empty
+        """How the last step's rewards compare with what was believed before (`metrics.py`); empty
         before the first."""
         return dict(self._metrics)

@@ -69,4 +69,4 @@ class SelectionBudget(PosteriorBudget):
         counts = np.zeros(len(prompt_ids), dtype=np.int64)
         counts[chosen] = water_fill(np.ones(selected), total, n_min, n_max, keys[chosen])
         unseen = float((known.rollouts[chosen] == 0).mean())
-        return self.allocation(known, counts, n_min, n_max, selected_unseen=unseen)
+        return self.allocate_once(known, counts, n_min, n_max, selected_unseen=unseen)

@@ -82,7 +82,7 @@ class UtilityBudget(PosteriorBudget):
         if costs is not None:
             cap = float(total * costs.mean())
             paid = {"token_cap": cap, "tokens_share": float(counts @ costs / cap)}
-        return self.allocation(known, counts, self.n_low, self.n_high, **paid)
+        return self.allocate_once(known, counts, self.n_low, self.n_high, **paid)
 
     def split(
         self,

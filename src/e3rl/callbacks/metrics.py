@@ -79,7 +79,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     """
     correct = batch.tensor("correct")
     sizes = batch.group_sizes
-    sampled = sizes > 0  # a plan may leave prompts out
+    sampled = sizes > 0  # an allocation may leave prompts out
     right = _per_prompt(correct, batch.tensor("group"), batch.n_prompts)[sampled]
     shares = right / sizes[sampled]
     lengths = batch.tensor("completion_mask").sum(dim=1)
@@ -114,8 +114,8 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     }
     if batch.grad_norms is not None:
         row |= _grad_norms(batch.grad_norms, correct)
-    figures = {f"rollout/{name}": value for name, value in row.items()}
-    return figures | {"budget/spent": s["n"], "budget/effective": s["effective"]}
+    metrics = {f"rollout/{name}": value for name, value in row.items()}
+    return metrics | {"budget/spent": s["n"], "budget/effective": s["effective"]}
 
 
 def resources(batch: RolloutBatch, device: torch.device) -> dict[str, float]:
@@ -184,11 +184,11 @@ def sample_completions(batch: RolloutBatch, count: int) -> list[dict[str, Any]]:
 def _grad_norms(norms: Tensor, correct: Tensor) -> dict[str, float]:
     """Means over all right and all wrong rollouts, NaN of none."""
     right = correct.double()
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, weight in (("grad_norm_right", right), ("grad_norm_wrong", 1 - right)):
         total, count = all_sum([float((weight * norms).sum()), float(weight.sum())])
-        figures[name] = total / count if count else math.nan
-    return figures
+        metrics[name] = total / count if count else math.nan
+    return metrics
 
 
 def _per_prompt(values: Tensor, group: Tensor, n_prompts: int) -> Tensor:

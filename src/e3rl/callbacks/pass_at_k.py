@@ -157,7 +157,7 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
     surprisal = -batch.tensor("sampler_logprobs").double().sum(dim=1)
     if segment.temperature == 0:  # engines score a greedy choice at temperature 1
         surprisal = torch.zeros_like(surprisal)
-    figures = zip(
+    counts = zip(
         batch.prompt_ids,
         batch.sources,
         by_prompt(batch.tensor("correct")),
@@ -180,7 +180,7 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
             top_p=segment.top_p,
             top_k=segment.top_k,
         )
-        for problem_id, source, correct, entropy, tokens, truncated in figures
+        for problem_id, source, correct, entropy, tokens, truncated in counts
     ]
 
 

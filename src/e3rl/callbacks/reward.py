@@ -91,7 +91,7 @@ def _shows_progress(trainer: Trainer) -> bool:
 class PooledScorer:
     """Scores one batch's rollouts; fits `batch.scorer`.
 
-    `time/reward_saved_s` of the batch's report is what scoring while others are generated has
+    `time/reward_saved_s` of the batch's metrics is what scoring while others are generated has
     saved: Σ over rounds of max(0, S - W), where W is the time waited for scores after the last
     rollout, and S what the same comparisons take on the same workers when they begin only then
     (`RewardPool.scoring_s`; a lower estimate, since handing work over costs time too).

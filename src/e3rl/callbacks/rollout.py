@@ -1,4 +1,4 @@
-"""Slot `rollout`: samples the rounds of a plan and has them scored meanwhile."""
+"""Slot `rollout`: samples the rounds of an allocation and has them scored meanwhile."""
 
 import time
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class RolloutSampler(Slot):
     trained on it. Engines without weights of their own sample it right before the update instead,
     which gives the same rollouts.
 
-    What a plan says about its decision goes into the report of the batch that it was made for,
+    What an allocation says of its decision goes into the metrics of the batch it was made for,
     and so into the checkpoint with its rollouts.
 
     Args:
@@ -154,7 +154,8 @@ class RolloutSampler(Slot):
     def _requests(self, batch: RolloutBatch, counts: list[int]) -> list[RolloutRequest]:
         if len(counts) != batch.n_prompts or min(counts) < 0:
             raise ValueError(
-                f"the plan gave counts {counts} for {batch.n_prompts} prompts: one count >= 0 each"
+                f"the allocation gave counts {counts} for {batch.n_prompts} prompts: give each "
+                "one count of 0 or more"
             )
         assert batch.temperature_of is not None
         before = batch.group_sizes.tolist()

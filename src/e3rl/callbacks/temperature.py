@@ -84,8 +84,8 @@ def difficulty_of(batch: RolloutBatch) -> Difficulty:
     return Difficulty(tuple(ranks.tolist()), total / count if count else math.nan)
 
 
-def _write(batch: RolloutBatch, plan: TemperatureDecision) -> None:
-    batch.base_temperature, batch.temperature_of = plan.temperature, plan
+def _write(batch: RolloutBatch, decision: TemperatureDecision) -> None:
+    batch.base_temperature, batch.temperature_of = decision.temperature, decision
 
 
 def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:
@@ -115,12 +115,12 @@ def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:
 
 
 def _entropies(reading: EntropyReading, batch: RolloutBatch) -> dict[str, float]:
-    figures = {"policy/entropy": reading.sampled, "rollout/temperature": reading.temperature}
+    metrics = {"policy/entropy": reading.sampled, "rollout/temperature": reading.temperature}
     if (probe := batch.entropy) is not None:
-        figures |= {
+        metrics |= {
             "policy/entropy_exact": probe.entropy_sum / probe.tokens,
             "policy/entropy_exact_t1": probe.entropy_t1_sum / probe.tokens,
             "policy/entropy_sampled_t1": probe.sampled_t1_sum / probe.tokens,
             "policy/varentropy": probe.varentropy_sum / probe.tokens,
         }
-    return figures
+    return metrics

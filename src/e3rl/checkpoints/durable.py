@@ -67,5 +67,8 @@ def defer_interrupts() -> Iterator[None]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file that a kill leaves as it was or whole; others tell by it how far a run is."""
     draft = path.with_name(f".{path.name}")
-    draft.write_bytes(content.encode() if isinstance(content, str) else content)
+    with draft.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        flush_to_disk(file)
     draft.replace(path)
+    sync_folder(path.parent)

@@ -35,7 +35,7 @@ DISTORTING = {
 UNDISTORTED = (
     "training samples from the policy's whole distribution, since log-probs of a truncated or "
     "penalised one are not the policy's and the gradient would be wrong; validation may truncate: "
-    "set top_p or top_k of an evaluation in callbacks.pass_at_k.evaluations, or of e3rl.evaluate"
+    "set top_p or top_k of an evaluation in callbacks.pass_at_k.evaluations, or of e3rl evaluate"
 )
 MISSING = "???"
 

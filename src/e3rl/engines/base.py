@@ -54,7 +54,7 @@ class RolloutEngine(Protocol):
 
 @runtime_checkable
 class ManagedEngine(Protocol):
-    """What an engine with memory and figures of its own offers besides."""
+    """What an engine with memory and metrics of its own offers besides."""
 
     def rest(self) -> None:
         """Give memory back until the next `sync`, where the engine can."""

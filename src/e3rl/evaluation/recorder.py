@@ -43,12 +43,12 @@ class EvaluationRecorder(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        plan = batch.allocation
-        assert isinstance(plan, ValidationSchedule)
-        segments = [segment for segment in plan.segments if segment.evaluation]
+        schedule = batch.allocation
+        assert isinstance(schedule, ValidationSchedule)
+        segments = [segment for segment in schedule.segments if segment.evaluation]
         progress = trainer.progress_bar_callback is not None
-        figures = rollout_columns(batch, self.pool)
-        tables = [segment_rows(batch, each, figures, self.pool, progress) for each in segments]
+        columns = rollout_columns(batch, self.pool)
+        tables = [segment_rows(batch, each, columns, self.pool, progress) for each in segments]
         for i, problem_id in enumerate(batch.prompt_ids):
             problem = {
                 "problem_id": problem_id,
@@ -65,25 +65,25 @@ class EvaluationRecorder(Slot):
 def segment_rows(
     batch: RolloutBatch,
     segment: Segment,
-    figures: Mapping[str, list[Any]],
+    columns: Mapping[str, list[Any]],
     pool: RewardPool,
     progress: bool = False,
 ) -> tuple[list[Row], list[list[Row]]]:
     """One evaluation's counts of every problem, and its completions by problem.
 
-    Counts have the fields of a `Tally` and, by sample, whether it is `right`, the class of its
-    answer (`classes`) and its `lengths` in tokens.
+    Counts have the fields of a `ProblemTally` and, by sample, whether it is `right`, the class of
+    its answer (`classes`) and its `lengths` in tokens.
     """
     samples = batch.tensor("sample").tolist()
     groups: list[list[int]] = [[] for _ in range(batch.n_prompts)]  # rows of the batch, by problem
     for row, prompt in enumerate(batch.tensor("group").tolist()):
         if segment.start <= samples[row] < segment.start + segment.n:
             groups[prompt].append(row)
-    answers = [[(figures["read"][r], figures["right"][r]) for r in rows] for rows in groups]
+    answers = [[(columns["read"][r], columns["right"][r]) for r in rows] for rows in groups]
     classes = answer_classes(pool, answers, progress)
     counts, completions = [], []
     for each, rows, numbers in zip(tally_segment(batch, segment), groups, classes, strict=True):
-        by_sample = {name: [figures[name][row] for row in rows] for name in ("right", "lengths")}
+        by_sample = {name: [columns[name][row] for row in rows] for name in ("right", "lengths")}
         counts.append(vars(each) | by_sample | {"classes": numbers})
         completions.append(
             [
@@ -91,12 +91,12 @@ def segment_rows(
                     "evaluation": segment.evaluation,
                     "problem_id": each.problem_id,
                     "sample": samples[row] - segment.start,
-                    "completion": figures["completion"][row],
-                    "given_answer": figures["given_answer"][row],
+                    "completion": columns["completion"][row],
+                    "given_answer": columns["given_answer"][row],
                     "class": number,
-                    "correct": figures["right"][row],
-                    "tokens": figures["lengths"][row],
-                    "truncated": figures["truncated"][row],
+                    "correct": columns["right"][row],
+                    "tokens": columns["lengths"][row],
+                    "truncated": columns["truncated"][row],
                 }
                 for row, number in zip(rows, numbers, strict=True)
             ]

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from e3rl.analysis.measures.evaluations import EvaluationResult as Measured
+from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.pass_at_k import EvaluationCounts, PassAtK, ProblemTally, merge_tallies
 from e3rl.callbacks.reward import RewardScorer
@@ -202,10 +202,10 @@ def load_weights(policy: Policy, checkpoint: Path) -> None:
         policy.load_state_dict(own, strict=True)
 
 
-def to_evaluation_result(arm: str, counts: EvaluationCounts) -> Measured:
+def to_evaluation_result(arm: str, counts: EvaluationCounts) -> EvaluationResult:
     """Counts in the form that tables and figures take."""
     table = pd.DataFrame(
         {"problem_id": counts.problem_id, "n": counts.n, "correct": counts.correct}
     )
     entropy = counts.entropy_sum / counts.tokens
-    return Measured(arm, counts.name, counts.temperature, entropy, (table,))
+    return EvaluationResult(arm, counts.name, counts.temperature, entropy, (table,))

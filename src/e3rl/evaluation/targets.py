@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build
 from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
+from e3rl.config.saved import read_saved_configuration
 from e3rl.data.problems import ProblemSet
 from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.evaluation.policy_check import check_policy
@@ -155,7 +156,7 @@ def model_of_run(checkpoint: Path) -> Model:
             f"{saved} is missing: it says which model the checkpoint belongs to; keep "
             "checkpoints in their run folder"
         )
-    source = OmegaConf.load(saved)
+    source = OmegaConf.create(read_saved_configuration(saved))
     if not (isinstance(source, DictConfig) and OmegaConf.is_dict(source.get("policy"))):
         raise ConfigurationError(
             f"{saved} has no policy: it is not a run's; keep checkpoints in their run folder"

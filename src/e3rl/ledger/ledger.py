@@ -29,9 +29,17 @@ class Ledger(AbstractContextManager["Ledger"]):
     """JSON lines of one run; opening an existing file goes on after its last whole row."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open or make `path`; a torn last line moves to `<path>.superseded` at once."""
+        """Open or make `path`; a torn last line moves to `<path>.superseded` at once.
+
+        Raises ValueError where the ledger is there packed, which a new one would hide.
+        """
         self.path = Path(path)
         self.superseded = self.path.with_name(self.path.name + ".superseded")
+        if _packed(self.path).is_file() and not self.path.is_file():
+            raise ValueError(
+                f"{_packed(self.path)} is the finished ledger of a recorded run: write into "
+                "another folder, or unpack it first (xz -d)"
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = self._open()
         lines = _lines(self.path)

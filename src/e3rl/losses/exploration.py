@@ -57,13 +57,13 @@ class ExplorationRule(Protocol):
     needs_every_rollout: ClassVar[bool]  # tokens of advantage 0 get a gradient too
 
     def __call__(self, tokens: BatchTokens) -> tuple[TokenEffects, dict[str, float]]:
-        """Effects on each token, and figures over all ranks by name."""
+        """Effects on each token, and metrics over all ranks by name."""
 
 
 def explore(
     rule: ExplorationRule, batch: RolloutBatch, entropies: Tensor | None
 ) -> tuple[TokenEffects, dict[str, float]]:
-    """Effects (N, T) of a rule on a batch, and its figures; entropies are (N, T) or None."""
+    """Effects (N, T) of a rule on a batch, and its metrics; entropies are (N, T) or None."""
     mask = batch.tensor("completion_mask")
     tokens = BatchTokens(
         advantages=batch.tensor("advantages")[:, None].expand(mask.shape)[mask],
@@ -72,12 +72,12 @@ def explore(
         draws=token_draws(batch),
         entropies=None if entropies is None else entropies[mask],
     )
-    effects, figures = rule(tokens)
+    effects, metrics = rule(tokens)
     tables = []
     for values in (effects.factor, effects.penalty):
         table = torch.zeros(mask.shape, dtype=values.dtype, device=mask.device)
         tables.append(table.masked_scatter(mask, values))
-    return TokenEffects(*tables), figures
+    return TokenEffects(*tables), metrics
 
 
 class ClipCov:
@@ -108,13 +108,13 @@ class ClipCov:
         self.high = high
 
     def __call__(self, tokens: BatchTokens) -> tuple[TokenEffects, dict[str, float]]:
-        cov, count, figures = _covariances(tokens)
+        cov, count, metrics = _covariances(tokens)
         eligible = (cov > self.low) & (cov < self.high)
         chosen = select_top(torch.zeros_like(cov), tokens.draws, eligible, self._number(count))
         touched, candidates = all_sum([int(chosen.sum()), int(eligible.sum())])
         effects = TokenEffects((~chosen).float(), torch.zeros(len(cov), device=cov.device))
-        figures |= {"share": touched / max(1, count), "eligible": candidates / max(1, count)}
-        return effects, figures
+        metrics |= {"share": touched / max(1, count), "eligible": candidates / max(1, count)}
+        return effects, metrics
 
     def _number(self, count: int) -> int:
         return max(1, int(self.share * count))
@@ -143,13 +143,13 @@ class KLCov:
         self.coef = coef
 
     def __call__(self, tokens: BatchTokens) -> tuple[TokenEffects, dict[str, float]]:
-        cov, count, figures = _covariances(tokens)
+        cov, count, metrics = _covariances(tokens)
         everyone = torch.ones_like(cov, dtype=torch.bool)
         number = max(1, int(self.share * count))
         chosen = select_top(cov, tokens.draws, everyone, number)
         (touched,) = all_sum([int(chosen.sum())])
         effects = TokenEffects(torch.ones(len(cov), device=cov.device), self.coef * chosen.float())
-        return effects, figures | {"share": touched / max(1, count)}
+        return effects, metrics | {"share": touched / max(1, count)}
 
 
 class HighEntropyMask:
@@ -197,15 +197,15 @@ class HighEntropyMask:
         (number,) = all_sum([int(kept.sum())])
         factor = kept.float() * (teaching / max(1.0, number))
         threshold = -all_max(-lowest)
-        figures = {
+        metrics = {
             "share": number / max(1.0, teaching),
             "share_right": _share(kept, eligible & tokens.right),
             "share_wrong": _share(kept, eligible & ~tokens.right),
             "entropy_threshold": threshold if math.isfinite(threshold) else 0.0,
         }
         if self.overlap:
-            figures["overlap"] = self._overlap(tokens, entropies)
-        return TokenEffects(factor, torch.zeros_like(factor)), figures
+            metrics["overlap"] = self._overlap(tokens, entropies)
+        return TokenEffects(factor, torch.zeros_like(factor)), metrics
 
     def _overlap(self, tokens: BatchTokens, entropies: Tensor) -> float:
         everyone = torch.ones_like(tokens.right)

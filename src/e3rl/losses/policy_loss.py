@@ -115,7 +115,7 @@ class PolicyLoss:
         return isinstance(self._entropy_coef, AdaptiveEntropyBonus)
 
     def observe(self, entropy: float) -> dict[str, float]:
-        """Move λ by a batch's sampled entropy (nats per token, all ranks); figures by name."""
+        """Move λ by a batch's sampled entropy (nats per token, all ranks); metrics by name."""
         if not isinstance(self._entropy_coef, AdaptiveEntropyBonus):
             return {}
         self._entropy_coef.observe(entropy)

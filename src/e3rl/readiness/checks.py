@@ -141,7 +141,7 @@ def check_rule(own: str, scores: Sequence[RuleScore], loss: str) -> Finding:
     says = f"{what}{gap}; {own}, as configured, {_more(mine)} more"
     if mine.low <= CLEARLY:
         return Finding("budget", "ok", f"{says}: no clear difference")
-    return Finding("budget", "warn", says, "choose that rule by budget=...; see e3rl.simulate")
+    return Finding("budget", "warn", says, "choose that rule by budget=...; see e3rl simulate")
 
 
 def _more(score: RuleScore) -> str:

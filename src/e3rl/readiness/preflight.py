@@ -75,7 +75,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     if cfg.ckpt_path:
         raise ConfigurationError(
             f"ckpt_path={cfg.ckpt_path}: preflight looks at a run before its first step; leave it "
-            "out, or measure a checkpoint by e3rl.evaluate"
+            "out, or measure a checkpoint by e3rl evaluate"
         )
     for part in ("budget", "advantage", "shaping", "loss"):
         build(cfg, part)  # a value that its constructor refuses

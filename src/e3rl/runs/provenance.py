@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.differences import ABSENT, differences
+from e3rl.config.saved import read_saved_configuration
 
 CONFIG = "config.yaml"
 # A resumed run may change these and what is below them: where and how it is observed, and the
@@ -45,7 +45,8 @@ def check_same_run(
         raise ConfigurationError(f"{saved} is missing: keep checkpoints in their run folder")
     written = OmegaConf.to_container(cfg, resolve=False)
     found = sorted(
-        differences(yaml.safe_load(saved.read_text()), to_plain_dict(cfg)), key=lambda item: item[0]
+        differences(read_saved_configuration(saved), to_plain_dict(cfg)),
+        key=lambda item: item[0],
     )
     sources = [(before, after) for path, before, after in found if not _is_copy(written, path)]
     changed = [

@@ -11,7 +11,7 @@ from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.sources.runs import SUMMARY, VALIDATION, Run, group_by_arm, load_run, load_runs
 from e3rl.analysis.tables.arm_table import arm_evaluations
 from e3rl.callbacks.pass_at_k import EvaluationCounts
-from e3rl.callbacks.validation_schedule import Evaluation as Wanted
+from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import silence_libraries
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
@@ -100,7 +100,7 @@ def add_evaluations(
     first = arms[control][0]
     start = find_recorded(recorded / first.path.name, 0, "t1", n)
     if start is None:
-        (counts,) = sample_policy(first, [Wanted("t1", n=n, temperature=1.0)], trained=False)
+        (counts,) = sample_policy(first, [Evaluation("t1", n=n, temperature=1.0)], trained=False)
         start = round_numbers(row_of(0, counts))
     for runs in arms.values():
         for run in runs:
@@ -114,7 +114,7 @@ def add_evaluations(
         others = {arm: same_seed(runs, run.seed) for arm, runs in arms.items() if arm != control}
         found = {arm: [load_run(recorded / r.path.name) for r in rs] for arm, rs in others.items()}
         wanted = entropies_to_match(arm_evaluations({a: r for a, r in found.items() if r}), control)
-        matched = [Wanted(name, n=n, entropy=entropy) for name, entropy in wanted.items()]
+        matched = [Evaluation(name, n=n, entropy=entropy) for name, entropy in wanted.items()]
         add_last(run, recorded / run.path.name, matched, n)
 
 
@@ -125,7 +125,7 @@ def start_of(run: Run) -> list[Any]:
     return [own, run.config.get("max_new_tokens"), data.get("validation")]
 
 
-def add_last(run: Run, folder: Path, wanted: Sequence[Wanted], n: int) -> None:
+def add_last(run: Run, folder: Path, wanted: Sequence[Evaluation], n: int) -> None:
     """Sample the final policy in the ways that are not recorded yet, and append them."""
     step = int(run.evaluations["rollout_step"].max())
     lacking = [each for each in wanted if find_recorded(folder, step, each.name, n) is None]
@@ -138,13 +138,13 @@ def add_last(run: Run, folder: Path, wanted: Sequence[Wanted], n: int) -> None:
         print(f"{folder.name}: {', '.join(each.name for each in lacking)} with {n} rollouts")
 
 
-def own_temperature(run: Run, n: int) -> list[Wanted]:
+def own_temperature(run: Run, n: int) -> list[Evaluation]:
     """The last training temperature, of a run whose temperature is not 1."""
     live = run.evaluations[run.evaluations["name"] == "live"]
     if live.empty:
         return []
     tau = float(live.sort_values("rollout_step").iloc[-1]["temperature"])
-    return [Wanted("live", n=n, temperature=tau)] if abs(tau - 1) > MATCH_WITHIN else []
+    return [Evaluation("live", n=n, temperature=tau)] if abs(tau - 1) > MATCH_WITHIN else []
 
 
 def same_seed(runs: Sequence[Run], seed: int) -> list[Run]:
@@ -183,7 +183,7 @@ def row_of(step: int, counts: EvaluationCounts) -> dict[str, Any]:
 
 
 def sample_policy(
-    run: Run, wanted: Sequence[Wanted], trained: bool = True
+    run: Run, wanted: Sequence[Evaluation], trained: bool = True
 ) -> list[EvaluationCounts]:
     """A run's final policy, or the one it started from, on its validation problems."""
     policy = instantiate(run.config["policy"], _convert_="all")

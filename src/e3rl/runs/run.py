@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from torch import distributed
 
 from e3rl.analysis.figures.run_figures import save_figures
-from e3rl.analysis.measures.evaluations import EvaluationResult as Measured
+from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.sources.runs import Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import set_aside
@@ -43,7 +43,7 @@ class Outcome:
     """What a finished run leaves."""
 
     run_dir: Path
-    evaluations: list[Measured]
+    evaluations: list[EvaluationResult]
     control: str | None  # arm name of the control among the evaluations
     figures: list[Path]
     pass_at_1: float | None  # at temperature 1, where that was validated
@@ -177,8 +177,8 @@ def render_outcome(outcome: Outcome) -> str:
 
 
 def control_evaluations(
-    cfg: DictConfig, run: Run, data: PromptDataModule, evaluations: Sequence[Measured]
-) -> list[Measured]:
+    cfg: DictConfig, run: Run, data: PromptDataModule, evaluations: Sequence[EvaluationResult]
+) -> list[EvaluationResult]:
     """The recorded control's last validation, and the control sampled at this run's entropy.
 
     Empty where no control is configured, or where it was validated on other problems.

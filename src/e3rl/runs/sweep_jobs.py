@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig
 
 from e3rl.checkpoints.files import checkpoints, find_damage, newest_sound
 from e3rl.config.composition import checkpoint_to_resume, run_folder_of
+from e3rl.config.saved import read_saved_configuration
 from e3rl.runs.provenance import CONFIG, check_same_run
 
 SUMMARY = "summary.json"
@@ -34,7 +34,7 @@ def finished_job(cfg: DictConfig) -> dict[str, Any] | None:
         return None
     asked = cfg.copy()
     # Only a policy knows it, and none is built to find out that there is nothing to do.
-    asked.vocabulary_size = yaml.safe_load((run_dir / CONFIG).read_text())["vocabulary_size"]
+    asked.vocabulary_size = read_saved_configuration(run_dir / CONFIG)["vocabulary_size"]
     _check_same_job(asked, run_dir, finished=True)
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY).read_text())
     return summary

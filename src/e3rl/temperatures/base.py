@@ -9,7 +9,7 @@ from typing import Any, Protocol
 class EntropyReading:
     """What one step tells about the entropy of the sampling policy (nats per token).
 
-    `sampled` is the token-weighted estimate over *all* rollouts of all ranks; the exact figures
+    `sampled` is the token-weighted estimate over *all* rollouts of all ranks; the exact metrics
     come from a uniform sample of rollouts and are None where none was forwarded.
     """
 

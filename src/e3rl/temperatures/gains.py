@@ -1,6 +1,6 @@
 """How far the temperature moves for a given entropy error.
 
-Each rule reads a step's figures with `observe` and then answers `step(τ, ln α)`, where
+Each rule reads a step's metrics with `observe` and then answers `step(τ, ln α)`, where
 ln α = ln(target / entropy). Limits on ln α and on the temperature belong to the caller.
 """
 
@@ -26,7 +26,7 @@ class Gain(Protocol):
     """A rule for one temperature step; τ stays where it is when ln α = 0."""
 
     def observe(self, reading: EntropyReading) -> None:
-        """Take in a step's figures; raises RuntimeError naming the switch of one that lacks."""
+        """Take in a step's metrics; raises RuntimeError naming the switch of one that lacks."""
 
     def step(self, tau: float, log_alpha: float) -> float:
         """Next temperature, after the `observe` of the step's reading."""

@@ -19,13 +19,13 @@ from e3rl.temperatures.spreads import Spread
 class Spreading:
     """Rollout j of prompt i at cᵢⱼ·τ; calls fit `batch.temperature_of`."""
 
-    plan: TemperatureDecision  # of τ
+    decision: TemperatureDecision  # of τ
     spread: Spread
     difficulty: Difficulty | None
 
     @property
     def temperature(self) -> float:
-        return self.plan.temperature
+        return self.decision.temperature
 
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
         factors = self.spread.factors(self.difficulty, prompts, samples)

@@ -80,10 +80,10 @@ class EntropyMeter:
         )
 
     def _columns(self, logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
-        """(m, 5 + K) figures of each token, the last K along the curve."""
+        """(m, 5 + K) metrics of each token, the last K along the curve."""
         ones = torch.ones_like(temperatures)
         at_one = token_logprobs(logits, tokens, ones)
-        figures = [
+        metrics = [
             ones,
             token_entropy(logits, temperatures),
             token_entropy(logits, ones),
@@ -91,4 +91,4 @@ class EntropyMeter:
             sampled_entropy_t1(token_logprobs(logits, tokens, temperatures), at_one),
             *(token_entropy(logits, temperatures * factor) for factor in self.factors),
         ]
-        return torch.stack(figures, dim=1)
+        return torch.stack(metrics, dim=1)

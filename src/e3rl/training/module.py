@@ -137,8 +137,8 @@ class GRPOModule(LightningModule):
         if rule.needs_entropy != "none":
             every = rule.needs_entropy == "all"
             measured = self._measure_before_update(batch, entropies, every)
-        effects, figures = explore(rule, batch, measured)
-        batch.metrics |= {f"exploration/{name}": value for name, value in figures.items()}
+        effects, metrics = explore(rule, batch, measured)
+        batch.metrics |= {f"exploration/{name}": value for name, value in metrics.items()}
         return effects
 
     def _measure_grad_norms(self, batch: RolloutBatch) -> None:
@@ -163,8 +163,8 @@ class GRPOModule(LightningModule):
                 batch.tensor("sampler_logprobs"), batch.tensor("completion_mask")
             )
             surprisal, tokens = all_sum(found)
-            figures = self.loss.observe(surprisal / tokens)
-            batch.metrics |= {f"policy/{name}": value for name, value in figures.items()}
+            metrics = self.loss.observe(surprisal / tokens)
+            batch.metrics |= {f"policy/{name}": value for name, value in metrics.items()}
 
     def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
         """Those of `rows` that are forwarded."""

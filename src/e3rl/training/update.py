@@ -120,8 +120,8 @@ class UpdateStatistics:
 
         clip_fraction splits into tokens clipped above (ratio > 1: A > 0, or the dual clip) and
         below, whose clips lower and raise entropy in opposite ways (arXiv 2509.26114).
-        mismatch_ figures compare trainer and sampler token by token, before the first step;
-        correction_ figures describe the weights that multiplied the losses. Both are about the
+        mismatch_ metrics compare trainer and sampler token by token, before the first step;
+        correction_ metrics describe the weights that multiplied the losses. Both are about the
         forwarded tokens, which are not all where rollouts are skipped.
         """
         names = (
@@ -131,7 +131,7 @@ class UpdateStatistics:
         total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
         tokens = max(1.0, total["tokens"])
         weights = _sum_over_ranks(self.mismatch_weights)
-        figures = {
+        metrics = {
             "policy/loss": total["loss"] / max(1.0, self.steps),
             "policy/clip_fraction": total["clipped"] / tokens,
             "policy/clip_fraction_high": total["clipped_high"] / tokens,
@@ -150,13 +150,13 @@ class UpdateStatistics:
         }
         if self.corrects:
             weights = _sum_over_ranks(self.correction_weights)
-            figures |= {
+            metrics |= {
                 "policy/correction_weight": weights.mean,
                 "policy/correction_weight_max": weights.largest,
                 "policy/correction_ess": weights.ess,
                 "policy/correction_cut": total["cut"] / tokens,
             }
-        return figures
+        return metrics
 
 
 def _sum_over_ranks(sums: WeightSums) -> WeightSummary:

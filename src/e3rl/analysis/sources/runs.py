@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
+from e3rl.config.saved import read_saved_configuration
 from e3rl.ledger.ledger import find_ledger, ledger_folders, read_rows
 
 CONFIG, METRICS = "config.yaml", "metrics.jsonl"
@@ -53,7 +53,7 @@ def load_run(run_dir: str | Path) -> Run:
     for needed, found in there.items():
         if not found:
             raise FileNotFoundError(f"{path / needed} is missing: is {path} a run folder?")
-    config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+    config = read_saved_configuration(path / CONFIG)
     if not isinstance(config, dict) or not {"name", "seed"} <= config.keys():
         raise ValueError(f"{path / CONFIG} must have the top-level keys `name` and `seed`")
     metrics = pd.DataFrame(read_rows(path / METRICS))

@@ -1,0 +1,30 @@
+"""Configurations of run folders that were written before classes moved."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from e3rl.config.saved import MOVED, read_saved_configuration
+
+
+@pytest.mark.parametrize("moved", sorted(set(MOVED.values())))
+def test_what_moved_is_where_the_table_says(moved: str) -> None:
+    module, _, name = moved.rpartition(".")
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_targets_have_the_names_of_now_and_all_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "name: e3rl.policy.Policy\n"
+        "policy:\n"
+        "  _target_: e3rl.policy.Policy\n"
+        "budget:\n"
+        "  _target_: e3rl.budgets.uniform.Uniform\n"
+    )
+    assert read_saved_configuration(path) == {
+        "name": "e3rl.policy.Policy",
+        "policy": {"_target_": "e3rl.policy.policy.Policy"},
+        "budget": {"_target_": "e3rl.budgets.uniform.Uniform"},
+    }
