@@ -7,6 +7,7 @@ where weight is meant: what is light must not load torch, directly or through wh
 """
 
 import ast
+import graphlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -215,6 +216,19 @@ def room_problems(module: Module, modules: Mapping[str, Module]) -> Iterator[str
             yield f"{where} inside a function; LAZY_IMPORTS has no reason for that"
 
 
+def circle_problems(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Modules that import each other in a circle, within a room too."""
+    graph = {
+        module.name: {target(item.name, modules) for item in module.imports}
+        - {None, "", module.name}
+        for module in modules.values()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        yield f"modules import each other in a circle: {' <- '.join(error.args[1])}"
+
+
 def crowding_problems(modules: Mapping[str, Module]) -> Iterator[str]:
     """What makes a folder hard to see through."""
     files = Counter(name.rpartition(".")[0] for name, m in modules.items() if not m.is_package)
@@ -283,7 +297,7 @@ def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def problems(modules: Mapping[str, Module]) -> list[str]:
-    found = [*crowding_problems(modules)]
+    found = [*crowding_problems(modules), *circle_problems(modules)]
     for module in modules.values():
         found += [*room_problems(module, modules), *package_problems(module)]
         found += [*weight_problems(module, modules), *style_problems(module)]
@@ -319,6 +333,10 @@ VIOLATIONS = {
     "lazy without a reason": (
         {"engines__a": "def f():\n    import e3rl.batch", "batch": ""},
         "inside a function",
+    ),
+    "circle in a room": (
+        {"data__a": "import e3rl.data.b", "data__b": "import e3rl.data.a"},
+        "in a circle",
     ),
     "no room": ({"helpers": ""}, "give it a place"),
     "too many files": ({f"data__f{n}": "" for n in range(25)}, "25 files (at most 24)"),

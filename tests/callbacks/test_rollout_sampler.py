@@ -148,7 +148,7 @@ def test_an_engine_without_logprobs_is_an_error() -> None:
 
 @pytest.mark.parametrize("counts", [[1], [1, -1], [1, 1, 1]])
 def test_a_plan_needs_one_count_per_prompt(counts: list[int]) -> None:
-    with pytest.raises(ValueError, match="one count >= 0 each"):
+    with pytest.raises(ValueError, match="give each one count of 0 or more"):
         sample(ready([3, 0], counts), ScriptedEngine())
 
 
