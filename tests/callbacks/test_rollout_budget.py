@@ -22,7 +22,7 @@ from scripted import (
 )
 
 from e3rl.batch import RolloutBatch, prompt_columns
-from e3rl.budgets.base import NORMS, Budget, BudgetDecision, SingleRound
+from e3rl.budgets.base import NORMS, Budget, Decision, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.metrics import spearman
@@ -49,9 +49,7 @@ class Recorded(Uniform):
         self.asked: list[tuple[int, int, int]] = []  # total, step, epoch
         self.told: list[tuple[str, list[float]]] = []
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         self.asked.append((total, step, epoch))
         return super().decide(prompt_ids, total, step, epoch)
 
@@ -85,11 +83,9 @@ class Sequential(Recorded):
         super().__init__()
         self.allocations: list[UntilSolved] = []
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         self.allocations.append(UntilSolved())
-        return BudgetDecision(self.allocations[-1], np.full(len(prompt_ids), np.nan))
+        return Decision(self.allocations[-1], np.full(len(prompt_ids), np.nan))
 
 
 def even_prompts_solve(request: RolloutRequest) -> tuple[str, list[float]]:
@@ -185,10 +181,8 @@ def test_a_plan_may_sample_look_and_sample_more() -> None:
 
 def test_a_prompt_that_the_plan_leaves_out_stays_unseen() -> None:
     class Skipping(E3Rank):
-        def decide(
-            self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-        ) -> BudgetDecision:
-            return BudgetDecision(SingleRound([0, total]), np.full(2, np.nan))
+        def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
+            return Decision(SingleRound([0, total]), np.full(2, np.nan))
 
     fit = Fit(slots(budget=RolloutBudget(Skipping(), 4)), n_prompts=2, per_step=2).fit()
     (batch,) = fit.watcher.trained
@@ -325,10 +319,8 @@ def test_a_budget_that_leaves_a_rank_without_rollouts_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Single(Uniform):
-        def decide(
-            self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-        ) -> BudgetDecision:
-            return BudgetDecision(SingleRound([total, 0]), np.full(2, np.nan))
+        def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
+            return Decision(SingleRound([total, 0]), np.full(2, np.nan))
 
     with pytest.raises(ValueError, match="rollouts to 1 prompts, which leaves some of 2 ranks"):
         decided_by_ranks(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import BudgetDecision, SingleRound
+from e3rl.budgets.base import Decision, SingleRound
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.uniform import Uniform
 from e3rl.readiness.rule_ranking import (
@@ -33,9 +33,7 @@ class WhereItWasSolved(Uniform):
         super().__init__()
         self.solved: set[str] = set()
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         known = np.array([name in self.solved for name in prompt_ids])
         if not known.any():
             return super().decide(prompt_ids, total, step, epoch)
@@ -43,7 +41,7 @@ class WhereItWasSolved(Uniform):
         counts = np.full(known.size, 2)
         counts[np.flatnonzero(known)] += rest // known.sum()
         counts[np.flatnonzero(known)[: rest % known.sum()]] += 1
-        return BudgetDecision(SingleRound(counts), np.full(known.size, np.nan))
+        return Decision(SingleRound(counts), np.full(known.size, np.nan))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         self.solved |= {name for name, r in zip(prompt_ids, rewards, strict=True) if r.sum()}

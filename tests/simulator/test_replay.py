@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.base import Decision
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.neyman import Neyman
@@ -24,9 +24,7 @@ class Recorded(Uniform):
         self.asked: list[tuple[list[str], int, int, int]] = []
         self.told: list[dict[str, list[float]]] = []
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         self.asked.append((list(prompt_ids), total, step, epoch))
         return super().decide(prompt_ids, total, step, epoch)
 

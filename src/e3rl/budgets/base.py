@@ -29,7 +29,7 @@ class Allocation(Protocol[Progress]):
 
 
 @dataclass(frozen=True)
-class BudgetDecision:
+class Decision:
     """A decided step: the allocation, the difficulty ranks of its prompts, and what becomes of
     those that get no rollout."""
 
@@ -118,9 +118,7 @@ class Budget(Protocol):
     a decision belong to its allocation, and those about an observation to the rule.
     """
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step; `step` counts rollout steps, `epoch` passes over the prompts."""
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:

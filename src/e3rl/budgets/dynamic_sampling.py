@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.base import Decision
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.rounds import Rounds
 from e3rl.checkpoints.strict_state import require_keys
@@ -59,9 +59,7 @@ class DynamicSampling:
         self.leftovers = leftovers
         self.seed = seed
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step, with the metrics of `Rounds` and:
 
         reached: share of the candidates that were sampled; kept: share of those that were mixed.
@@ -86,7 +84,7 @@ class DynamicSampling:
             return counts
 
         allocation = Rounds(total, more, (0, group), _outcome)
-        return BudgetDecision(allocation, np.full(n, np.nan), requeue=self.leftovers == "requeue")
+        return Decision(allocation, np.full(n, np.nan), requeue=self.leftovers == "requeue")
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Rewards matter within a step only."""

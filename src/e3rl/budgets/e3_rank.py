@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import TRAITS, BudgetDecision, SingleRound, Traits
+from e3rl.budgets.base import TRAITS, Decision, SingleRound, Traits
 from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.metrics import allocation_metrics, spearman
@@ -83,9 +83,7 @@ class E3Rank:
         self._update: int | None = None  # e of the snapshot
         self._rank_drift: float | None = None
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step, with the metrics of `allocation_metrics` and:
 
         unsolved_share: share of its rollouts on prompts seen before and never solved until then;
@@ -109,7 +107,7 @@ class E3Rank:
             "unsolved_share": float(unsolved / total),
             "rank_drift": math.nan if self._rank_drift is None else self._rank_drift,
         }
-        return BudgetDecision(SingleRound(counts, metrics), ranks)
+        return Decision(SingleRound(counts, metrics), ranks)
 
     def bounds(self, total: int, n_prompts: int, update: int) -> tuple[int, int]:
         """(n_min, n_max) after `update` rank updates; they always hold the total."""

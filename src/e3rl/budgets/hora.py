@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.base import Decision
 from e3rl.budgets.history import VisitCounts
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
@@ -64,9 +64,7 @@ class Hora(UtilityBudget):
 
         return gain
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step, in mode `pilot` with the metrics of `Rounds`.
 
         Raises ValueError where the bounds cannot hold `total`.
@@ -97,11 +95,11 @@ class Hora(UtilityBudget):
             return counts
 
         allocation = Rounds(total, more, (self.n_low, self.n_high))
-        return BudgetDecision(allocation, self._history.ranks(known))
+        return Decision(allocation, self._history.ranks(known))
 
     def allocate_once(
         self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float
-    ) -> BudgetDecision:
+    ) -> Decision:
         """As in `UtilityBudget`, and expected_hits: the share of prompts that the hit utilities of
         the counts promise to hit. Counts that depend on the rewards, as a pilot's, promise none."""
         metrics["expected_hits"] = float(hit_utility(known.posterior(self.prior), counts).mean())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import BudgetDecision, SingleRound
+from e3rl.budgets.base import Decision, SingleRound
 from e3rl.budgets.history import RewardHistory, VisitCounts, reward_sums
 from e3rl.budgets.metrics import allocation_metrics, outcome_metrics
 from e3rl.budgets.posterior import check_prior
@@ -31,14 +31,12 @@ class PosteriorBudget(ABC):
         self._metrics: dict[str, float] = {}
 
     @abstractmethod
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step."""
 
     def allocate_once(
         self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float
-    ) -> BudgetDecision:
+    ) -> Decision:
         """An allocation of one round, with those of `allocation_metrics`, the given metrics, and:
 
         unsolved_share: share of its rollouts on prompts seen before and never solved until then.
@@ -46,7 +44,7 @@ class PosteriorBudget(ABC):
         unsolved = float(counts[known.never_solved].sum() / counts.sum())
         spread = allocation_metrics(counts, n_min, n_max)
         allocation = SingleRound(counts, spread | {"unsolved_share": unsolved} | metrics)
-        return BudgetDecision(allocation, self._history.ranks(known))
+        return Decision(allocation, self._history.ranks(known))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Compare a step's rewards with what was believed, then learn them."""

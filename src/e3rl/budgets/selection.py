@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.base import Decision
 from e3rl.budgets.history import VisitCounts
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior_budget import PosteriorBudget
@@ -47,9 +47,7 @@ class SelectionBudget(PosteriorBudget):
         in it, so that a draw belongs to a prompt and not to its place.
         """
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step.
 
         Raises ValueError where a selected prompt would get less than two rollouts.

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import BudgetDecision
+from e3rl.budgets.base import Decision
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.rounds import Rounds
 from e3rl.checkpoints.strict_state import require_keys
@@ -63,9 +63,7 @@ class Sequential:
         self.wanted = wanted
         self.seed = seed
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step, with the metrics of `Rounds` and:
 
         unresolved: share of prompts that were not done when the rounds or the rollouts ended.
@@ -90,7 +88,7 @@ class Sequential:
             return {"unresolved": 1 - float(self.done(rollouts, right).mean())}
 
         bounds = self.per_round, self.per_round * self.max_rounds
-        return BudgetDecision(Rounds(total, more, bounds, outcome), np.full(n, np.nan))
+        return Decision(Rounds(total, more, bounds, outcome), np.full(n, np.nan))
 
     def done(self, rollouts: Counts, right: Reals) -> NDArray[np.bool_]:
         """(B,) whether prompts need no further rollout."""

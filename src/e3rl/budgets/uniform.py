@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import BudgetDecision, SingleRound
+from e3rl.budgets.base import Decision, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.metrics import allocation_metrics
 from e3rl.checkpoints.strict_state import require_keys
@@ -25,16 +25,14 @@ class Uniform:
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step; counts differ by at most 1. Its metrics: `allocation_metrics`."""
         n = len(prompt_ids)
         n_min, n_max = total // n, -(-total // n)
         keys = prompt_keys(self.seed, step, prompt_ids)
         counts = water_fill(np.ones(n), total, n_min, n_max, keys)
         allocation = SingleRound(counts, allocation_metrics(counts, n_min, n_max))
-        return BudgetDecision(allocation, np.full(n, np.nan))
+        return Decision(allocation, np.full(n, np.nan))
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Rewards change nothing here."""

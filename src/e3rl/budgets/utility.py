@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import BudgetDecision, Traits
+from e3rl.budgets.base import Decision, Traits
 from e3rl.budgets.history import RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
@@ -68,9 +68,7 @@ class UtilityBudget(PosteriorBudget):
         """`gains` of a rule that knows more of prompts than their pass rates, else None."""
         return None
 
-    def decide(
-        self, prompt_ids: Sequence[str], total: int, step: int, epoch: int
-    ) -> BudgetDecision:
+    def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
         """The decision of a step; raises ValueError where the bounds cannot hold `total`."""
         known = self._history.of(prompt_ids)
         posterior = known.posterior(self.prior)
