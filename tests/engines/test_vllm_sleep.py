@@ -62,7 +62,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> RecordedLLM:
     """Stands for what vLLM builds; works where vLLM is not installed."""
     made = RecordedLLM()
     monkeypatch.setattr(vllm_engine, "check_installed", lambda: None)
-    monkeypatch.setattr(vllm_engine, "build", lambda *_: made)
+    monkeypatch.setattr(vllm_engine, "build_llm", lambda *_: made)
     monkeypatch.setattr(vllm_engine, "sampling_of", lambda *_: None)
     return made
 
