@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from e3rl.analysis.sources.runs import CONFIG
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build
 from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
@@ -150,7 +151,7 @@ def model_of_run(checkpoint: Path) -> Model:
     Raises FileNotFoundError where the configuration is not there, ConfigurationError where it has
     no policy.
     """
-    saved = run_folder_of(checkpoint) / "config.yaml"
+    saved = run_folder_of(checkpoint) / CONFIG
     if not saved.is_file():
         raise FileNotFoundError(
             f"{saved} is missing: it says which model the checkpoint belongs to; keep "

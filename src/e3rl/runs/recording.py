@@ -8,7 +8,15 @@ from typing import Any
 from hydra.utils import instantiate
 
 from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.analysis.sources.runs import SUMMARY, VALIDATION, Run, group_by_arm, load_run, load_runs
+from e3rl.analysis.sources.runs import (
+    CONFIG,
+    SUMMARY,
+    VALIDATION,
+    Run,
+    group_by_arm,
+    load_run,
+    load_runs,
+)
 from e3rl.analysis.tables.arm_table import arm_evaluations
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
@@ -18,7 +26,7 @@ from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.ledger import pack, read_rows
 
 DIGITS = 6
-COPIED = ("config.yaml", "environment.json", SUMMARY)
+COPIED = (CONFIG, "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control

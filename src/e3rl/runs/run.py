@@ -14,7 +14,7 @@ from torch import distributed
 
 from e3rl.analysis.figures.run_figures import save_figures
 from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.analysis.sources.runs import Run, load_run
+from e3rl.analysis.sources.runs import SUMMARY, Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import set_aside
 from e3rl.callbacks.progress import progress_callbacks
@@ -35,7 +35,7 @@ from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.runs.provenance import write_provenance
-from e3rl.runs.sweep_jobs import SUMMARY, check_resumed_settings, find_resume_checkpoint, is_job
+from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint, is_job
 
 
 @dataclass(frozen=True)

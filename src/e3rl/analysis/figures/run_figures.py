@@ -23,7 +23,7 @@ from e3rl.analysis.figures.style import (
 from e3rl.analysis.figures.validation_panels import draw_pass_at_k
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.curves import smoothing_window
-from e3rl.analysis.measures.evaluations import evaluation_names, find_evaluation
+from e3rl.analysis.measures.evaluations import evaluation_names, has_groups
 from e3rl.analysis.measures.model_scores import ModelResult
 from e3rl.analysis.sources.runs import Arms, Run, load_run
 
@@ -99,7 +99,7 @@ def budget_figure(arms: Arms) -> Figure:
 def pass_at_k_figure(arms: Arms) -> Figure:
     """pass@k against k with 95 % intervals, a panel per evaluation for several arms."""
     single = _only_run(arms)
-    names = [name for name in evaluation_names(arms) if _has_groups(arms, name)]
+    names = [name for name in evaluation_names(arms) if has_groups(arms, name)]
     if single is not None or not names:
         figure, (ax,) = make_panels(1)
         validation_panels.draw_pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
@@ -242,9 +242,3 @@ def _window(arms: Arms, wanted: int | None) -> int:
     if wanted is not None:
         return wanted
     return smoothing_window([run.train for runs in arms.values() for run in runs])
-
-
-def _has_groups(arms: Arms, name: str) -> bool:
-    """Whether some arm has several rollouts per problem in this evaluation."""
-    items = [find_evaluation(runs, name) for runs in arms.values()]
-    return any(item is not None and item.n_samples > 1 for item in items)

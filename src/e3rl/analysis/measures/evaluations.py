@@ -121,6 +121,12 @@ def evaluation_names(arms: Arms) -> list[str]:
     return known + sorted(found - set(known))
 
 
+def has_groups(arms: Arms, name: str) -> bool:
+    """Whether some arm has several rollouts per problem in this evaluation."""
+    items = [find_evaluation(runs, name) for runs in arms.values()]
+    return any(item is not None and item.n_samples > 1 for item in items)
+
+
 def validation_steps(runs: Sequence[Run]) -> list[int]:
     """Rollout steps at which every seed was validated."""
     steps = [set(run.evaluations["rollout_step"].astype(int)) for run in runs]

@@ -23,6 +23,7 @@ from e3rl.analysis.measures.evaluations import (
     EvaluationResult,
     evaluation_names,
     find_evaluation,
+    has_groups,
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Arms
@@ -58,7 +59,7 @@ def page_figures(arms: Arms) -> list[FigureData]:
         | {"y": "mean over prompts", "percent": True}
         | {"note": f"{SEEDS}{smoothed} At each arm's own temperature: compare arms below."},
         *(_validation(arms, name) for name in _repeated_evaluations(arms)),
-        *(_pass_at_k(arms, name) for name in evaluation_names(arms) if _has_groups(arms, name)),
+        *(_pass_at_k(arms, name) for name in evaluation_names(arms) if has_groups(arms, name)),
         _training(
             "all-wrong", "Prompts with every rollout wrong", arms, "rollout/all_wrong", window
         )
@@ -173,11 +174,6 @@ def _repeated_evaluations(arms: Arms) -> Iterable[str]:
         for name in evaluation_names(arms)
         if any((r.evaluations["name"] == name).sum() > 1 for runs in arms.values() for r in runs)
     ]
-
-
-def _has_groups(arms: Arms, name: str) -> bool:
-    items = [find_evaluation(runs, name) for runs in arms.values()]
-    return any(item is not None and item.n_samples > 1 for item in items)
 
 
 def axes_of(figures: Sequence[FigureData]) -> dict[str, str]:
