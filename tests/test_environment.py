@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from e3rl.environment import DEFAULTS, peak_memory_gib, prepare
 
 
@@ -22,6 +24,7 @@ def test_importing_the_package_prepares_the_process_before_torch_is_loaded():
     assert run.stdout.split() == ["False", "PASSIVE"]
 
 
+@pytest.mark.end_to_end
 def test_peak_memory_is_in_gib_and_grows_with_what_is_held():
     before = peak_memory_gib()
     held = bytearray(b"x" * 2**28)  # a quarter of a GiB

@@ -101,6 +101,7 @@ def test_advantages_of_every_group_sum_to_zero_and_keep_the_order_of_rewards(est
             assert float(own[earned.argmax()]) == float(own.max())
 
 
+@pytest.mark.end_to_end
 @every
 @given(rollouts)
 @settings(deadline=None, max_examples=50)

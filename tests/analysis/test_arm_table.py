@@ -123,6 +123,7 @@ def test_nothing_to_show_is_an_error() -> None:
         arm_table_text([])
 
 
+@pytest.mark.end_to_end
 def test_study_has_a_row_per_arm_and_temperature(arms: dict[str, list[Run]]) -> None:
     named = {"mine" if arm == "e3" else arm: runs for arm, runs in arms.items()}
     evaluations = arm_evaluations(named)

@@ -176,6 +176,7 @@ def test_permuting_the_prompts_permutes_what_they_get(
     assert got[0] == got[1]
 
 
+@pytest.mark.end_to_end
 @every
 @pytest.mark.parametrize("cut", [1, 3])
 def test_a_rule_restored_in_the_middle_decides_as_if_never_stopped(make: Make, cut: int) -> None:

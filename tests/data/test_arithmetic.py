@@ -83,6 +83,7 @@ def test_a_mistake_of_any_size_still_leads_to_an_answer():
 # -- problem sets
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_splits_share_no_prompt_for_any_seeds(seed):
     prompts = {

@@ -78,6 +78,7 @@ def test_blocks_give_the_values_and_gradients_of_whole_logits(
     )
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("adjustment", ADJUSTMENTS)
 @pytest.mark.parametrize("entropies", [False, True])
 def test_the_gradient_is_that_of_finite_differences(adjustment, entropies):

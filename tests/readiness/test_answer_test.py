@@ -36,6 +36,7 @@ def test_a_generous_comparison_is_found_out() -> None:
     assert sorted(found.gained) == ["one: answer of two", "two: answer of one"]
 
 
+@pytest.mark.end_to_end
 def test_a_gold_answer_that_the_format_cannot_hold_is_named() -> None:
     with RewardPool("integer_box") as pool:
         found = run_answer_test(pool, [problem("a", "46"), problem("b", "1/2")])

@@ -19,6 +19,7 @@ def wrong(*answers: str | None) -> list[Answered]:
     return [(answer, False) for answer in answers]
 
 
+@pytest.mark.end_to_end
 def test_equal_answers_are_one_class_however_they_are_written(pool: RewardPool) -> None:
     samples = wrong(r"\frac12", "0.5", r"\dfrac{1}{2}", "x = 1/2", "2", "0.50", "2.0", r"\sqrt{4}")
     assert answer_classes(pool, [samples]) == [[0, 0, 0, 0, 1, 0, 1, 1]]
@@ -61,6 +62,7 @@ def test_one_direction_is_enough_and_nothing_is_counted() -> None:
         assert [verdict.status for verdict in scripted.collect()] == ["correct"]
 
 
+@pytest.mark.end_to_end
 def test_what_cannot_be_compared_in_time_is_not_equal() -> None:
     hurried = RewardPool("math_box", workers=1, deadline_s=0.3, compare=reward_compares.scripted)
     with hurried:

@@ -51,6 +51,7 @@ def test_the_counts_are_those_of_buying_one_by_one(problem):
     assert counts.tolist() == bought_one_by_one(table, total, low, high, keys)
 
 
+@pytest.mark.end_to_end
 @given(problems(), st.data())
 @settings(deadline=None, max_examples=60)
 def test_prompts_of_a_kind_get_what_they_would_get_one_by_one(problem, data):

@@ -51,6 +51,7 @@ def test_worked_by_hand() -> None:
     assert majority_at_k(1, [], 5, 5) == 1
 
 
+@pytest.mark.end_to_end
 @given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
 def test_one_vote_is_pass_at_1(sizes: tuple[int, int]) -> None:
     n, right = sizes

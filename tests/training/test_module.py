@@ -118,6 +118,7 @@ def kept_tokens(batch: RolloutBatch) -> float:
     return float(batch.completion_mask[batch.advantages != 0].sum())
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prompt_weight", ["sample", "prompt"])
 def test_skipping_rollouts_of_advantage_0_leaves_the_step_as_it_is(
@@ -202,6 +203,7 @@ def test_an_empty_batch_steps_like_the_unskipped_update_or_leaves_everything_alo
 # -- further terms of the loss
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("budget", [1, 10**6])
 def test_entropy_bonus_has_the_gradient_of_the_exact_entropy_of_every_token(exact, batch, budget):
     still = copy.deepcopy(batch)
@@ -334,6 +336,7 @@ def entropies_by_hand(policy: Policy, batch: RolloutBatch) -> Tensor:
     return torch.stack(rows).detach()
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("skip", ["off", "exact"])
 def test_the_mask_trains_on_the_most_uncertain_tokens_whatever_the_split(exact, batch, skip):
     mask = batch.completion_mask
@@ -433,6 +436,7 @@ class Recording:
         return clipped(inputs)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(("minibatches", "inner_epochs"), [(2, 1), (1, 2), (3, 2)])
 def test_ratios_compare_with_the_policy_before_the_first_step(
     exact, batch, minibatches, inner_epochs
