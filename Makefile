@@ -30,12 +30,12 @@ setup: ## create or update .venv (every other command does it by itself)
 train: setup ## the main job: train, validate, and draw the curves
 	$(RUN) $(TRAIN) $(ARGS)
 
-test: setup ## all tests but the slow ones, short training runs included (some six minutes on two cores)
+test: setup ## all tests but the slow ones, short training runs included (some eight minutes on two cores)
 	$(RUN) $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 check: lint fast ## linters, types and the fast tests: run this before a commit
 
-fast: setup ## the fast tests alone: no whole commands, no training runs, no vLLM (about a minute)
+fast: setup ## the fast tests alone: no whole commands, no training runs, no vLLM (a minute)
 	$(RUN) $(PYTEST) -m "not slow and not end_to_end" --ignore=tests/end_to_end --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
 
 slow: setup ## the slow tests: whole runs and studies

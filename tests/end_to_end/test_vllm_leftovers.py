@@ -22,6 +22,8 @@ if not Path("/proc/self/environ").exists():
         "looks at processes through /proc, which this system lacks", allow_module_level=True
     )
 
+pytestmark = pytest.mark.slow
+
 MARK = "E3RL_TEST_MARK"
 
 
