@@ -3,6 +3,7 @@ import importlib.util
 import multiprocessing
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from engine_requests import largest_gap, many
 from torch import Tensor
 
 import e3rl.engines.vllm as vllm_engine
-from e3rl.engines import vllm_parallel
+from e3rl.engines import vllm_build, vllm_parallel
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.engines.vllm_parallel import OtherRankError, load_on_all_ranks, place_engine
@@ -102,8 +103,33 @@ def test_a_load_that_failed_elsewhere_fails_here_too(monkeypatch):
     assert issubclass(OtherRankError, vllm_parallel.LOAD_ERRORS)
 
 
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=INSTALL)
+
+
+@needs_vllm
+def test_an_engine_sees_the_environment_of_its_own_start_not_of_an_earlier_one(monkeypatch):
+    from vllm import envs
+
+    seen = []
+
+    def start(*arguments: object, **settings: object) -> SimpleNamespace:
+        seen.append(envs.VLLM_CPU_OMP_THREADS_BIND)
+        core = SimpleNamespace(_finalizer=SimpleNamespace(detach=lambda: None))
+        return SimpleNamespace(llm_engine=SimpleNamespace(engine_core=core))
+
+    monkeypatch.setattr("vllm.LLM", start)
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    envs.enable_envs_cache()  # as vLLM does at the end of a start
+    try:
+        with place_engine(2, CPU) as arguments:
+            vllm_build._start("folder", arguments)
+    finally:
+        envs.disable_envs_cache()
+    assert seen == ["nobind"]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=f"no vLLM: {INSTALL}")
+@needs_vllm
 def test_two_processes_share_a_model_take_its_weights_and_end_with_the_engine(policy, monkeypatch):
     changed = copy.deepcopy(policy)
     with torch.no_grad():

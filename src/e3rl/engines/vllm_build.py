@@ -93,8 +93,10 @@ def _init_process_group(alone: bool) -> None:
 def _start(folder: str, arguments: dict[str, Any]) -> Any:
     # What it says while it is imported precedes its own reading of this setting.
     logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"))
-    from vllm import LLM
+    from vllm import LLM, envs
 
+    # An engine freezes vLLM's view of the environment; this one may have another.
+    envs.disable_envs_cache()
     llm = LLM(
         folder,
         load_format="dummy",
