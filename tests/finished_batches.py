@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
@@ -58,7 +58,7 @@ def finished_batch(
         prompt_tokens=[list(prompt) for prompt in prompts],
         stream=(seed, "train", 0),
     )
-    batch.extend(rollouts, [Score(float(a > 0), float(a > 0)) for a in values], pad=0)
+    batch.extend(rollouts, [RolloutScore(float(a > 0), float(a > 0)) for a in values], pad=0)
     batch.advantages = torch.tensor(values, dtype=torch.float32)
     if policy is not None:
         batch.sampler_logprobs = reference_logprobs(policy, batch).detach().float()

@@ -8,13 +8,13 @@ from e3rl.batch import (
     MeasuredEntropy,
     Rollout,
     RolloutBatch,
-    Score,
+    RolloutScore,
     hold_prompts,
     join_columns,
     prompt_columns,
 )
 
-RIGHT, WRONG = Score(1.0, 0.75, "12"), Score(0.0, -0.25)
+RIGHT, WRONG = RolloutScore(1.0, 0.75, "12"), RolloutScore(0.0, -0.25)
 
 
 def empty_batch(n_prompts: int = 3) -> RolloutBatch:

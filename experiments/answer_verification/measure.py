@@ -19,9 +19,10 @@ from e3rl.data.problem import Problem
 from e3rl.data.problems import E3_COLUMNS, PLAIN_COLUMNS, load_problems
 from e3rl.data.questions import question_text
 from e3rl.readiness.answer_test import AnswerCase, answers_of_others, judge, own_spellings
-from e3rl.rewards.answer_formats import read_answer
-from e3rl.rewards.pool import RewardPool
-from e3rl.rewards.verifier import Verdict, compare_answers, judge_by_text
+from e3rl.rewards.answer_reader import AnswerReader
+from e3rl.rewards.maths import build_math_rewards
+from e3rl.rewards.verdict import Verdict
+from e3rl.rewards.verifier import compare_answers, judge_by_text
 
 DEADLINE_S = 40.0  # by the clock: a busy machine should not turn into time-outs
 TOKENS, LETTERS_PER_TOKEN = 6000, 4
@@ -57,10 +58,11 @@ def exceptions(
 def throughput(cases: Sequence[AnswerCase]) -> dict[str, float]:
     """CPU seconds of one process, without a cache: reading answers and judging them."""
     reading, judging, compared = 0.0, 0.0, 0
+    reader = AnswerReader("math_box", max_chars=MAX_CHARS)
     for case in cases:
         prompt, gold = question_text(case.problem), case.problem.answer
         start = time.process_time()
-        answer = read_answer(case.completion, "math_box", MAX_CHARS)
+        answer = reader.read(case.completion)
         read_at = time.process_time()
         verdict = None if answer is None else judge_by_text(answer, gold, prompt)
         if answer is not None and verdict is None:
@@ -79,7 +81,7 @@ def throughput(cases: Sequence[AnswerCase]) -> dict[str, float]:
 
 def through_pool(cases: Sequence[AnswerCase], workers: int) -> dict[str, float]:
     """Seconds by the clock from the first submission to the last verdict, workers warmed up."""
-    with RewardPool("math_box", workers=workers, deadline_s=DEADLINE_S) as pool:
+    with build_math_rewards("math_box", workers=workers, deadline_s=DEADLINE_S) as pool:
         pool.self_test()
         start = time.perf_counter()
         judge(pool, cases)
@@ -101,7 +103,7 @@ def main() -> None:
     args = parser.parse_args()
     problems = read(args.folder)
     own, foreign = own_spellings(problems), answers_of_others(problems, args.others)
-    with RewardPool("math_box", workers=1, deadline_s=DEADLINE_S) as pool:
+    with build_math_rewards("math_box", workers=1, deadline_s=DEADLINE_S) as pool:
         right, wrong = judge(pool, own), judge(pool, foreign)
     sample = random.Random(0).sample(own + foreign, args.sample)
     behind_thoughts = [long(case, TOKENS * LETTERS_PER_TOKEN) for case in sample]

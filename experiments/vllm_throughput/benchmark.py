@@ -41,7 +41,7 @@ from e3rl.engines.base import RolloutRequest
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.policy.policy import Policy, embedded_folder
-from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.maths import build_math_rewards
 from e3rl.seeds import derive_seed
 
 # Layers, width, feed-forward width and query heads of random policies; the vocabulary is the
@@ -164,7 +164,7 @@ def scoring(
     """
     number = itertools.count(1)
     saved: list[float] = []
-    pool = RewardPool("math_box", workers=workers)
+    pool = build_math_rewards("math_box", workers=workers)
     pool.self_test()
 
     def collect() -> None:

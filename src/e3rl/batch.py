@@ -21,6 +21,7 @@ from torch import Tensor
 
 from e3rl.budgets.base import Allocation
 from e3rl.checkpoints.strict_state import require_keys
+from e3rl.rewards.scorer import Question
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,20 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Score:
+class RolloutScore:
     """What a rollout earned."""
 
-    correct: float  # the verifier's 0 or 1, which accuracies and budgets are made from
+    correct: float  # 0 or 1, which accuracies, pass@k and budgets are made from
     reward: float  # what advantages are made from; differs from `correct` under shaping
     answer: str | None = None  # the completion's own in one spelling; None where it has none
 
 
-class Scorer(Protocol):
+class RolloutScorer(Protocol):
     """Turns rollouts into scores while others are still being generated."""
 
     def submit(self, rollout: Rollout) -> None: ...
 
-    def collect(self) -> Sequence[Score]:
+    def collect(self) -> Sequence[RolloutScore]:
         """Scores of everything submitted since the last call, in the order of submission."""
 
 
@@ -94,6 +95,7 @@ class RolloutBatch:
     prompt_tokens: list[list[int]]  # P ragged
     levels: list[int | None] = field(default_factory=list)  # P difficulty levels, where known
     priors: list[float | None] = field(default_factory=list)  # P difficulty ranks in [0, 1)
+    problem_rows: list[Mapping[str, Any]] = field(default_factory=list)  # P further columns
     stream: tuple[int | str, ...] = ()  # what the seeds of this batch derive from
     upcoming: "RolloutBatch | None" = None  # the next step's batch, where a run looks ahead
 
@@ -106,7 +108,7 @@ class RolloutBatch:
     temperature_of: TemperatureOf | None = None
     truncation_of: TruncationOf | None = None  # None in training: the whole distribution
 
-    scorer: Scorer | None = None  # written by `reward`
+    scorer: RolloutScorer | None = None  # written by `reward`
 
     # -- written by `rollout`
     group: Tensor | None = None  # (N,) int64 in [0, P), the rollout's prompt
@@ -150,6 +152,11 @@ class RolloutBatch:
             return torch.zeros(self.n_prompts, dtype=torch.int64)
         return torch.bincount(self.group, minlength=self.n_prompts)
 
+    def question(self, prompt: int) -> Question:
+        """What a scorer may know of a prompt, by its row in the batch."""
+        row = self.problem_rows[prompt] if self.problem_rows else {}
+        return Question(self.prompt_ids[prompt], self.prompts[prompt], self.answers[prompt], row)
+
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rollouts so far by prompt (P,), and how many of them were right (P,)."""
         right = torch.zeros(self.n_prompts, dtype=torch.float64)
@@ -182,7 +189,7 @@ class RolloutBatch:
                 setattr(self, item.name, value.to(device))
         return self
 
-    def extend(self, rollouts: Sequence[Rollout], scores: Sequence[Score], pad: int) -> None:
+    def extend(self, rollouts: Sequence[Rollout], scores: Sequence[RolloutScore], pad: int) -> None:
         """Append one round of scored rollouts, padding to the longest so far.
 
         Raises ValueError where a rollout has no token or as many log-probs as tokens is not true,
@@ -269,6 +276,7 @@ PROMPT_COLUMNS = (
     "prompt_tokens",
     "levels",
     "priors",
+    "problem_rows",
 )
 Columns = Mapping[str, list[Any]]
 # Done with once a batch is sampled, or of the process that holds it.

@@ -16,7 +16,9 @@ from e3rl.config.composition import ConfigurationError, conf_dir, register_resol
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.card import Lengths, overlap_rows, set_row
 from e3rl.data.problems import ProblemSet
-from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
+from e3rl.rewards.answer_reader import AnswerReader
+from e3rl.rewards.golds import UnmatchableGoldsError
+from e3rl.rewards.maths import MathScorer
 
 register_resolvers()
 WORDS = ("set", "dropped", "sources", "answers", "shares with", "e.g.")  # columns of texts
@@ -69,7 +71,8 @@ def render_rows(rows: list[dict[str, str]]) -> str:
 def describe_unmatchable_answers(sets: dict[str, ProblemSet]) -> str:
     """Whether every gold answer can be matched at all."""
     try:
-        check_golds([(p.id, p.answer) for found in sets.values() for p in found], "math_box")
+        questions = (problem.question() for found in sets.values() for problem in found)
+        MathScorer(AnswerReader("math_box")).check(questions)
     except UnmatchableGoldsError as error:
         return str(error)
     return "Every gold answer can be read by the verifier."

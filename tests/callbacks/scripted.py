@@ -13,7 +13,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from e3rl.advantages.centred import Centred
-from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.budgets.uniform import Uniform
 from e3rl.callbacks.advantage import Advantage
 from e3rl.callbacks.budget import RolloutBudget
@@ -29,7 +29,8 @@ from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutRequest
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.policy.policy import Policy
-from e3rl.rewards.verifier import Verdict
+from e3rl.rewards.scorer import Question
+from e3rl.rewards.verdict import Verdict
 from e3rl.temperatures.fixed import Fixed
 
 SEED = 5
@@ -105,7 +106,7 @@ class ScriptedPool:
     closed: int = 0
     scoring_s: float = 0.0
 
-    def submit(self, completion: str, gold: str, prompt: str) -> int:
+    def submit(self, completion: str, question: Question) -> int:
         self.events.append("submit")
         verdicts = {"right": Verdict(1.0, "correct"), "hung": Verdict(0.0, "timeout")}
         verdict = verdicts.get(completion, Verdict(0.0, "wrong"))
@@ -271,7 +272,7 @@ def scored_batch(groups: Sequence[Sequence[tuple[float, Sequence[float]]]]) -> R
             ids = (7,) * len(logprobs)
             place = (row, j, (1, 2), ids, tuple(logprobs))
             rollouts.append(Rollout(*place, 1.0, len(ids) >= 9, text, policy_version=0))
-            scores.append(Score(correct, correct))
+            scores.append(RolloutScore(correct, correct))
     batch.extend(rollouts, scores, pad=0)
     batch.advantages = batch.tensor("rewards") - 0.5
     return batch

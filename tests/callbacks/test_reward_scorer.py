@@ -15,6 +15,7 @@ from e3rl.callbacks.reward import PooledScorer, RewardScorer
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.engines.base import RolloutRequest
 from e3rl.rewards.pool import STATUSES
+from e3rl.rewards.scorer import Question
 from e3rl.rewards.shaping import LengthShaping
 
 
@@ -42,7 +43,8 @@ def test_totals_count_training_and_go_on_after_a_round_trip() -> None:
     stack = scripted()
     Fit(stack, validate_every=1).validate().fit()
     state = stack["reward"].state_dict()
-    assert state == {"totals": {"correct": 12, "wrong": 6, "unparsed": 0, "timeout": 6, "error": 0}}
+    counts = {"correct": 12, "wrong": 6, "unparsed": 0, "timeout": 6, "error": 0, "no_answer": 0}
+    assert state == {"totals": counts}
     resumed = scripted()
     resumed["reward"].load_state_dict(state)
     Fit(resumed).fit()
@@ -131,21 +133,23 @@ def test_scores_keep_the_order_of_submission() -> None:
 
 
 def test_the_pool_judges_against_the_prompt_s_own_answer() -> None:
-    asked: list[tuple[str, str, str]] = []
+    asked: list[tuple[str, Question]] = []
 
     class Listening(ScriptedPool):
-        def submit(self, completion: str, gold: str, prompt: str) -> int:
-            asked.append((completion, gold, prompt))
-            return super().submit(completion, gold, prompt)
+        def submit(self, completion: str, question: Question) -> int:
+            asked.append((completion, question))
+            return super().submit(completion, question)
 
     slot = RewardScorer(Listening())  # type: ignore[arg-type]
     batch = scored_batch([[(1.0, [-1.0])], [(0.0, [-1.0])]])
     batch.answers = ["4", "5"]
+    batch.problem_rows = [{}, {"unit": "km"}]
     trainer: Any = type("T", (), {"is_global_zero": True, "progress_bar_callback": None})
     slot.on_validation_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
     assert batch.scorer is not None
     batch.scorer.submit(Rollout(1, 0, (1, 2), (7,), (-1.0,), 1.0, False, "right", 0))
-    assert asked == [("right", "5", "question 1")]
+    own = Question(batch.prompt_ids[1], "question 1", "5", {"unit": "km"})
+    assert asked == [("right", own)]
 
 
 def test_the_self_test_runs_before_anything_is_sampled() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, slots
 
-from e3rl.batch import RolloutBatch, Score
+from e3rl.batch import RolloutBatch, RolloutScore
 from e3rl.budgets.base import SingleRound
 from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.rollout import RolloutSampler
@@ -28,12 +28,14 @@ class TextScorer:
     """Scores by what was sampled, not by the order of arrival."""
 
     def __init__(self) -> None:
-        self.scores: list[Score] = []
+        self.scores: list[RolloutScore] = []
 
     def submit(self, rollout: Any) -> None:
-        self.scores.append(Score(float(rollout.text == "right"), float(rollout.text == "right")))
+        self.scores.append(
+            RolloutScore(float(rollout.text == "right"), float(rollout.text == "right"))
+        )
 
-    def collect(self) -> list[Score]:
+    def collect(self) -> list[RolloutScore]:
         done, self.scores = self.scores, []
         return done
 

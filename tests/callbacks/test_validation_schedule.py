@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from scripted import scored_batch
 
-from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.validation_schedule import (
     PILOT_ROLLOUTS,
     Evaluation,
@@ -76,7 +76,7 @@ def answer(batch: RolloutBatch, plan: ValidationSchedule, counts: list[int], slo
             (tau,) = plan.temperature_of([row], [j])
             logprobs = (-slope * tau,) * 2
             rollouts.append(Rollout(row, j, (1,), (7, 7), logprobs, tau, False, "", 0))
-    batch.extend(rollouts, [Score(1.0, 1.0)] * len(rollouts), pad=0)
+    batch.extend(rollouts, [RolloutScore(1.0, 1.0)] * len(rollouts), pad=0)
 
 
 def run(plan: ValidationSchedule, batch: RolloutBatch, slope: float) -> list[list[int]]:

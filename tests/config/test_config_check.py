@@ -83,8 +83,9 @@ def test_on_the_command_line_it_is_named_however_it_is_given(prefix: str) -> Non
 
 def test_an_unknown_key_that_resembles_nothing_lists_what_there_is(default: DictConfig) -> None:
     (found,) = listed(altered(default, "reward.zzz=1"))
-    assert "reward.zzz is no setting of e3rl.rewards.pool.RewardPool: there are answer_format" in (
-        found
+    assert (
+        "reward.zzz is no setting of e3rl.rewards.maths.build_math_rewards: there are answer_format"
+        in (found)
     )
 
 

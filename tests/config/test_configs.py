@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from compositions import composed, composed_with_hydra
@@ -19,6 +19,7 @@ from e3rl.callbacks.slot import Slot, check_order
 from e3rl.config.check import GROUPS, check
 from e3rl.config.composition import conf_dir, to_plain_dict
 from e3rl.policy.policy import Policy
+from e3rl.rewards.pool import RewardPool
 
 pytestmark = pytest.mark.end_to_end
 
@@ -85,6 +86,11 @@ def filled(name: str, tmp_path: Path) -> dict[str, Any]:
     """What a file leaves to the user to give, and local files in place of those on the hub."""
     if name == "policy/pretrained":
         return {"path": "embedded"}
+    if name == "reward/function":
+        (tmp_path / "own.py").write_text("def score(completion, answer): return 1.0\n")
+        return {"path": f"{tmp_path / 'own.py'}:score"}
+    if name == "reward/pattern":
+        return {"answer_pattern": "is (.*)"}
     if name in ("data/arithmetic", "problems/arithmetic"):
         return {}
     group, option = name.split("/")[:2]
@@ -126,7 +132,8 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
     node = OmegaConf.select(cfg, path)
     made = None if node is None else instantiate(node, _convert_="all", **given)
     if node is not None and "_target_" in node and not node.get("_partial_"):
-        assert type(made).__name__ == node._target_.split(".")[-1]
+        target = get_object(node._target_)
+        assert isinstance(made, target if isinstance(target, type) else RewardPool)
 
 
 @pytest.mark.parametrize("option", sorted(n.split("/")[1] for n in OPTIONS if "problems/" in n))

@@ -60,6 +60,10 @@ def test_parquet_of_the_e3_schema_loads_chats_nested_answers_and_ranks(tmp_path)
             str(row + 2),
             "math",
             prior=(row + 1) / 10,
+            row={
+                "ability": "math",
+                "reward_model": {"ground_truth": str(row + 2), "style": "rule"},
+            },
         )
         for row in (0, 1)
     ]

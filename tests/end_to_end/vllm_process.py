@@ -11,7 +11,8 @@ from e3rl.config.build import silence_libraries
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.policy.policy import Policy
-from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.maths import build_math_rewards
+from e3rl.rewards.scorer import Question
 
 
 def ports_listened_on(sockets: Container[str] | None = None) -> list[int]:
@@ -48,14 +49,14 @@ def shared_memory() -> list[str]:
 def main(end: str, told: Path) -> None:
     silence_libraries()
     policy = Policy()
-    pool = RewardPool("math_box")
+    pool = build_math_rewards("math_box")
     pool.self_test()  # workers are there
     engine = VLLMEngine()
     engine.sync(policy, 0)
     prompt = tuple(policy.tokenizer("12+34=?")["input_ids"])
     stream = engine.generate([RolloutRequest(0, s, prompt, 1.0, s, 24) for s in range(8)])
     first = next(stream)
-    pool.submit(r"\boxed{\sqrt{2}+1}", r"1+\sqrt{2}", "")
+    pool.submit(r"\boxed{\sqrt{2}+1}", Question("", "", r"1+\sqrt{2}"))
     facts = {"ports": ports_listened_on(own_sockets()), "shared": shared_memory()}
     told.write_text(json.dumps({"tokens": len(first.tokens), **facts}))
     if end == "raise":

@@ -28,6 +28,7 @@ from e3rl.evaluation.sampling import (
 )
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy
+from e3rl.rewards.maths import build_math_rewards
 from e3rl.rewards.pool import RewardPool
 from e3rl.seeds import derive_seed
 
@@ -67,7 +68,7 @@ def evaluate(
         PROBLEMS,
         evaluations,
         engine or ListeningEngine(),
-        RewardPool("integer_box"),
+        build_math_rewards("integer_box"),
         max_new_tokens=24,
         ks=[1, 2],
         prompts_per_batch=per_batch,
@@ -194,7 +195,7 @@ def logged(
 ) -> list[dict[str, Any]]:
     """The rows of a log after an evaluation in batches of two, which may die."""
     settings = sampling_settings(policy, PROBLEMS, evaluations, 24)
-    with EvaluationLog(folder, settings) as log, RewardPool("integer_box") as pool:
+    with EvaluationLog(folder, settings) as log, build_math_rewards("integer_box") as pool:
         sample_unfinished(log, policy, PROBLEMS, evaluations, engine, pool, 24, 2, progress=False)
         return log.rows
 

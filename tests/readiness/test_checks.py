@@ -83,7 +83,7 @@ def test_verdicts_must_be_judgements_and_come_in_time() -> None:
 
 
 def test_answers_fail_where_a_boxed_gold_does_not_score() -> None:
-    good = AnswerTestResult(own=40, others=100, lost=[], boxed_lost=[], gained=[])
+    good = AnswerTestResult(own=40, others=100, lost=[], plain_lost=[], gained=[])
     assert checks.check_answers(good, 10).level == "ok"
     spelled = good._replace(lost=["a: slashes, wrong"])
     found = checks.check_answers(spelled, 10)
@@ -91,7 +91,7 @@ def test_answers_fail_where_a_boxed_gold_does_not_score() -> None:
     assert "39 of 40 spellings of 10 gold answers" in found.says
     assert checks.check_answers(good._replace(gained=["a: answer of b"]), 10).level == "warn"
     assert checks.check_answers(good._replace(gained=["a: answer of b"] * 3), 10).level == "fail"
-    boxed = good._replace(lost=["a: box, wrong"], boxed_lost=["a"])
+    boxed = good._replace(lost=["a: box, wrong"], plain_lost=["a"])
     assert checks.check_answers(boxed, 10).level == "fail"
     assert checks.check_answers(good._replace(others=0), 10).level == "ok"
 

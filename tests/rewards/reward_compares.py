@@ -5,7 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from e3rl.rewards.verifier import CORRECT, WRONG, Verdict, compare_answers
+from e3rl.rewards.verdict import CORRECT, WRONG, Verdict
+from e3rl.rewards.verifier import compare_answers
 
 
 def scripted(gold: str, answer: str) -> Verdict:

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import read_answer
 
 from e3rl.rewards.answer_formats import (
     ends_in_number,
@@ -8,7 +9,6 @@ from e3rl.rewards.answer_formats import (
     is_number,
     last_box,
     normal_form,
-    read_answer,
     same_number,
     same_text,
 )

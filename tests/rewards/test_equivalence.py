@@ -6,12 +6,14 @@ import pytest
 import reward_compares
 
 from e3rl.rewards.equivalence import Answered, answer_classes
+from e3rl.rewards.maths import build_math_rewards
 from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.scorer import Question
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RewardPool]:
-    with RewardPool("math_box", workers=1, deadline_s=20) as made:
+    with build_math_rewards("math_box", workers=1, deadline_s=20) as made:
         yield made
 
 
@@ -47,15 +49,15 @@ def test_problems_do_not_share_classes(pool: RewardPool) -> None:
 
 
 def test_integers_need_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    with RewardPool("integer_box") as integers:
+    with build_math_rewards("integer_box") as integers:
         monkeypatch.setattr(integers._workers, "schedule", lambda *_: pytest.fail("compared"))
         samples = [("7", False), ("007", False), ("-7", False), ("8", True), (None, False)]
         assert answer_classes(integers, [samples]) == [[0, 0, 1, 2, None]]
 
 
 def test_one_direction_is_enough_and_nothing_is_counted() -> None:
-    with RewardPool("math_box", workers=1, compare=reward_compares.scripted) as scripted:
-        scripted.submit(r"\boxed{a b}", "b", "")
+    with build_math_rewards("math_box", workers=1, compare=reward_compares.scripted) as scripted:
+        scripted.submit(r"\boxed{a b}", Question("", "", "b"))
         # `a b` ends in `b`, which is right only with `b` as the gold answer.
         assert answer_classes(scripted, [wrong("a b", "c", "b")]) == [[0, 1, 0]]
         assert sum(scripted.counters.values()) == 0
@@ -64,6 +66,8 @@ def test_one_direction_is_enough_and_nothing_is_counted() -> None:
 
 @pytest.mark.end_to_end
 def test_what_cannot_be_compared_in_time_is_not_equal() -> None:
-    hurried = RewardPool("math_box", workers=1, deadline_s=0.3, compare=reward_compares.scripted)
+    hurried = build_math_rewards(
+        "math_box", workers=1, deadline_s=0.3, compare=reward_compares.scripted
+    )
     with hurried:
         assert answer_classes(hurried, [wrong("hang b", "b")]) == [[0, 1]]

@@ -1,6 +1,5 @@
 import pytest
-
-from e3rl.rewards.golds import check_golds
+from judging import check_golds
 
 
 def test_golds_that_completions_can_match_pass() -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import reward_compares
 
+from e3rl.rewards.maths import build_math_rewards
 from e3rl.rewards.pool import RewardPool
-from e3rl.rewards.verifier import CORRECT, ERROR, TIMEOUT, UNPARSED, WRONG, Verdict
+from e3rl.rewards.scorer import Question
+from e3rl.rewards.verdict import CORRECT, ERROR, TIMEOUT, UNPARSED, WRONG, Verdict
 from e3rl.rewards.worker_pool import makespan
 
 pytestmark = pytest.mark.end_to_end
@@ -22,13 +24,13 @@ RIGHT = rf"\boxed{{good {GOLD}}}"
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[RewardPool]:
     """One pool for the tests that only look at verdicts."""
-    with RewardPool("math_box", deadline_s=0.5, compare=reward_compares.scripted) as pool:
+    with build_math_rewards("math_box", deadline_s=0.5, compare=reward_compares.scripted) as pool:
         yield pool
 
 
 def judge(pool: RewardPool, *answers: str) -> list[Verdict]:
     for answer in answers:
-        pool.submit(rf"\boxed{{{answer}}}", GOLD, "")
+        pool.submit(rf"\boxed{{{answer}}}", Question("", "", GOLD))
     return pool.collect()
 
 
@@ -52,9 +54,9 @@ def test_verdicts_tell_what_was_answered_in_one_spelling(scripted: RewardPool) -
 
 
 def test_submission_returns_the_position_in_the_next_collection(scripted: RewardPool) -> None:
-    assert [scripted.submit(RIGHT, GOLD, "") for _ in range(3)] == [0, 1, 2]
+    assert [scripted.submit(RIGHT, Question("", "", GOLD)) for _ in range(3)] == [0, 1, 2]
     assert scripted.collect() == [CORRECT] * 3
-    assert scripted.submit("no box", GOLD, "") == 0
+    assert scripted.submit("no box", Question("", "", GOLD)) == 0
     assert scripted.collect(progress=True) == [UNPARSED]
 
 
@@ -70,8 +72,8 @@ def test_an_answer_that_kills_its_worker_twice_is_an_error(scripted: RewardPool,
 
 def test_a_worker_that_dies_once_is_forgiven(tmp_path: Path) -> None:
     gold = str(tmp_path / "mark")
-    with RewardPool("math_box", workers=1, compare=reward_compares.dies_once) as pool:
-        pool.submit(r"\boxed{x}", gold, "")
+    with build_math_rewards("math_box", workers=1, compare=reward_compares.dies_once) as pool:
+        pool.submit(r"\boxed{x}", Question("", "", gold))
         assert pool.collect() == [CORRECT]
 
 
@@ -93,7 +95,7 @@ def test_submitting_and_collecting_work_off_the_main_thread(scripted: RewardPool
 
     def work() -> None:
         for i in range(30):
-            scripted.submit(rf"\boxed{{thread {i} {GOLD}}}", GOLD, "")
+            scripted.submit(rf"\boxed{{thread {i} {GOLD}}}", Question("", "", GOLD))
         done.extend(scripted.collect())
 
     thread = threading.Thread(target=work)
@@ -105,7 +107,7 @@ def test_submitting_and_collecting_work_off_the_main_thread(scripted: RewardPool
 def test_concurrent_submitters_lose_nothing(scripted: RewardPool) -> None:
     def submit(name: int) -> None:
         for i in range(50):
-            scripted.submit(rf"\boxed{{{name}-{i % 7} {GOLD}}}", GOLD, "")
+            scripted.submit(rf"\boxed{{{name}-{i % 7} {GOLD}}}", Question("", "", GOLD))
 
     threads = [threading.Thread(target=submit, args=(name,)) for name in range(4)]
     for thread in threads:
@@ -117,10 +119,10 @@ def test_concurrent_submitters_lose_nothing(scripted: RewardPool) -> None:
 
 def test_the_same_answer_is_compared_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with RewardPool("math_box", compare=reward_compares.counted) as pool:
+    with build_math_rewards("math_box", compare=reward_compares.counted) as pool:
         for _ in range(2):
             for answer in ("x", "y", "x"):
-                pool.submit(rf"\boxed{{{answer}}}", str(log), "any prompt")
+                pool.submit(rf"\boxed{{{answer}}}", Question("", "any prompt", str(log)))
             assert pool.collect() == [WRONG] * 3
     assert sorted(log.read_text().split()) == ["x", "y"]
 
@@ -135,21 +137,23 @@ def test_jobs_take_as_long_as_the_workers_that_share_them() -> None:
 
 
 def test_a_collection_knows_what_its_comparisons_cost_in_cpu_time() -> None:
-    with RewardPool("math_box", workers=1, compare=reward_compares.burning) as pool:
+    with build_math_rewards("math_box", workers=1, compare=reward_compares.burning) as pool:
         judge(pool, "a 0.02", "b 0.03", "a 0.02", GOLD)  # one comparison twice, one by its text
         assert 0.05 <= pool.scoring_s < 0.4  # the sleep does not count
         judge(pool, "a 0.02")
         assert pool.scoring_s == 0.0  # known
-    with RewardPool("math_box", 2, deadline_s=0.2, compare=reward_compares.scripted) as pool:
+    with build_math_rewards(
+        "math_box", 2, deadline_s=0.2, compare=reward_compares.scripted
+    ) as pool:
         judge(pool, "hang", "hang on", "hang up")
         assert pool.scoring_s == pytest.approx(0.4)  # two deadlines in a row on one of them
 
 
 def test_integers_and_wrong_formats_never_start_a_process() -> None:
     before = set(worker_pids())
-    with RewardPool("integer_box") as pool:
+    with build_math_rewards("integer_box") as pool:
         for answer in ("7", "8", "3+4", "007"):
-            pool.submit(rf"\boxed{{{answer}}}", "7", "3+4=?")
+            pool.submit(rf"\boxed{{{answer}}}", Question("", "3+4=?", "7"))
         verdicts = pool.collect()
         assert verdicts == [CORRECT, WRONG, UNPARSED, CORRECT]
         assert [verdict.answer for verdict in verdicts] == ["7", "8", None, "7"]
@@ -159,8 +163,8 @@ def test_integers_and_wrong_formats_never_start_a_process() -> None:
 
 @pytest.mark.parametrize("answer_format", ["integer_box", "math_box"])
 def test_self_test_passes_and_leaves_no_trace(answer_format: str) -> None:
-    with RewardPool(answer_format, workers=1) as pool:  # type: ignore[arg-type]
-        pool.submit("no box", "1", "")
+    with build_math_rewards(answer_format, workers=1) as pool:  # type: ignore[arg-type]
+        pool.submit("no box", Question("", "", "1"))
         pool.self_test()
         assert sum(pool.counters.values()) == 0
         assert pool.collect() == [UNPARSED]
@@ -169,7 +173,7 @@ def test_self_test_passes_and_leaves_no_trace(answer_format: str) -> None:
 
 def test_self_test_names_what_a_broken_verifier_gets_wrong() -> None:
     with (
-        RewardPool("integer_box", workers=1, compare=reward_compares.always_right) as pool,
+        build_math_rewards("integer_box", workers=1, compare=reward_compares.always_right) as pool,
         pytest.raises(RuntimeError, match=r"comparison of integers.*'47'.*'46'.*must be wrong"),
     ):
         pool.self_test()
@@ -177,7 +181,7 @@ def test_self_test_names_what_a_broken_verifier_gets_wrong() -> None:
 
 def test_self_test_notices_swapped_arguments() -> None:
     with (
-        RewardPool("math_box", workers=1, compare=reward_compares.gold_last) as pool,
+        build_math_rewards("math_box", workers=1, compare=reward_compares.gold_last) as pool,
         pytest.raises(RuntimeError, match="gold first"),
     ):
         pool.self_test()
@@ -185,22 +189,22 @@ def test_self_test_notices_swapped_arguments() -> None:
 
 def test_close_is_idempotent_and_quick_even_while_an_answer_hangs() -> None:
     others = set(worker_pids())
-    pool = RewardPool("math_box", deadline_s=500, compare=reward_compares.scripted)
+    pool = build_math_rewards("math_box", deadline_s=500, compare=reward_compares.scripted)
     judge(pool, "x", "y")
-    pool.submit(r"\boxed{hang}", GOLD, "")
-    pool.submit(r"\boxed{hang too}", GOLD, "")
-    pool.submit(r"\boxed{hang as well}", GOLD, "")
+    pool.submit(r"\boxed{hang}", Question("", "", GOLD))
+    pool.submit(r"\boxed{hang too}", Question("", "", GOLD))
+    pool.submit(r"\boxed{hang as well}", Question("", "", GOLD))
     ours = set(worker_pids()) - others
     pool.close()
     pool.close()
     assert ours
     assert not ours & set(worker_pids())
     with pytest.raises(RuntimeError, match="closed"):
-        pool.submit(r"\boxed{new}", GOLD, "")
+        pool.submit(r"\boxed{new}", Question("", "", GOLD))
 
 
 def test_memory_of_a_comparison_is_bounded() -> None:
-    with RewardPool(
+    with build_math_rewards(
         "math_box", workers=1, memory_limit_mb=128, compare=reward_compares.memory_hog
     ) as pool:
         assert judge(pool, "take 16", "take 512") == [CORRECT, WRONG]
@@ -219,7 +223,7 @@ def test_memory_of_a_comparison_is_bounded() -> None:
 )
 def test_bad_settings_are_named(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        RewardPool(**arguments)  # type: ignore[arg-type]
+        build_math_rewards(**arguments)  # type: ignore[arg-type]
 
 
 HOSTILE = [
@@ -237,12 +241,12 @@ HOSTILE = [
 @pytest.mark.slow
 def test_hostile_answers_earn_nothing_and_leave_their_neighbours_alone() -> None:
     neighbours = [rf"{i}+\sqrt{{2}}" for i in range(60)]
-    with RewardPool("math_box", deadline_s=1.0, memory_limit_mb=512) as pool:
+    with build_math_rewards("math_box", deadline_s=1.0, memory_limit_mb=512) as pool:
         pool.self_test()
         for i, answer in enumerate(neighbours):
-            pool.submit(rf"\boxed{{{answer}}}", rf"\sqrt{{2}}+{i + i % 2}", "")
+            pool.submit(rf"\boxed{{{answer}}}", Question("", "", rf"\sqrt{{2}}+{i + i % 2}"))
             if i < len(HOSTILE):
-                pool.submit(rf"\boxed{{{HOSTILE[i]}}}", r"\sqrt{5}", "")
+                pool.submit(rf"\boxed{{{HOSTILE[i]}}}", Question("", "", r"\sqrt{5}"))
         verdicts = pool.collect()
         hostile = verdicts[1 : 2 * len(HOSTILE) : 2]
         others = verdicts[0 : 2 * len(HOSTILE) : 2] + verdicts[2 * len(HOSTILE) :]
@@ -272,8 +276,8 @@ def test_a_killed_trainer_leaves_no_hanging_worker(tmp_path: Path) -> None:
 
 
 def trainer_that_is_killed(pids: str) -> None:
-    pool = RewardPool("math_box", deadline_s=3.0, compare=reward_compares.scripted)
+    pool = build_math_rewards("math_box", deadline_s=3.0, compare=reward_compares.scripted)
     judge(pool, "x", "y")
-    pool.submit(r"\boxed{hang}", GOLD, "")
+    pool.submit(r"\boxed{hang}", Question("", "", GOLD))
     Path(pids).write_text(" ".join(map(str, worker_pids())))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,8 @@
 import pytest
+from judging import verify_answer
 
 from e3rl.rewards.spellings import usual_spellings
-from e3rl.rewards.verifier import CORRECT, WRONG, verify_answer
+from e3rl.rewards.verdict import CORRECT, WRONG
 
 GOLDS = [
     "46",

@@ -10,21 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import check_gold, verify_answer
 
 from e3rl.rewards import verifier
 from e3rl.rewards.answer_formats import same_text
-from e3rl.rewards.pool import RewardPool
-from e3rl.rewards.verifier import (
-    CORRECT,
-    ERROR,
-    UNPARSED,
-    WRONG,
-    Verdict,
-    check_gold,
-    compare_answers,
-    judge_by_text,
-    verify_answer,
-)
+from e3rl.rewards.maths import build_math_rewards
+from e3rl.rewards.scorer import Question
+from e3rl.rewards.verdict import CORRECT, ERROR, UNPARSED, WRONG, Verdict
+from e3rl.rewards.verifier import compare_answers, judge_by_text
 
 # Differently written golds of equal value, up to a unit or the name of an unknown.
 EQUAL_BY_VALUE = {("$k=1$", "1"), ("10.0", "10"), ("2.0", "2")}
@@ -232,9 +225,9 @@ def test_real_golds_score_on_another_problem_only_where_the_values_are_equal() -
     draw = random.Random(0)
     pairs = [(p, draw.choice(problems)[2]) for p in problems for _ in range(3)]
     pairs = [(p, other) for p, other in pairs if not same_text(other, p[2])]
-    with RewardPool("math_box", deadline_s=5.0) as pool:
+    with build_math_rewards("math_box", deadline_s=5.0) as pool:
         for (_, prompt, gold), other in pairs:
-            pool.submit(f"\\boxed{{{other}}}", gold, prompt)
+            pool.submit(f"\\boxed{{{other}}}", Question("", prompt, gold))
         verdicts = pool.collect()
     equal = {(p[2], other) for (p, other), v in zip(pairs, verdicts, strict=True) if v == CORRECT}
     assert equal == EQUAL_BY_VALUE

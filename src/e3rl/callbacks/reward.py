@@ -7,10 +7,14 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 
-from e3rl.batch import Rollout, RolloutBatch, Score
+from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.slot import Slot
-from e3rl.distributed import all_sum
-from e3rl.rewards.pool import STATUSES, RewardPool
+from e3rl.distributed import all_gather, all_sum
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.verdict import STATUSES, Verdict
+
+PART = "reward/part/"  # and the name of a reward among several: its mean over rollouts
+COUNTS = tuple(f"reward/{name}" for name in (*STATUSES, "no_answer"))
 
 # (rewards (n,), completion tokens (n,), difficulty ranks (n,)) -> rewards (n,)
 Shaping = Callable[[Sequence[float], Sequence[int], Sequence[float]], Sequence[float]]
@@ -63,10 +67,14 @@ class RewardScorer(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
-        names = [f"reward/{status}" for status in STATUSES]
-        counts = all_sum([batch.metrics.get(name, 0.0) for name in names])
-        batch.metrics |= dict(zip(names, counts, strict=True))
-        self.totals.update(dict(zip(STATUSES, map(int, counts), strict=True)))
+        parts = sorted({name for own in all_gather(_parts(batch)) for name in own})
+        names = [*COUNTS, *parts]
+        sums = dict(
+            zip(names, all_sum([batch.metrics.get(name, 0.0) for name in names]), strict=True)
+        )
+        self.totals.update({s: int(sums[f"reward/{s}"]) for s in (*STATUSES, "no_answer")})
+        judged = sum(sums[f"reward/{status}"] for status in STATUSES)
+        batch.metrics |= {n: sums[n] / judged if n in parts else sums[n] for n in names}
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -82,6 +90,19 @@ class RewardScorer(Slot):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.totals = Counter(state_dict["totals"])
+
+
+def count_verdicts(verdicts: Sequence[Verdict]) -> Counter[str]:
+    """Verdicts by status, those without an answer, and sums of the parts of rewards, by metric."""
+    counts: Counter[str] = Counter(f"reward/{verdict.status}" for verdict in verdicts)
+    counts["reward/no_answer"] = sum(verdict.answer is None for verdict in verdicts)
+    for verdict in verdicts:
+        counts.update({f"{PART}{name}": value for name, value in verdict.parts.items()})
+    return counts
+
+
+def _parts(batch: RolloutBatch) -> list[str]:
+    return [name for name in batch.metrics if name.startswith(PART)]
 
 
 def _shows_progress(trainer: Trainer) -> bool:
@@ -108,10 +129,10 @@ class PooledScorer:
 
     def submit(self, rollout: Rollout) -> None:
         row = rollout.prompt
-        self._pool.submit(rollout.text, self._batch.answers[row], self._batch.prompts[row])
+        self._pool.submit(rollout.text, self._batch.question(row))
         self._waiting.append(rollout)
 
-    def collect(self) -> list[Score]:
+    def collect(self) -> list[RolloutScore]:
         rollouts, self._waiting = self._waiting, []
         started = time.monotonic()
         verdicts = self._pool.collect(self._progress)
@@ -119,16 +140,14 @@ class PooledScorer:
         saved = self._batch.metrics.get("time/reward_saved_s", 0.0)
         saved += max(0.0, self._pool.scoring_s - waited)
         self._batch.metrics["time/reward_saved_s"] = saved
-        for status, count in Counter(verdict.status for verdict in verdicts).items():
-            name = f"reward/{status}"  # of this rank, until the step ends
-            self._batch.metrics[name] = self._batch.metrics.get(name, 0.0) + count
-        correct = [verdict.reward for verdict in verdicts]
-        rewards: Sequence[float] = correct
+        for name, value in count_verdicts(verdicts).items():  # of this rank, until the step ends
+            self._batch.metrics[name] = self._batch.metrics.get(name, 0.0) + value
+        rewards: Sequence[float] = [verdict.reward for verdict in verdicts]
         if self._shaping is not None:
             ranks = self._batch.tensor("ranks").tolist()
             lengths = [len(rollout.tokens) for rollout in rollouts]
-            rewards = self._shaping(correct, lengths, [ranks[r.prompt] for r in rollouts])
+            rewards = self._shaping(rewards, lengths, [ranks[r.prompt] for r in rollouts])
         return [
-            Score(verdict.reward, float(reward), verdict.answer)
+            RolloutScore(float(verdict.is_correct), float(reward), verdict.answer)
             for verdict, reward in zip(verdicts, rewards, strict=True)
         ]

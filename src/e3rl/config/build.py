@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -12,8 +13,10 @@ from transformers.utils.logging import disable_progress_bar
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.datamodule import PromptDataModule
+from e3rl.data.problem import Problem
 from e3rl.policy.policy import Policy
-from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
+from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.worker import ScorerNotReadyError
 
 
 def build(cfg: DictConfig, path: str, **given: Any) -> Any:
@@ -31,15 +34,24 @@ def build(cfg: DictConfig, path: str, **given: Any) -> Any:
 
 
 def build_data(cfg: DictConfig, policy: Policy) -> PromptDataModule:
-    """The problems, rendered and measured by the policy's tokenizer, their gold answers checked."""
+    """The problems, rendered and measured by the policy's tokenizer; the reward can judge them."""
     data: PromptDataModule = build(cfg, "data")
     try:
         data.bind(policy.encode)
-        problems = [*data.train_problems, *data.validation_problems]
-        check_golds([(p.id, p.answer) for p in problems], cfg.reward.answer_format)
-    except (BadRowsError, UnmatchableGoldsError) as error:
+    except BadRowsError as error:
         raise ConfigurationError(f"data: {error}") from error
+    check_rewards(cfg, [*data.train_problems, *data.validation_problems], "data")
     return data
+
+
+def check_rewards(cfg: DictConfig, problems: Sequence[Problem], path: str) -> None:
+    """Raise ConfigurationError, naming `path`, where the reward cannot judge these problems."""
+    pool: RewardPool
+    with build(cfg, "reward") as pool:
+        try:
+            pool.check(problem.question() for problem in problems)
+        except (ValueError, ScorerNotReadyError) as error:
+            raise ConfigurationError(f"{path}: {error}") from error
 
 
 def silence_libraries() -> None:

@@ -17,6 +17,7 @@ MOVED = {
     "e3rl.module.GRPOModule": "e3rl.training.module.GRPOModule",
     "e3rl.policy.Policy": "e3rl.policy.policy.Policy",
     "e3rl.probe.Probe": "e3rl.training.entropy_meter.EntropyMeter",
+    "e3rl.rewards.pool.RewardPool": "e3rl.rewards.maths.build_math_rewards",
     "e3rl.update.UpdateSettings": "e3rl.training.update.UpdateSettings",
     "e3rl.wandb_mirror.WandbMirror": "e3rl.ledger.wandb_mirror.WandbMirror",
 }

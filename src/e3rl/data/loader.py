@@ -238,15 +238,18 @@ def collate(
         prompt_tokens=[list(tokens) for _, tokens in encoded],
         levels=[p.level for p in problems],
         priors=[p.prior for p in problems],
+        problem_rows=[p.row for p in problems],
         stream=stream,
     )
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
-    """Short digest of ids, prompts, answers and their order."""
+    """Short digest of ids, prompts, answers, further columns and their order."""
     digest = hashlib.blake2b(digest_size=8)
     for problem in problems:
         digest.update(repr((problem.id, problem.prompt, problem.answer)).encode())
+        if problem.row:
+            digest.update(repr(sorted(problem.row.items())).encode())
     return digest.hexdigest()
 
 

@@ -1,11 +1,12 @@
 """Problem sets from jsonl, json and parquet files, with every unusable row reported at once."""
 
+import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 from e3rl.data.bad_rows import BadRow, Fault, OnBadRow, raise_or_drop_bad_rows
 from e3rl.data.hub import local_file
@@ -220,7 +221,15 @@ def _parse_row(
     ):
         found = (prompt, answer, key, source, level, prior)
         return tuple(f for f in found if isinstance(f, Fault))
-    return Problem(key, prompt, answer, source, level, prior)
+    return Problem(key, prompt, answer, source, level, prior, _other_columns(record, columns))
+
+
+def _other_columns(record: Record, columns: Columns) -> dict[str, Any]:
+    """What a row holds besides the fields of a problem, in values that JSON has; others as text."""
+    used = {getattr(columns, item.name) for item in fields(columns)}
+    others = {key: value for key, value in record.items() if key not in used}
+    found: dict[str, Any] = json.loads(json.dumps(others, default=str)) if others else {}
+    return found
 
 
 def _warn_of_repeats(path: str | Path, problems: Sequence[Problem]) -> None:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from e3rl.analysis.sources.runs import CONFIG
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
-from e3rl.config.build import build
+from e3rl.config.build import build, check_rewards
 from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
 from e3rl.config.saved import read_saved_configuration
 from e3rl.data.problems import ProblemSet
@@ -24,8 +24,6 @@ from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.evaluation.policy_check import check_policy
 from e3rl.evaluation.sampling import load_weights
 from e3rl.policy.policy import Policy, resolve_path
-from e3rl.rewards.answer_formats import AnswerFormat
-from e3rl.rewards.golds import UnmatchableGoldsError, check_golds
 
 
 @dataclass(frozen=True)
@@ -200,17 +198,13 @@ def load_problem_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
         nodes = [_problems_node(entry) for entry in given]
     nodes = nodes or [(set_name(cfg.problems), cfg.problems)]
     _check_unique([folder_name(name) for name, _ in nodes], "+problems@sets.NAME=...")
-    return {name: _load_set(name, node, cfg.reward.answer_format) for name, node in nodes}
+    return {name: _load_set(name, node, cfg) for name, node in nodes}
 
 
-def _load_set(name: str, node: Mapping[str, Any], answer_format: AnswerFormat) -> ProblemSet:
+def _load_set(name: str, node: Mapping[str, Any], cfg: DictConfig) -> ProblemSet:
     problems = ProblemSet.of(build(OmegaConf.create({"problems": node}), "problems"), name)
-    try:
-        check_golds([(p.id, p.answer) for p in problems], answer_format)
-    except UnmatchableGoldsError as error:
-        raise ConfigurationError(
-            f"problems {name}, judged by reward.answer_format={answer_format}: {error}"
-        ) from error
+    judged = f"judged by reward.answer_format={cfg.reward.answer_format}"
+    check_rewards(cfg, problems, f"problems {name}, {judged}")
     return problems
 
 

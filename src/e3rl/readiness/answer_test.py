@@ -5,14 +5,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from e3rl.data.problem import Problem
-from e3rl.data.questions import question_text
-from e3rl.rewards.answer_formats import AnswerFormat, compact
+from e3rl.rewards.answer_formats import compact
 from e3rl.rewards.pool import RewardPool
-from e3rl.rewards.spellings import usual_spellings
-from e3rl.rewards.verifier import Verdict
+from e3rl.rewards.scorer import Scorer
+from e3rl.rewards.verdict import Verdict
 
-# Spellings of an integer that leave nothing but the literal in the box.
-INTEGER_BOX = ("box", "blanks", "earlier box", "display", "box in a box")
+PLAINEST = ("box", "plain")
 
 
 class AnswerCase(NamedTuple):
@@ -23,19 +21,18 @@ class AnswerCase(NamedTuple):
     completion: str
 
 
-def own_spellings(
-    problems: Iterable[Problem], answer_format: AnswerFormat = "math_box"
-) -> list[AnswerCase]:
-    """Every problem's own answer in all spellings that its format admits."""
+def own_spellings(problems: Iterable[Problem], scorer: Scorer) -> list[AnswerCase]:
+    """Every problem's own answer in all spellings that the scorer knows."""
     return [
         AnswerCase(problem, kind, completion)
         for problem in problems
-        for kind, completion in usual_spellings(problem.answer).items()
-        if answer_format == "math_box" or kind in INTEGER_BOX
+        for kind, completion in scorer.spell(problem.answer).items()
     ]
 
 
-def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[AnswerCase]:
+def answers_of_others(
+    problems: Sequence[Problem], scorer: Scorer, per_problem: int
+) -> list[AnswerCase]:
     """For each problem the answers of random others, spelled differently from its own."""
     draw = random.Random(0)
     cases = []
@@ -43,14 +40,17 @@ def answers_of_others(problems: Sequence[Problem], per_problem: int) -> list[Ans
         own = compact(problem.answer)
         drawn = draw.sample(problems, min(4 * per_problem, len(problems)))
         others = [p for p in drawn if compact(p.answer) != own]
-        cases += [AnswerCase(problem, o.id, rf"\boxed{{{o.answer}}}") for o in others[:per_problem]]
+        for other in others[:per_problem]:
+            plainest = next(iter(scorer.spell(other.answer).values()), None)
+            if plainest is not None:
+                cases.append(AnswerCase(problem, other.id, plainest))
     return cases
 
 
 def judge(pool: RewardPool, cases: Sequence[AnswerCase]) -> list[Verdict]:
     """Submit every completion to the pool and wait; the verdicts come in the order of the cases."""
     for case in cases:
-        pool.submit(case.completion, case.problem.answer, question_text(case.problem))
+        pool.submit(case.completion, case.problem.question())
     return pool.collect()
 
 
@@ -60,7 +60,7 @@ class AnswerTestResult(NamedTuple):
     own: int
     others: int
     lost: list[str]  # own answers without a reward, "id: spelling, status"
-    boxed_lost: list[str]  # of them the ids whose plain boxed answer has none
+    plain_lost: list[str]  # of them the ids whose plainest spelling has none
     gained: list[str]  # answers of others with one, "id: answer of OTHER"
 
 
@@ -74,8 +74,8 @@ def run_answer_test(
         problems: with their gold answers.
         per_problem: answers of other problems that are tried on each.
     """
-    own = own_spellings(problems, pool.answer_format)
-    others = answers_of_others(problems, per_problem)
+    own = own_spellings(problems, pool.scorer)
+    others = answers_of_others(problems, pool.scorer, per_problem)
     right = list(zip(own, judge(pool, own), strict=True))
     wrong = list(zip(others, judge(pool, others), strict=True))
     missed = [(case, verdict) for case, verdict in right if not verdict.reward]
@@ -83,6 +83,6 @@ def run_answer_test(
         own=len(own),
         others=len(others),
         lost=[f"{case.problem.id}: {case.kind}, {verdict.status}" for case, verdict in missed],
-        boxed_lost=[case.problem.id for case, _ in missed if case.kind == "box"],
+        plain_lost=[case.problem.id for case, _ in missed if case.kind in PLAINEST],
         gained=[f"{c.problem.id}: answer of {c.kind}" for c, verdict in wrong if verdict.reward],
     )

@@ -100,9 +100,9 @@ def check_answers(test: AnswerTestResult, problems: int) -> Finding:
         f"{test.own - len(test.lost)} of {test.own} spellings of {problems} gold answers score, "
         f"{len(test.gained)} of {test.others} answers of other problems"
     )
-    named = [*test.boxed_lost, *test.lost, *test.gained][:EXAMPLES]
+    named = [*test.plain_lost, *test.lost, *test.gained][:EXAMPLES]
     remedy = f"look at {'; '.join(named)}: correct the answers, or choose another reward"
-    if test.boxed_lost:
+    if test.plain_lost:
         return Finding("answers", "fail", says, remedy)
     gained = len(test.gained) / test.others if test.others else 0.0
     found = grade("answers", gained, *GAINED, says, remedy)

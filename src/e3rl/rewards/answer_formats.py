@@ -1,4 +1,4 @@
-r"""Reading the answer out of a completion, and telling answers from restated questions.
+r"""Answers as text: in one spelling, told from restated questions, compared where text decides.
 
 Pure text, no mathematics: what is rejected here never reaches a computer-algebra system.
 
@@ -15,9 +15,6 @@ restricts other golds: roots, multiples of π, powers, intervals and words are c
 """
 
 import re
-from typing import Literal
-
-AnswerFormat = Literal["integer_box", "math_box"]
 
 INTEGER = re.compile(r"-?\d+", re.ASCII)
 
@@ -80,22 +77,6 @@ def last_box(text: str) -> str | None:
             return text[openings[-1] : position].strip()
         position += 2 if letter == "\\" else 1
     return None
-
-
-def read_answer(completion: str, answer_format: AnswerFormat, max_chars: int) -> str | None:
-    r"""The answer of a completion, or None where it breaks the format of its problem set.
-
-    * `integer_box`: the last `\boxed{}` holds an integer literal -?\d+ and nothing else;
-    * `math_box`: the last `\boxed{}` is closed and not empty.
-
-    Neither accepts more than `max_chars` characters, and a number without a box is no answer.
-    """
-    content = last_box(completion)
-    if content is None or len(content) > max_chars or not compact(content):
-        return None
-    if answer_format == "integer_box" and not INTEGER.fullmatch(content):
-        return None
-    return content
 
 
 def bare_latex(text: str) -> str:

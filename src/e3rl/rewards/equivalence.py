@@ -7,10 +7,9 @@ because the verifier is not symmetric; either verdict is enough.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from e3rl.rewards.answer_formats import normal_form
 from e3rl.rewards.pool import RewardPool
 
 RIGHT = "the right answer"  # no answer in one spelling has spaces
@@ -44,7 +43,7 @@ def answer_classes(
         the classes, None where a sample has no answer; equal answers of different problems may
         have different numbers. Raises as `RewardPool.collect` does.
     """
-    ballots = [_ballot(samples) for samples in problems]
+    ballots = [_ballot(samples, pool.scorer.normalize) for samples in problems]
     while open_ones := [ballot for ballot in ballots if ballot.waiting]:
         heads = [(ballot, ballot.waiting.pop(0)) for ballot in open_ones]
         pairs = [
@@ -61,8 +60,8 @@ def answer_classes(
     return [_numbered(ballot) for ballot in ballots]
 
 
-def _ballot(samples: Sequence[Answered]) -> _Ballot:
-    forms = [None if a is None else RIGHT if right else normal_form(a) for a, right in samples]
+def _ballot(samples: Sequence[Answered], normalize: Callable[[str], str]) -> _Ballot:
+    forms = [None if a is None else RIGHT if right else normalize(a) for a, right in samples]
     spellings: dict[str, str] = {}
     for form, (answer, right) in zip(forms, samples, strict=True):
         if form is not None and answer is not None and not right:

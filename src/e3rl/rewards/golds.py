@@ -1,9 +1,8 @@
 """Checking every gold answer before a run: one that nothing can match teaches nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from e3rl.rewards.answer_formats import AnswerFormat
-from e3rl.rewards.verifier import check_gold
+from e3rl.rewards.scorer import Question
 
 SHOWN = 20  # faults that the message lists
 
@@ -12,18 +11,15 @@ class UnmatchableGoldsError(ValueError):
     """Gold answers that no completion could match, all in one message."""
 
 
-def check_golds(answers: Iterable[tuple[str, str]], answer_format: AnswerFormat) -> None:
+def check_golds(questions: Iterable[Question], find_fault: Callable[[str], str | None]) -> None:
     """Raise one UnmatchableGoldsError naming the problems whose gold answer nothing could match.
 
-    `answers` are (problem id, gold answer) pairs; equal answers are parsed once.
+    `find_fault` says of a gold answer what is wrong with it, and how to repair it; equal answers
+    are looked at once.
     """
-    first = {answer: problem_id for problem_id, answer in reversed(list(answers))}
-    faults = []
-    for answer, problem_id in first.items():
-        try:
-            check_gold(answer, answer_format, problem_id)
-        except ValueError as fault:
-            faults.append(str(fault))
+    first = {question.answer: question.id for question in reversed(list(questions))}
+    found = ((problem_id, answer, find_fault(answer)) for answer, problem_id in first.items())
+    faults = [f"problem {key}: gold answer {gold!r} {fault}" for key, gold, fault in found if fault]
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in sorted(faults)[:SHOWN])
         more = f"\n  ... and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""

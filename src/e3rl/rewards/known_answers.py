@@ -1,9 +1,9 @@
-"""Completions of known standing: what a reward must get right before a run may start."""
+"""Completions of known standing: what a verifier must get right before a run may start."""
 
 from dataclasses import dataclass
 
-from e3rl.rewards.answer_formats import AnswerFormat
-from e3rl.rewards.verifier import Status, Verdict
+from e3rl.rewards.answer_reader import AnswerFormat
+from e3rl.rewards.verdict import Status, Verdict
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,33 @@ KNOWN_COMPLETIONS: dict[AnswerFormat, tuple[KnownAnswer, ...]] = {
         KnownAnswer("unboxed", "the answer is 46", "46", "", "unparsed"),
         KnownAnswer("not evaluated", r"\boxed{12+34}", "46", "Add 12 and 34.", "wrong"),
         KnownAnswer("copied", r"\boxed{\sqrt{8}-1}", r"2\sqrt{2}-1", r"Find $\sqrt8-1$.", "wrong"),
+    ),
+    "last_number": (
+        KnownAnswer("right", "12 and 34 make 46.", "46", "12+34=?", "correct"),
+        KnownAnswer("right, with a sign", "so it is -1,046", "-1046", "", "correct"),
+        KnownAnswer("wrong", "46 is wrong, it is 47", "46", "12+34=?", "wrong"),
+        KnownAnswer("no number", "I do not know", "46", "12+34=?", "unparsed"),
+    ),
+    "hashes": (
+        KnownAnswer("right", "12 + 34 = 46\n#### 46", "46", "", "correct"),
+        KnownAnswer("wrong", "it is 46\n#### 47", "46", "", "wrong"),
+        KnownAnswer("no hashes", "the answer is 46", "46", "", "unparsed"),
+    ),
+    "answer_tags": (
+        KnownAnswer("right", "so <answer> 46 </answer>", "46", "", "correct"),
+        KnownAnswer("wrong", "46 <answer>47</answer>", "46", "", "wrong"),
+        KnownAnswer("never closed", "<answer>46", "46", "", "unparsed"),
+    ),
+    "choice": (
+        KnownAnswer("right", "A is too small. The answer is (B).", "B", "", "correct"),
+        KnownAnswer("right, boxed", r"\boxed{B}", "(B)", "", "correct"),
+        KnownAnswer("wrong", "(B) is too small, so (C)", "B", "", "wrong"),
+        KnownAnswer("no letter", "It is the second one.", "B", "", "unparsed"),
+    ),
+    "completion": (
+        KnownAnswer("right", "46", "46", "", "correct"),
+        KnownAnswer("wrong", "47", "46", "", "wrong"),
+        KnownAnswer("empty", "  ", "46", "", "unparsed"),
     ),
 }
 

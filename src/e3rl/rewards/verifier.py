@@ -1,4 +1,4 @@
-"""`verify_answer`: what a completion earns, and why. The only file that knows math-verify.
+"""Whether an answer equals the gold answer. The only file that knows math-verify.
 
 Text rules come first (`judge_by_text`); what they leave open is compared by math-verify's
 `verify(gold, answer)`, in this order, since it is not symmetric (`compare_answers`). Its own time
@@ -7,70 +7,26 @@ caller's). `e3rl.rewards.pool` compares in processes that it can kill.
 """
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 
 from e3rl.rewards.answer_formats import (
     INTEGER,
-    AnswerFormat,
     bare_latex,
     ends_in_number,
     is_copied,
     is_number,
-    read_answer,
     same_number,
     same_text,
 )
+from e3rl.rewards.verdict import CORRECT, ERROR, UNPARSED, WRONG, Verdict
 
 # math-verify warns once per process that its alarms are off, which is what is wanted here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-Status = Literal["correct", "wrong", "unparsed", "timeout", "error"]
-
 # Without the search for bare expressions: a number that stands in a text is not its answer.
 EXTRACTION = (LatexExtractionConfig(),)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a completion earns, and why. Everything but `correct` earns 0.
-
-    correct, wrong   judged
-    unparsed         no answer in the required format, or none that math-verify can read
-    timeout          the comparison ran past the deadline
-    error            the comparison ran out of memory or took its process down
-
-    `answer` is what the completion answers, in one spelling (`normal_form`), whatever became of
-    the comparison; None where it has no answer in the required format. It is known to verdicts
-    that `RewardPool.collect` returns, and plays no part in their equality.
-    """
-
-    reward: float
-    status: Status
-    answer: str | None = field(default=None, compare=False)
-
-
-CORRECT = Verdict(1.0, "correct")
-WRONG = Verdict(0.0, "wrong")
-UNPARSED = Verdict(0.0, "unparsed")
-TIMEOUT = Verdict(0.0, "timeout")
-ERROR = Verdict(0.0, "error")
-
-
-def verify_answer(
-    completion: str,
-    gold: str,
-    prompt: str,
-    answer_format: AnswerFormat,
-    max_answer_chars: int = 300,
-) -> Verdict:
-    """Read the answer of a completion and judge it, in this process and without a deadline."""
-    answer = read_answer(completion, answer_format, max_answer_chars)
-    if answer is None:
-        return UNPARSED
-    return judge_by_text(answer, gold, prompt) or compare_answers(gold, answer)
 
 
 def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
@@ -107,22 +63,9 @@ def compare_answers(gold: str, answer: str) -> Verdict:
     return UNPARSED if all(isinstance(form, str) for form in forms) else WRONG
 
 
-def check_gold(gold: str, answer_format: AnswerFormat, problem_id: str) -> None:
-    """Raise ValueError, naming the problem, where no completion could ever match the gold answer.
-
-    An `integer_box` problem needs an integer literal; a `math_box` one something that math-verify
-    can read, if only as text.
-    """
-    if answer_format == "integer_box":
-        if not INTEGER.fullmatch(gold.strip()):
-            raise ValueError(
-                f"problem {problem_id}: gold answer {gold!r} is not an integer; correct it, or "
-                "set answer_format=math_box for this problem set"
-            )
-    elif not _parse(gold):
-        raise ValueError(
-            f"problem {problem_id}: gold answer {gold!r} cannot be parsed; correct or drop it"
-        )
+def can_be_matched(gold: str) -> bool:
+    """Whether math-verify can read a gold answer, if only as text."""
+    return bool(_parse(gold))
 
 
 def _parse(text: str) -> list[Any]:

@@ -1,9 +1,9 @@
-"""`Worker`: one process that compares answers, and that is killed when it does not answer in time.
+"""`Worker`: one process that judges completions, and that is killed when it does not end in time.
 
-A comparison that hangs inside C code cannot be interrupted, only its process can. Workers are
-forked from a clean server process that has math-verify loaded (`forkserver`): they share no
-threads, locks or GPU context with the trainer, and a replacement starts ten times faster than a
-new interpreter. Each has a pipe of its own, so that a killed one leaves no lock behind.
+What hangs inside C code cannot be interrupted, only its process can. Workers are forked from a
+clean server process that has the scorer's module loaded (`forkserver`): they share no threads,
+locks or GPU context with the trainer, and a replacement starts ten times faster than a new
+interpreter. Each has a pipe of its own, so that a killed one leaves no lock behind.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -21,67 +21,77 @@ from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from types import TracebackType
 
-from e3rl.rewards.verifier import TIMEOUT, Verdict, compare_answers
-
-Compare = Callable[[str, str], Verdict]  # (gold, answer)
+from e3rl.rewards.scorer import Scorer, Task
+from e3rl.rewards.verdict import TIMEOUT, Verdict
 
 START_S = 120.0  # on a busy machine
 GRACE_S = 5.0  # past the deadline, after which a worker that nobody has killed ends by itself
 HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError)  # how a dead process looks here
 
 
+class ScorerNotReadyError(RuntimeError):
+    """A scorer could not load what it needs in a worker; the message has its traceback."""
+
+
 class WorkerDied(Exception):
-    """The process of a worker ended during a comparison."""
+    """The process of a worker ended while it was judging."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A verdict, and what it cost: CPU seconds of the worker, or the deadline that ended it.
+class Judged:
+    """Verdicts, and what they cost: CPU seconds of the worker, or the deadline that ended it.
 
-    CPU time, since a comparison beside generation on shared cores takes longer by the clock than
-    one that has a core to itself.
+    CPU time, since judging beside generation on shared cores takes longer by the clock than with a
+    core to itself.
     """
 
-    verdict: Verdict
+    verdicts: Sequence[Verdict]
     seconds: float
 
 
 class Worker:
-    """A process that runs `compare(gold, answer)`; use from one thread at a time."""
+    """A process that judges tasks by a scorer; use from one thread at a time.
 
-    def __init__(self, compare: Compare, deadline_s: float, memory_limit_mb: int) -> None:
-        self.function = compare
+    `deadline_s` is for one task; several have it once for each.
+    """
+
+    def __init__(self, scorer: Scorer, deadline_s: float, memory_limit_mb: int) -> None:
+        self.scorer = scorer
         self.deadline_s = deadline_s
         self.memory_limit_mb = memory_limit_mb
         self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
 
-    def compare(self, gold: str, answer: str, extra_s: float = 0.0) -> Comparison:
-        """The verdict and its cost, `timeout` after `deadline_s` seconds and `extra_s` more, of
-        which at most `GRACE_S` come to effect.
+    def judge(self, tasks: Sequence[Task], extra_s: float = 0.0) -> Judged:
+        """The tasks' verdicts and their cost, all of them `timeout` after the deadline and
+        `extra_s` more, of which at most `GRACE_S` come to effect.
 
         Starts the process if there is none.
 
         Raises WorkerDied where the process ended, and RuntimeError, with the worker's traceback,
-        where `compare` raised or the process cannot start.
+        where the scorer raised or the process cannot start.
         """
-        pipe = self._connected()
+        pipe = self.connect()
+        deadline_s = self.deadline_s * len(tasks)
+        late = Judged([TIMEOUT] * len(tasks), deadline_s)
         try:
-            pipe.send((gold, answer))
-            if not pipe.poll(self.deadline_s + extra_s):
+            pipe.send((deadline_s, [task.content for task in tasks]))
+            if not pipe.poll(deadline_s + extra_s):
                 self.kill()
-                return Comparison(TIMEOUT, self.deadline_s)
+                return late
             result = pipe.recv()
         except HUNG_UP as error:
             code = self.kill()
             if code == -signal.SIGALRM:
-                return Comparison(TIMEOUT, self.deadline_s)
-            raise WorkerDied(f"exit code {code} while comparing {answer!r}") from error
+                return late
+            described = "\n".join(task.describe() for task in tasks)
+            raise WorkerDied(f"exit code {code} while judging {described}") from error
         if isinstance(result, str):
             self.kill()
-            raise RuntimeError(f"comparing {answer!r} with {gold!r} raised in a worker:\n{result}")
-        comparison: Comparison = result
-        return comparison
+            described = "\n".join(task.describe() for task in tasks)
+            raise RuntimeError(f"judging {described} raised in a worker:\n{result}")
+        judged: Judged = result
+        return judged
 
     def kill(self) -> int | None:
         """End the process at once, if there is one; returns its exit code."""
@@ -94,13 +104,16 @@ class Worker:
         return process.exitcode
 
     def interrupt(self) -> None:
-        """End a comparison from another thread: it raises WorkerDied in its own."""
+        """End what is being judged, from another thread: it raises WorkerDied in its own."""
         process = self._process
         if process is not None:
             process.kill()
 
-    def _connected(self) -> Connection:
-        """The pipe to a live process: one that died while idle is replaced without a word."""
+    def connect(self) -> Connection:
+        """The pipe to a live process: one that died while idle is replaced without a word.
+
+        Raises RuntimeError where it cannot start, with the traceback of what the scorer raised.
+        """
         if self._process is not None and not self._process.is_alive():
             self.kill()
         if self._pipe is None:
@@ -110,11 +123,11 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([compare_answers.__module__])
+        context.set_forkserver_preload([type(self.scorer).__module__])
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=serve,
-            args=(theirs, self.function, self.deadline_s, self.memory_limit_mb, own_folder()),
+            args=(theirs, self.scorer, self.memory_limit_mb, own_folder()),
             name="reward-worker",
             daemon=True,
         )
@@ -124,6 +137,9 @@ class Worker:
             ready = self._pipe.poll(START_S) and self._pipe.recv()
         except HUNG_UP:
             ready = False
+        if isinstance(ready, str):
+            self.kill()
+            raise ScorerNotReadyError(f"the reward cannot be prepared:\n{ready}")
         if not ready:
             raise RuntimeError(
                 f"a reward worker did not start (exit code {self.kill()}); its traceback is on "
@@ -133,28 +149,26 @@ class Worker:
 
 
 def serve(
-    pipe: Connection,
-    compare: Compare,
-    deadline_s: float,
-    memory_limit_mb: int,
-    folder: str | None = None,
+    pipe: Connection, scorer: Scorer, memory_limit_mb: int, folder: str | None = None
 ) -> None:
-    """The life of a worker process: compare until the other end of the pipe is closed.
+    """The life of a worker process: judge until the other end of the pipe is closed.
 
     An alarm, whose default action ends the process even inside C code, sees to it that a trainer
     that is killed leaves no hanging worker behind.
     """
-    prepare(memory_limit_mb)
+    confine(memory_limit_mb)
     try:
+        with CarriedOver(pipe):
+            scorer.prepare()
         pipe.send(True)
         while True:
-            gold, answer = pipe.recv()
+            deadline_s, contents = pipe.recv()
             signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
             started = time.process_time()
             with CarriedOver(pipe):
-                verdict = compare(gold, answer)
+                verdicts = scorer.score(contents)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            pipe.send(Comparison(verdict, time.process_time() - started))
+            pipe.send(Judged(verdicts, time.process_time() - started))
     except HUNG_UP:
         clear_up(folder)
 
@@ -197,8 +211,8 @@ class CarriedOver:
             sys.exit(1)  # the process is replaced; its traceback is told once, by the trainer
 
 
-def prepare(memory_limit_mb: int) -> None:
-    """Leave Ctrl-C to the trainer, bound this process's memory, warm math-verify up.
+def confine(memory_limit_mb: int) -> None:
+    """Leave Ctrl-C to the trainer and bound this process's memory.
 
     The limit counts from what the process holds now.
     """
@@ -210,5 +224,3 @@ def prepare(memory_limit_mb: int) -> None:
     wanted = used + memory_limit_mb * 2**20
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    for gold, answer in ((r"\frac{1}{2}", "0.5"), (r"\sqrt{2}+1", r"1+\sqrt{2}")):
-        compare_answers(gold, answer)

@@ -8,19 +8,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from e3rl.rewards.verifier import ERROR
-from e3rl.rewards.worker import Compare, Comparison, Worker, WorkerDied
+from e3rl.rewards.scorer import Scorer, Task
+from e3rl.rewards.verdict import ERROR, TIMEOUT, Verdict
+from e3rl.rewards.worker import Judged, Worker, WorkerDied
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Job:
-    """One comparison on its way."""
+    """Tasks that one worker judges together, on their way."""
 
-    gold: str
-    answer: str
-    future: "Future[Comparison]"
+    tasks: Sequence[Task]
+    future: "Future[Judged]"
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
@@ -38,14 +38,12 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
 class Workers:
     """`count` killable processes, each with a thread here that hands it jobs and watches the time.
 
-    `deadline_s` is wall-clock time from the moment a worker gets the answer; `memory_limit_mb` is
-    what a comparison may allocate. Processes start with the first job.
+    `deadline_s` is wall-clock time for a task, from the moment a worker gets it; `memory_limit_mb`
+    is what a job may allocate. Processes start with the first job.
     """
 
-    def __init__(
-        self, compare: Compare, count: int, deadline_s: float, memory_limit_mb: int
-    ) -> None:
-        self._workers = [Worker(compare, deadline_s, memory_limit_mb) for _ in range(count)]
+    def __init__(self, scorer: Scorer, count: int, deadline_s: float, memory_limit_mb: int) -> None:
+        self._workers = [Worker(scorer, deadline_s, memory_limit_mb) for _ in range(count)]
         self._free: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._free.put(worker)
@@ -53,33 +51,43 @@ class Workers:
         self._lock = threading.Lock()
         self._closed = False
 
-    def schedule(self, gold: str, answer: str, extra_s: float = 0.0) -> Job:
-        """Queue a comparison for the next free worker, with more time if `extra_s` says so.
+    def start(self) -> None:
+        """Start a worker; raises ScorerNotReadyError where the scorer cannot be prepared."""
+        self._workers[0].connect()
+
+    def schedule(self, tasks: Sequence[Task], extra_s: float = 0.0) -> Job:
+        """Queue tasks for the next free worker, with more time if `extra_s` says so.
 
         Raises RuntimeError after `close`.
         """
         with self._lock:
             if self._closed:
-                raise RuntimeError("the reward pool is closed; make a new RewardPool")
-            return Job(gold, answer, self._threads.submit(self._compare, gold, answer, extra_s))
+                raise RuntimeError("the reward pool is closed; make a new one")
+            return Job(tasks, self._threads.submit(self._judge, tasks, extra_s))
 
-    def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Comparison]]:
-        """(position in `jobs`, comparison) of every job, as they become known.
+    def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Judged]]:
+        """(position in `jobs`, its verdicts) of every job, as they become known.
 
-        A job whose worker died is compared once more when all others are done, since a neighbour
-        may have starved it of memory; if its worker dies again, the verdict is `error`. Whatever
-        else `compare` raises is raised here.
+        A job whose worker died is judged once more when all others are done, task by task, since a
+        neighbour may have starved it of memory; so is one of several tasks that ran out of time.
+        If a task's worker dies again, its verdict is `error`. Whatever else the scorer raises is
+        raised here.
         """
         suspects = []
         for position, job in enumerate(jobs):
             try:
-                comparison = job.future.result()
+                judged = job.future.result()
             except WorkerDied:
                 suspects.append(position)
+                continue
+            if len(job.tasks) > 1 and TIMEOUT in judged.verdicts:
+                suspects.append(position)
             else:
-                yield position, comparison
+                yield position, judged
         for position in suspects:
-            yield position, self._second_chance(jobs[position])
+            again = [self._second_chance(task) for task in jobs[position].tasks]
+            verdicts = [verdict for judged in again for verdict in judged.verdicts]
+            yield position, Judged(verdicts, sum(judged.seconds for judged in again))
 
     def close(self) -> None:
         """Kill all workers; jobs that wait or run are lost. May be called twice."""
@@ -94,17 +102,18 @@ class Workers:
         for worker in self._workers:
             worker.kill()
 
-    def _second_chance(self, job: Job) -> Comparison:
+    def _second_chance(self, task: Task) -> Judged:
         try:
-            return self.schedule(job.gold, job.answer).future.result()
+            return self.schedule([task]).future.result()
         except WorkerDied as death:
             log.warning("an answer killed its worker twice, it earns 0: %s", death)
-            return Comparison(ERROR, 0.0)
+            verdicts: list[Verdict] = [ERROR]
+            return Judged(verdicts, 0.0)
 
-    def _compare(self, gold: str, answer: str, extra_s: float) -> Comparison:
+    def _judge(self, tasks: Sequence[Task], extra_s: float) -> Judged:
         """Runs in a thread; there are as many workers as threads, so one is always free."""
         worker = self._free.get()
         try:
-            return worker.compare(gold, answer, extra_s)
+            return worker.judge(tasks, extra_s)
         finally:
             self._free.put(worker)

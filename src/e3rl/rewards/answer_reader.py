@@ -1,0 +1,183 @@
+r"""`AnswerReader`: where the answer of a completion stands, and how the prompt asks for it.
+
+The forms that problem sets and models use: a box, the last number, a line after `####` (GSM8K),
+`<answer>` tags, the letter of a choice, or a regular expression of the user's. What is read is
+text; whether it is right, a scorer decides.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from e3rl.rewards.answer_formats import INTEGER, compact, last_box
+from e3rl.rewards.spellings import usual_spellings
+
+AnswerFormat = Literal[
+    "integer_box",
+    "math_box",
+    "last_number",
+    "hashes",
+    "answer_tags",
+    "choice",
+    "pattern",
+    "completion",
+]
+
+# A minus behind a number, a name or a bracket subtracts; anywhere else it is a sign.
+_SIGN = r"(?:(?<![\w)\]}.])[-−])?"
+_NUMBER = re.compile(
+    rf"{_SIGN}(?:(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+|/\d+)?|(?<!\d)\.\d+)",
+    re.ASCII,
+)
+_HASHES = re.compile(r"####[ \t]*([^\n]*)")
+_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_STATED = re.compile(r"\banswer(?:\s+is|\s*[:=])\s*\**\s*\(?([A-Z])\b\)?(?![a-z'’])", re.IGNORECASE)
+_BRACKETED = re.compile(r"\(([A-Z])\)")
+_LETTER = re.compile(r"[\s(*\"']*([A-Za-z])[\s).:*\"']*")
+
+# How the prompt asks for each form, as the end of a sentence; own patterns ask for themselves.
+_REQUESTS: dict[str, str] = {
+    "integer_box": r"put your final answer within \boxed{}",
+    "math_box": r"put your final answer within \boxed{}",
+    "last_number": "end with the final answer as a number",
+    "hashes": "end with a line that holds #### and your final answer",
+    "answer_tags": "put your final answer between <answer> and </answer>",
+    "choice": "end with: The answer is (X), where X is the letter of your choice",
+}
+
+# Spellings of an integer that leave nothing but the literal in the box.
+INTEGER_BOX = ("box", "blanks", "earlier box", "display", "box in a box")
+_FORMS = {
+    "last_number": "so it is {}.",
+    "hashes": "#### {}",
+    "answer_tags": "<answer>{}</answer>",
+    "choice": "The answer is ({}).",
+}
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    r"""Finds the final answer of a completion.
+
+    | format | the answer is |
+    |---|---|
+    | `integer_box` | the last `\boxed{}`, which holds an integer literal -?\d+ and nothing else |
+    | `math_box` | the last `\boxed{}`, closed and not empty |
+    | `last_number` | the last number of the text: 1,234.5 and 3/4 are one each |
+    | `hashes` | what follows the last `####` in its line |
+    | `answer_tags` | what the last `<answer>...</answer>` holds |
+    | `choice` | a letter: boxed, after "answer is", in brackets, or all there is |
+    | `pattern` | group 1 of the last match of `pattern`, or all of it without groups |
+    | `completion` | the completion, without blanks around it |
+
+    Args:
+        answer_format: one of these.
+        pattern: a regular expression, for `pattern` alone.
+        max_chars: a longer answer is none, at least 1.
+
+    Raises ValueError for an unknown format, a pattern that is missing, not wanted or no regular
+    expression, and `max_chars` below 1.
+    """
+
+    answer_format: AnswerFormat
+    pattern: str | None = None
+    max_chars: int = 300
+
+    def __post_init__(self) -> None:
+        if self.answer_format not in get_args(AnswerFormat):
+            known = ", ".join(get_args(AnswerFormat))
+            raise ValueError(f"answer_format={self.answer_format!r}; choose one of {known}")
+        if self.max_chars < 1:
+            raise ValueError(f"max_answer_chars={self.max_chars}; it must be at least 1")
+        if (self.pattern is not None) != (self.answer_format == "pattern"):
+            raise ValueError(
+                f"answer_pattern={self.pattern!r} with answer_format={self.answer_format}: "
+                "answer_format=pattern needs a regular expression, the others take none"
+            )
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ValueError(
+                    f"answer_pattern={self.pattern!r} is no regular expression: {error}"
+                ) from error
+
+    def read(self, completion: str) -> str | None:
+        """The answer as it is written there; None where the completion has none."""
+        content = self._find(completion)
+        if content is None:
+            return None
+        content = content.strip()
+        if not content or len(content) > self.max_chars:
+            return None
+        if self.answer_format.endswith("_box") and not compact(content):
+            return None
+        if self.answer_format == "integer_box" and not INTEGER.fullmatch(content):
+            return None
+        return content
+
+    def spell(self, gold: str) -> dict[str, str]:
+        """Completions that give an answer in this form, by the name of the spelling, the plainest
+        first; none for patterns."""
+        match self.answer_format:
+            case "integer_box":
+                spelled = usual_spellings(gold)
+                return {name: spelled[name] for name in INTEGER_BOX if name in spelled}
+            case "math_box":
+                return usual_spellings(gold)
+            case "pattern":
+                return {}
+            case _:
+                letter = gold.strip("(). ") if self.answer_format == "choice" else gold
+                return {"plain": _FORMS.get(self.answer_format, "{}").format(letter)}
+
+    def _find(self, text: str) -> str | None:
+        match self.answer_format:
+            case "integer_box" | "math_box":
+                return last_box(text)
+            case "last_number":
+                return _last(_NUMBER, text)
+            case "hashes":
+                return _last(_HASHES, text)
+            case "answer_tags":
+                return _last(_TAGS, text)
+            case "choice":
+                return _choice(text)
+            case "pattern":
+                assert self.pattern is not None
+                return _last(re.compile(self.pattern), text)
+            case "completion":
+                return text
+
+
+def answer_instruction(answer_format: str | None) -> str:
+    """A sentence for the prompt that asks for reasoning and an answer in this form.
+
+    Formats that a user defines are asked for by the user; None asks for reasoning alone.
+    """
+    request = _REQUESTS.get(answer_format or "")
+    return "Please reason step by step" + (f", and {request}." if request else ".")
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str | None:
+    """Group 1 of the last match, or all of it where there are no groups."""
+    found: re.Match[str] | None = None
+    for match in pattern.finditer(text):
+        found = match
+    if found is None:
+        return None
+    return found[1] if pattern.groups else found[0]
+
+
+def _choice(text: str) -> str | None:
+    """The letter that a completion chooses, as a capital."""
+    box = last_box(text)
+    if box is not None:
+        letter = _LETTER.fullmatch(re.sub(r"\\text\s*\{(.*)\}", r"\1", box))
+        return letter[1].upper() if letter else None
+    if stated := _last(_STATED, text):
+        return stated.upper()
+    if bracketed := _last(_BRACKETED, text):
+        return bracketed
+    alone = _LETTER.fullmatch(text)
+    return alone[1].upper() if alone else None
