@@ -31,7 +31,11 @@ _NUMBER = re.compile(
 )
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-_STATED = re.compile(r"\banswer(?:\s+is|\s*[:=])\s*\**\s*\(?([A-Z])\b\)?(?![a-z'’])", re.IGNORECASE)
+# A letter in brackets, or one that ends the statement: "the answer is a number" chooses nothing.
+_STATED = re.compile(
+    r"\banswer(?:\s+is|\s*[:=])\s*\**\s*(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;:)!]|\n|$)))",
+    re.IGNORECASE,
+)
 _BRACKETED = re.compile(r"\(([A-Z])\)")
 _LETTER = re.compile(r"[\s(*\"']*([A-Za-z])[\s).:*\"']*")
 
@@ -67,7 +71,7 @@ class AnswerReader:
     | `hashes` | what follows the last `####` in its line |
     | `answer_tags` | what the last `<answer>...</answer>` holds |
     | `choice` | a letter: boxed, after "answer is", in brackets, or all there is |
-    | `pattern` | group 1 of the last match of `pattern`, or all of it without groups |
+    | `pattern` | the group of the last match of `pattern`, or all of it without groups |
     | `completion` | the completion, without blanks around it |
 
     Args:
@@ -160,13 +164,13 @@ def answer_instruction(answer_format: str | None) -> str:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    """Group 1 of the last match, or all of it where there are no groups."""
+    """The group of the last match that has text, or all of it where there are no groups."""
     found: re.Match[str] | None = None
     for match in pattern.finditer(text):
         found = match
-    if found is None:
-        return None
-    return found[1] if pattern.groups else found[0]
+    if found is None or not pattern.groups:
+        return None if found is None else found[0]
+    return next((group for group in found.groups() if group is not None), None)
 
 
 def _choice(text: str) -> str | None:

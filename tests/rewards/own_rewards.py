@@ -1,0 +1,57 @@
+"""Reward functions such as a user writes, importable by worker processes."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from e3rl.rewards.functions import Score
+
+
+def exact(completion: str, answer: str) -> float:
+    return float(completion == answer)
+
+
+def half(completion: str, answer: str) -> float:
+    return 0.5
+
+
+def close(completion: str, answer: str, tolerance: float, **row: Any) -> float:
+    return float(abs(float(completion) - float(answer)) <= tolerance)
+
+
+def told(completion: str, answer: str, **row: Any) -> float:
+    return float(completion == ", ".join(sorted(row)))
+
+
+def short(completion: str, answer: str) -> Score:
+    return Score(
+        1 / len(completion), correct=len(completion) < 3, parts={"letters": len(completion)}
+    )
+
+
+def in_groups(
+    completions: Sequence[str], answers: Sequence[str], level: Sequence[int]
+) -> list[float]:
+    """Pays the size of the group that it was called with."""
+    assert len(completions) == len(answers) == len(level)
+    if "hang" in completions:
+        time.sleep(60)
+    if "die" in completions:
+        os._exit(3)
+    return [float(len(completions))] * len(completions)
+
+
+def too_few(completions: Sequence[str], answers: Sequence[str]) -> list[float]:
+    return [1.0]
+
+
+def text(completion: str, answer: str) -> str:
+    return "good"
+
+
+def fails(completion: str, answer: str) -> float:
+    return 1.0 / len(completion.strip())
+
+
+not_a_function = 3

@@ -1,0 +1,140 @@
+"""Where the answer of a completion stands, form by form."""
+
+import pytest
+
+from e3rl.rewards.answer_reader import AnswerFormat, AnswerReader, answer_instruction
+from e3rl.rewards.maths import MathScorer
+from e3rl.rewards.scorer import Question
+from e3rl.rewards.verdict import Verdict
+
+
+@pytest.mark.parametrize(
+    ("completion", "number"),
+    [
+        ("12 and 34 make 46.", "46"),
+        ("it costs $1,234.50.", "1,234.50"),
+        ("so x = -3", "-3"),
+        ("so 5-3", "3"),  # a subtraction, no sign
+        ("5 - 3 = 2, or 2.0", "2.0"),
+        ("f(2)-1", "1"),
+        ("one of -4", "-4"),
+        ("(-4)", "-4"),
+        ("about 3/4 of it", "3/4"),
+        ("1.5e-3", "1.5e-3"),
+        ("a half is .5", ".5"),
+        ("1, 2, 3", "3"),
+        ("1,2,3", "3"),
+        ("in 2024, 17 of them", "17"),
+        ("**46**", "46"),
+        (r"\boxed{46}", "46"),
+        ("x2", "2"),
+        ("nothing", None),
+        ("", None),
+        ("٣", None),
+    ],
+)
+def test_the_last_number_is_read_with_its_sign_groups_and_fraction(
+    completion: str, number: str | None
+) -> None:
+    assert AnswerReader("last_number").read(completion) == number
+
+
+@pytest.mark.parametrize(
+    ("answer_format", "completion", "answer"),
+    [
+        ("hashes", "6*7 = 42\n#### 42\n", "42"),
+        ("hashes", "#### 1\n#### 1,234", "1,234"),
+        ("hashes", "####", None),
+        ("hashes", "42", None),
+        ("answer_tags", "<think>41</think><answer>\n42\n</answer>", "42"),
+        ("answer_tags", "<answer>1</answer> no <ANSWER>2</ANSWER>", "2"),
+        ("answer_tags", "<answer></answer>", None),
+        ("answer_tags", "<answer>42", None),
+        ("choice", "The answer is (C).", "C"),
+        ("choice", "Answer: b", "B"),
+        ("choice", "answer is **D**", "D"),
+        ("choice", "The answer is a number", None),
+        ("choice", "I think (A), no, (B)", "B"),
+        ("choice", r"so \boxed{\text{E}}", "E"),
+        ("choice", r"so \boxed{42}", None),
+        ("choice", " C. ", "C"),
+        ("choice", "CAB", None),
+        ("completion", "  yes \n", "yes"),
+        ("completion", " \n", None),
+    ],
+)
+def test_each_form_has_its_place(
+    answer_format: AnswerFormat, completion: str, answer: str | None
+) -> None:
+    assert AnswerReader(answer_format).read(completion) == answer
+
+
+def test_a_pattern_of_the_user_is_read_by_its_group_or_whole() -> None:
+    grouped = AnswerReader("pattern", r"Result: (\w+)")
+    assert grouped.read("Result: a. Result: b.") == "b"
+    assert grouped.read("none") is None
+    assert AnswerReader("pattern", r"\d+").read("1 22 333.") == "333"
+
+
+def test_a_longer_answer_is_none() -> None:
+    assert AnswerReader("hashes", max_chars=3).read("#### 123") == "123"
+    assert AnswerReader("hashes", max_chars=3).read("#### 1234") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (("roman",), "answer_format='roman'; choose one of integer_box, math_box"),
+        (("pattern",), "answer_format=pattern needs a regular expression"),
+        (("hashes", r"\d"), "the others take none"),
+        (("pattern", "(1"), r"answer_pattern='\(1' is no regular expression: missing \)"),
+        (("hashes", None, 0), "max_answer_chars=0; it must be at least 1"),
+    ],
+)
+def test_readers_that_read_nothing_are_refused(settings: tuple[object, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        AnswerReader(*settings)  # type: ignore[arg-type]
+
+
+FORMS: list[AnswerFormat] = [
+    *("integer_box", "math_box", "last_number", "hashes", "answer_tags", "choice", "completion")
+]
+
+
+@pytest.mark.parametrize("answer_format", FORMS)
+def test_a_gold_answer_spelled_in_its_form_is_right_and_another_one_is_not(
+    answer_format: AnswerFormat,
+) -> None:
+    scorer = MathScorer(AnswerReader(answer_format))
+    own, other = ("B", "C") if answer_format == "choice" else ("46", "47")
+    for spelled, status in ((scorer.spell(own), "correct"), (scorer.spell(other), "wrong")):
+        assert spelled
+        for completion in spelled.values():
+            begun = scorer.begin(completion, Question("", "", own))
+            verdict = begun if isinstance(begun, Verdict) else scorer.score([begun.content])[0]
+            assert verdict.status == status, completion
+
+
+@pytest.mark.parametrize("answer_format", FORMS)
+def test_known_answers_come_out_as_known(answer_format: AnswerFormat) -> None:
+    scorer = MathScorer(AnswerReader(answer_format))
+    cases = list(scorer.known_answers())
+    assert {case.status for case, _ in cases} == {"correct", "wrong", "unparsed"}
+    for case, begun in cases:
+        case.check(begun if isinstance(begun, Verdict) else scorer.score([begun.content])[0])
+
+
+def test_a_letter_is_no_mathematics() -> None:
+    scorer = MathScorer(AnswerReader("choice"))
+    scorer.check([Question("a", "", "(b)")])
+    with pytest.raises(ValueError, match="problem a: gold answer '46' is not a letter"):
+        scorer.check([Question("a", "", "46")])
+
+
+def test_the_prompt_asks_for_the_form_that_is_read() -> None:
+    boxed = r"Please reason step by step, and put your final answer within \boxed{}."
+    assert answer_instruction("math_box") == answer_instruction("integer_box") == boxed
+    assert "####" in answer_instruction("hashes")
+    assert (
+        answer_instruction("pattern") == answer_instruction(None) == "Please reason step by step."
+    )
