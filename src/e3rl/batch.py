@@ -21,7 +21,7 @@ from torch import Tensor
 
 from e3rl.budgets.base import Allocation
 from e3rl.checkpoints.strict_state import require_keys
-from e3rl.rewards.scorer import Question
+from e3rl.rewards.scorer import Question, make_question
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,14 @@ class RolloutBatch:
 
     def question(self, prompt: int) -> Question:
         """What a scorer may know of a prompt, by its row in the batch."""
-        row = self.problem_rows[prompt] if self.problem_rows else {}
-        return Question(self.prompt_ids[prompt], self.prompts[prompt], self.answers[prompt], row)
+        return make_question(
+            self.prompt_ids[prompt],
+            self.prompts[prompt],
+            self.answers[prompt],
+            self.sources[prompt],
+            self.levels[prompt] if self.levels else None,
+            self.problem_rows[prompt] if self.problem_rows else {},
+        )
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rollouts so far by prompt (P,), and how many of them were right (P,)."""

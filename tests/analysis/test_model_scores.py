@@ -143,7 +143,7 @@ def test_the_table_has_a_row_per_model_and_set() -> None:
     cells, _ = tables()
     assert cells.header == [
         *("model", "problems", "P", "avg@8", "pass@4", "maj@4"),
-        *("tokens mean / p50 / p95", "truncated %"),
+        *("tokens mean / p50 / p95", "truncated %", "no answer %"),
     ]
     assert [line[:3] for line in cells.body] == [
         *(["base", "math_500", "3"], ["base", "aime", "2"], ["base", ALL_SETS, "5"]),
@@ -152,6 +152,7 @@ def test_the_table_has_a_row_per_model_and_set() -> None:
     assert cells.body[0][3].startswith("37.5 [")
     assert cells.body[0][6] == "45 / 45 / 80"
     assert cells.body[2][6] == "45 / – / –"
+    assert [line[-1] for line in cells.body[:2]] == ["0.0", "0.0"]
     assert "sampling t1; T = 1.00" in cells.note
 
 
@@ -167,9 +168,9 @@ def test_latex_is_a_booktabs_table_with_special_letters_escaped() -> None:
     cells, comparison = tables()
     lines = as_latex(cells, WORDS).splitlines()
     assert lines[0].startswith("% 95 % intervals")
-    assert lines[1] == r"\begin{tabular}{llrrrrrr}"
+    assert lines[1] == r"\begin{tabular}{llrrrrrrr}"
     assert lines[3].startswith("model & problems & P & avg@8 & pass@4 & maj@4 & tokens mean")
-    assert lines[3].endswith(r"truncated \% \\")
+    assert lines[3].endswith(r"truncated \% & no answer \% \\")
     assert lines[5].startswith(r"base & math\_500 & 3 & 37.5 [")
     assert lines[6].startswith(" & aime & 2 & ")  # the model once
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]

@@ -1,5 +1,6 @@
 """The reward slot: counters, shaping of training rewards alone, and the pool's life."""
 
+import warnings
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,13 @@ from e3rl.batch import Rollout
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import reward as reward_file
 from e3rl.callbacks.budget import RolloutBudget
-from e3rl.callbacks.reward import PooledScorer, RewardScorer
+from e3rl.callbacks.reward import PooledScorer, RewardScorer, count_verdicts
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.engines.base import RolloutRequest
 from e3rl.rewards.pool import STATUSES
 from e3rl.rewards.scorer import Question
 from e3rl.rewards.shaping import LengthShaping
+from e3rl.rewards.verdict import Verdict
 
 
 def by_sample(request: RolloutRequest) -> tuple[str, list[float]]:
@@ -169,3 +171,41 @@ def test_slow_scoring_shows_a_bar_where_the_trainer_shows_bars(shown: bool) -> N
     fit = Fit(scripted(), validate_every=3, options={"enable_progress_bar": shown})
     fit.validate().fit()
     assert set(fit.pool.progress) == {shown}
+
+
+def pooled(verdicts: list[Verdict]) -> tuple[Any, dict[str, float]]:
+    """A step whose rollouts get these verdicts, and its metrics once it has ended."""
+    slot = RewardScorer(ScriptedPool())  # type: ignore[arg-type]
+    batch = scored_batch([[(verdict.reward, [-1.0]) for verdict in verdicts]])
+    batch.metrics |= count_verdicts(verdicts)
+    slot.on_train_batch_end(None, None, None, batch, 0)  # type: ignore[arg-type]
+    return slot, batch.metrics
+
+
+def test_parts_of_rewards_are_logged_as_means_over_all_rollouts() -> None:
+    verdicts = [
+        Verdict(1.5, "correct", "4", {"right": 1.0, "brief": 0.5}),
+        Verdict(0.25, "wrong", "5", {"right": 0.0, "brief": 0.25}),
+        Verdict(0.0, "timeout", "6"),
+        Verdict(0.0, "wrong", "7"),
+    ]
+    _, found = pooled(verdicts)
+    assert found["reward/part/right"] == 1 / 4
+    assert found["reward/part/brief"] == 0.75 / 4
+    assert found["reward/correct"] == 1
+    assert found["reward/no_answer"] == 0
+
+
+def test_a_step_whose_completions_have_no_answer_is_said_loudly_once() -> None:
+    without, answered = Verdict(0.0, "unparsed"), Verdict(0.0, "wrong", "7")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, found = pooled([without, answered])  # half of them
+    assert found["reward/no_answer"] == 1
+    with pytest.warns(UserWarning, match=r"67% of this step's completions .* .reward=last_number"):
+        slot, _ = pooled([without, without, answered])
+    batch = scored_batch([[(0.0, [-1.0])]])
+    batch.metrics |= count_verdicts([without])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slot.on_train_batch_end(None, None, None, batch, 1)

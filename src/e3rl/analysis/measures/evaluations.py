@@ -33,6 +33,7 @@ class EvaluationResult:
     temperature: float
     entropy: float
     seeds: tuple[pd.DataFrame, ...]
+    no_answer: float | None = None  # share of completions without an answer, where counted
 
     @property
     def n_problems(self) -> int:
@@ -109,7 +110,10 @@ def find_evaluation(
     if not tables:
         return None
     temperature, entropy = (float(np.mean([f[key] for f in facts])) for key in MEASURED)
-    return EvaluationResult(runs[0].name, name, temperature, entropy, tuple(tables))
+    counted = [fact.get("no_answer", np.nan) for fact in facts]
+    shares = [n / table["n"].sum() for n, table in zip(counted, tables, strict=True)]
+    without = None if np.isnan(shares).any() else float(np.mean(shares))
+    return EvaluationResult(runs[0].name, name, temperature, entropy, tuple(tables), without)
 
 
 def evaluation_names(arms: Arms) -> list[str]:

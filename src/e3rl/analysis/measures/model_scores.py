@@ -36,6 +36,7 @@ class ModelResult:
     problems: pd.DataFrame  # (P,) problem_id, n, correct, and `others`, sizes of wrong classes
     lengths: NDArray[np.int64]  # (N,) tokens of all completions
     truncated: int  # completions that reached the length limit
+    no_answer: int  # completions without an answer in the required form
 
     @staticmethod
     def of_rows(
@@ -80,8 +81,9 @@ def model_rows(found: Sequence[ModelResult], ks: Sequence[int], level: float = 0
     Returns:
         dicts with model, set, evaluation, temperature, entropy, problems, samples, level; avg@n,
         pass@k and maj@k with _low and _high; length_mean, length_p50 and length_p95 in tokens, and
-        truncated, the share of completions that reached the limit. Over all sets temperature and
-        entropy are None where they differ, and so are percentiles of lengths.
+        truncated and no_answer, the shares of completions that reached the limit and that have no
+        answer in the required form. Over all sets temperature and entropy are None where they
+        differ, and so are percentiles of lengths.
     """
     tables = [each.measures(ks) for each in found]
     rows = []
@@ -117,6 +119,7 @@ def _row(each: ModelResult, table: pd.DataFrame, level: float) -> Row:
         "length_p50": float(middle),
         "length_p95": float(tail),
         "truncated": each.truncated / len(each.lengths),
+        "no_answer": each.no_answer / len(each.lengths),
     }
 
 
@@ -141,6 +144,7 @@ def _over_sets(found: Sequence[ModelResult], tables: Sequence[pd.DataFrame], lev
         "length_p50": None,
         "length_p95": None,
         "truncated": float(np.mean([each.truncated / len(each.lengths) for each in found])),
+        "no_answer": float(np.mean([each.no_answer / len(each.lengths) for each in found])),
     }
 
 
@@ -157,4 +161,5 @@ def _gather_result(model: str, problem_set: str, name: str, rows: Sequence[Row])
         problems=plain.assign(others=others),
         lengths=np.array([tokens for row in rows for tokens in row["lengths"]]),
         truncated=sum(row["truncated"] for row in rows),
+        no_answer=sum(number is None for row in rows for number in row["classes"]),
     )
