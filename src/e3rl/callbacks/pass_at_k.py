@@ -17,8 +17,8 @@ from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_schedule import Evaluation, Segment, ValidationSchedule
 from e3rl.distributed import all_gather
 from e3rl.ledger.logger import ledgers, log_row
-from e3rl.statistics.bootstrap import cluster_bootstrap
 from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.shares import share_interval
 
 
 @dataclass(frozen=True)
@@ -226,5 +226,5 @@ def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
 
 
 def _with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    interval = cluster_bootstrap(values)
+    interval = share_interval(values)
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
