@@ -76,7 +76,5 @@ def test_a_column_that_the_problems_lack_is_named_before_anything_is_sampled(
     (tmp_path / "mine.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     settings = ("reward=function", "reward.path=mine.py:score", f"paths.run_dir={tmp_path / 'r'}")
-    with pytest.raises(
-        ConfigurationError, match=r"(?s)data: .*wants unit.* are level, prob"
-    ):
+    with pytest.raises(ConfigurationError, match=r"(?s)data: .*wants unit.* are level, prob"):
         running.execute(composed(*TINY, *E3, *settings))

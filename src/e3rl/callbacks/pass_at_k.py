@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
@@ -17,8 +16,9 @@ from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_schedule import Evaluation, Segment, ValidationSchedule
 from e3rl.distributed import all_gather
 from e3rl.ledger.logger import ledgers, log_row
-from e3rl.statistics.bootstrap import cluster_bootstrap
+from e3rl.statistics.bootstrap import Interval, cluster_bootstrap
 from e3rl.statistics.pass_at_k import max_at_k, pass_at_k
+from e3rl.statistics.shares import share_interval
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
     rollouts = int(n.sum())
     row: dict[str, float] = {}
     for k in (k for k in ks if k <= n.min()):
-        row |= _with_interval(f"pass@{k}", pass_at_k(n, c, k))
+        row |= _with_interval(f"pass@{k}", share_interval(pass_at_k(n, c, k)))
     row[f"mean@{n.min()}"] = float((c / n).mean())
     sources = np.array(counts.source)
     for source in sorted(set(counts.source)):
@@ -269,12 +269,12 @@ def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
     if counts.rewards is not None:
         row["reward"] = float(np.mean([np.mean(own) for own in counts.rewards]))
         for k in (k for k in ks if k <= n.min()):
-            row |= _with_interval(f"max@{k}", [max_at_k(own, k) for own in counts.rewards])
+            largest = np.array([max_at_k(own, k) for own in counts.rewards])
+            row |= _with_interval(f"max@{k}", cluster_bootstrap(largest))
     if counts.no_answer is not None:
         row["no_answer"] = counts.no_answer / rollouts
     return {f"val/{counts.name}/{key}": value for key, value in row.items()}
 
 
-def _with_interval(name: str, values: ArrayLike) -> dict[str, float]:
-    interval = cluster_bootstrap(np.asarray(values, np.float64))
+def _with_interval(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

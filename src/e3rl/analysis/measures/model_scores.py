@@ -1,7 +1,7 @@
 """`ModelResult`: one model sampled on one problem set, and the rows of the paper's table.
 
 Everything is estimated from the finished problems of an evaluation's log (`evaluation.log`), by
-problem first; intervals then resample problems.
+problem first; intervals are then over problems (`statistics.shares`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.statistics.bootstrap import cluster_bootstrap_columns, mean_of_sets
 from e3rl.statistics.majority import majority_at_k, votes
 from e3rl.statistics.pass_at_k import mean_at_n, pass_at_k
+from e3rl.statistics.shares import share_intervals, share_intervals_of_sets
 
 AVERAGE = "avg@n"  # mean@n, which is pass@1 and maj@1 as well
 ALL_SETS = "mean of sets"
@@ -100,7 +100,7 @@ def _arm(each: ModelResult) -> tuple[str, str]:
 
 
 def _row(each: ModelResult, table: pd.DataFrame, level: float) -> Row:
-    intervals = cluster_bootstrap_columns(table.to_numpy(), level)
+    intervals = share_intervals(table.to_numpy(), level)
     middle, tail = np.percentile(each.lengths, [50, 95])
     row: Row = {
         "model": each.model,
@@ -125,7 +125,7 @@ def _row(each: ModelResult, table: pd.DataFrame, level: float) -> Row:
 
 def _over_sets(found: Sequence[ModelResult], tables: Sequence[pd.DataFrame], level: float) -> Row:
     names = [name for name in tables[0] if all(name in table for table in tables)]
-    intervals = mean_of_sets([table[names].to_numpy() for table in tables], level)
+    intervals = share_intervals_of_sets([table[names].to_numpy() for table in tables], level)
     temperatures = {each.temperature for each in found}
     row: Row = {
         "model": found[0].model,
