@@ -19,8 +19,10 @@ from e3rl.policy.adapters import (
     merged_state,
     without_adapters,
 )
+from e3rl.policy.gguf import convert_once, find_gguf
 from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
+from e3rl.policy.packaged import PACKAGED, fetch_once
 
 EMBEDDED = "embedded"
 RANDOM = "random"  # as embedded, but for the weights
@@ -35,8 +37,17 @@ def embedded_folder() -> Path:
 
 
 def resolve_path(path: str) -> str:
-    """Where transformers finds what `policy.path` names."""
-    return str(embedded_folder()) if path in (EMBEDDED, RANDOM) else path
+    """Where transformers finds what `policy.path` names; makes it ready where that is to be done.
+
+    Raises ModelFileError where it cannot be made ready, ModuleNotFoundError where packages are
+    missing that read it.
+    """
+    if path in (EMBEDDED, RANDOM):
+        return str(embedded_folder())
+    if path in PACKAGED:
+        return str(fetch_once(PACKAGED[path]))
+    file = find_gguf(path)
+    return path if file is None else str(convert_once(file))
 
 
 class Policy(nn.Module):
@@ -47,7 +58,8 @@ class Policy(nn.Module):
 
     Args:
         path: "embedded" (the tiny warm-started policy), "random" (the same shape and tokenizer,
-            fresh weights), a local folder, or a hub name.
+            fresh weights), "smollm2" (a pretrained model that pip fetches), a local folder, a GGUF
+            file, or a hub name.
         dtype: precision of the weights, "float32", "bfloat16" or "float16".
         attention: attention implementation handed to transformers ("sdpa", "eager", ...).
         gradient_checkpointing: recompute activations in the backward pass.
@@ -64,6 +76,7 @@ class Policy(nn.Module):
     Raises:
         ValueError: for an unknown dtype or render mode, a tokenizer without an end token, or a
             model whose logits cannot be made in blocks where that is asked for.
+        ModelFileError: for a GGUF file that cannot be read, or a model that cannot be fetched.
         OSError: where `path` is neither a folder with a model nor reachable as a hub name.
     """
 
