@@ -24,6 +24,7 @@ from engine_requests import (
 )
 
 import e3rl.engines.vllm as vllm_engine
+from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm import VLLMEngine
@@ -388,6 +389,35 @@ def test_a_long_context_is_cut_to_what_the_cache_holds(engine):
     config = engine._llm.llm_engine.vllm_config.model_config
     assert 1_000 < config.max_model_len < 10_000_000
     assert largest_gap(long, engine.generate(many(long, 1))) < 1e-4
+    # Nor are there buffers for ten million tokens.
+    assert engine._llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens == 2**15
+
+
+def random_prompt(prompt, length, limit=8):
+    """A request of `length` random tokens, no two of which share a beginning."""
+    ids = np.random.default_rng(prompt).integers(4, 30, size=length).tolist()
+    return RolloutRequest(prompt, 0, tuple(ids), 1.0, prompt, limit)
+
+
+def test_any_number_of_prompts_can_wait_at_once(policy, engine):
+    requests = [random_prompt(p, 200) for p in range(45)]  # 9,000 tokens, of 4,096 in a step
+    together = by_place(engine.generate(requests))
+    assert largest_gap(policy, list(together.values())[:3]) < 1e-4
+    alone = by_place(r for p in (0, 21, 44) for r in engine.generate([requests[p]]))
+    assert alone == {place: together[place] for place in alone}
+
+
+def test_a_prompt_may_be_longer_than_vllms_step(engine):
+    long = Policy()
+    long.model.config.max_position_embeddings = 4_500
+    engine.sync(long, next(VERSIONS))
+    requests = [random_prompt(p, length) for p, length in enumerate((4492, 9, 4097, 30))]
+    together = by_place(engine.generate(requests))
+    assert len(together) == 4
+    assert largest_gap(long, [together[0, 0], together[1, 0]]) < 1e-3
+    assert by_place(engine.generate(requests[2:3]))[2, 0] == together[2, 0]
+    with pytest.raises(ValueError, match="leaves no room for 8 more within 4500"):
+        list(engine.generate([random_prompt(0, 4493)]))
 
 
 def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypatch):

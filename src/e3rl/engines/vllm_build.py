@@ -63,6 +63,7 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
     on_cpu = policy.device.type == "cpu"
+    settings.limit_length(config, on_cpu)
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
         _init_process_group(on_cpu and settings.tensor_parallel_size == 1)
