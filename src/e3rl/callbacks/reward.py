@@ -125,7 +125,7 @@ class PooledScorer:
         correct = [verdict.reward for verdict in verdicts]
         rewards: Sequence[float] = correct
         if self._shaping is not None:
-            ranks = self._batch.tensor("ranks").tolist()
+            ranks = self._batch.ranks_for_shaping()
             lengths = [len(rollout.tokens) for rollout in rollouts]
             rewards = self._shaping(correct, lengths, [ranks[r.prompt] for r in rollouts])
         return [
