@@ -103,6 +103,7 @@ class RolloutBatch:
     allocation: "Allocation[RolloutBatch] | None" = None
     requeue: bool = False  # whether prompts that got no rollout come again
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
+    always_right: Tensor | None = None  # (P,) bool, ranked and solved in all rollouts until now
     wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
     base_temperature: float | None = None  # the step's, before single rollouts depart from it
     temperature_of: TemperatureOf | None = None
@@ -187,6 +188,17 @@ class RolloutBatch:
         assert isinstance(value, Tensor)
         return value
 
+    def ranks_for_shaping(self) -> list[float]:
+        """P difficulty ranks, 0 for prompts that were solved in every rollout until now.
+
+        None is easier than those, but in `ranks` all of them have the mean of their places.
+        """
+        ranks = self.tensor("ranks")
+        if self.always_right is not None:
+            ranks = ranks.masked_fill(self.always_right, 0.0)
+        found: list[float] = ranks.tolist()
+        return found
+
     def to(self, device: torch.device | str) -> "RolloutBatch":
         """Move every tensor in place; returns self, so the object's identity is kept."""
         for item in fields(self):
@@ -259,7 +271,7 @@ class RolloutBatch:
 
 WRITERS = {
     "allocation": "budget",
-    "ranks": "budget",
+    **dict.fromkeys(("ranks", "always_right"), "budget"),
     **dict.fromkeys(("base_temperature", "temperature_of"), "temperature"),
     "scorer": "reward",
     **dict.fromkeys(

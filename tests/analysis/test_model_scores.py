@@ -11,7 +11,8 @@ from e3rl.analysis.measures.model_comparison import compare_models
 from e3rl.analysis.measures.model_scores import ALL_SETS, AVERAGE, ModelResult, model_rows
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown
 from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
-from e3rl.statistics.bootstrap import cluster_bootstrap, mean_of_sets, paired_difference
+from e3rl.statistics.bootstrap import mean_of_sets, paired_difference
+from e3rl.statistics.shares import share_interval
 
 Ballot = Sequence[int | None]  # classes by sample, 0 the right one
 
@@ -60,7 +61,7 @@ def test_a_row_has_means_intervals_lengths_and_truncation() -> None:
     one, two = row("a", [0, 0, 1, 2], cut=1), row("b", [1, 1, 2, 0])
     (found,) = ModelResult.of_rows("m", "s", [one, two])
     (only,) = model_rows([found], [2])
-    interval = cluster_bootstrap([0.5, 0.25])
+    interval = share_interval([0.5, 0.25])
     assert (only[AVERAGE], only[f"{AVERAGE}_low"]) == (interval.mean, interval.low)
     assert (only["problems"], only["samples"], only["entropy"]) == (2, 4, 0.5)
     assert (only["length_mean"], only["length_p50"]) == (25, 25)

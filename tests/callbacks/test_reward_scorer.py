@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slots
 
-from e3rl.batch import Rollout
+from e3rl.batch import Rollout, RolloutBatch
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import reward as reward_file
 from e3rl.callbacks.budget import RolloutBudget
@@ -72,6 +74,25 @@ def test_shaping_takes_lengths_and_ranks_and_leaves_correct_alone() -> None:
     expected = last.tensor("ranks")[last.tensor("group")]
     assert ranks == expected.tolist()
     assert all(0 <= rank < 1 for rank in ranks)
+
+
+@pytest.mark.parametrize("always", [0, 12, 16, 64])
+def test_prompts_that_are_always_right_are_shaped_however_many_they_are(always: int) -> None:
+    ids = [f"p{i}" for i in range(64)]
+    rule = E3Rank()
+    rule.decide(ids, 512, 0, 0)
+    # The others have means of their own, 0 to 7 of 8, harder with their number.
+    solved = [8.0 if i < always else 7.0 * (64 - i) / 64 for i in range(64)]
+    rule.observe(ids, [np.full(8, each / 8) for each in solved])
+    decision = rule.decide(ids, 512, 1, 1)
+    batch = RolloutBatch(ids, ids, ids, ids, [[1]] * 64)
+    batch.ranks = torch.from_numpy(decision.ranks)
+    batch.always_right = torch.from_numpy(decision.always_right)
+    shaped = LengthShaping(mu=1e-3, rank_threshold=0.1)(
+        [1.0] * 64, [1000] * 64, batch.ranks_for_shaping()
+    )
+    # Ranks i/64 up to 0.1 are those of 7 prompts, where none is always right.
+    assert shaped.tolist() == [0.5] * max(always, 7) + [1.0] * (64 - max(always, 7))
 
 
 def test_the_published_shaping_fits() -> None:

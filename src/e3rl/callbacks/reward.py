@@ -161,7 +161,7 @@ class PooledScorer:
             self._batch.metrics[name] = self._batch.metrics.get(name, 0.0) + value
         rewards: Sequence[float] = [verdict.reward for verdict in verdicts]
         if self._shaping is not None:
-            ranks = self._batch.tensor("ranks").tolist()
+            ranks = self._batch.ranks_for_shaping()
             lengths = [len(rollout.tokens) for rollout in rollouts]
             rewards = self._shaping(rewards, lengths, [ranks[r.prompt] for r in rollouts])
         return [

@@ -8,8 +8,9 @@ fewer than `ENOUGH` problems tell of one side, an interval is therefore widened 
 JASA 22) with P as the effective sample size: 0 of 64 problems is [0, 5.7] %, 0 of one problem
 [0, 79] %, with however many rollouts.
 
-The difference of two shares has the same defect where all problems differ alike. By what P
-problems showed, a share of 1 - (α/2)^(1/P) of problems may do otherwise, by anything from -1 to 1.
+The difference of two shares has the same defect where it is 0 for all problems, or 1, or -1. By
+what P problems showed, a share of 1 - (α/2)^(1/P) of problems may do otherwise, by anything from
+-1 to 1.
 """
 
 import math
@@ -98,9 +99,9 @@ def difference_intervals_of_sets(
 
 
 def widen_difference(interval: Interval, differences: ArrayLike) -> Interval:
-    """The interval of the mean of (P,) differences of shares, widened where all are equal."""
+    """The interval of the mean of (P,) differences of shares, widened where all are -1, 0 or 1."""
     values = np.asarray(differences, dtype=np.float64)
-    if np.ptp(values) > ROUNDING:
+    if np.ptp(values) > ROUNDING or abs(values[0] - round(values[0])) > ROUNDING:
         return interval
     unseen = 1 - ((1 - interval.level) / 2) ** (1 / len(values))
     known = (1 - unseen) * interval.mean
