@@ -15,10 +15,12 @@ import torch
 from engine_requests import (
     PROMPTS,
     by_place,
+    cut_at_stop,
     largest_gap,
     largest_gap_to_the_nucleus,
     many,
     request,
+    stopping,
     trainer_logits,
     truncated,
 )
@@ -140,6 +142,44 @@ def test_completions_end_with_a_stop_token_or_are_marked_as_truncated(policy, en
         assert len(r.tokens) == 12 if r.truncated else len(r.tokens) <= 12
         assert "<eos>" not in r.text
     assert {r.truncated for r in rollouts} == {True, False}
+
+
+def test_a_stop_string_ends_a_completion_and_stays_in_it(policy, engine):
+    whole = by_place(engine.generate(many(policy, 16)))
+    stopped = stopping(policy, "xed{4", "}", "+3")
+    engine.sync(stopped, engine._version)
+    found = by_place(engine.generate(many(policy, 16)))
+    assert found == {place: cut_at_stop(stopped, rollout) for place, rollout in whole.items()}
+    assert {r.text[-1] for r in found.values()} >= {"4", "}", "3"}
+    assert not engine._llm.llm_engine.has_unfinished_requests()
+    assert by_place(engine.generate(many(policy, 16))) == found
+
+
+def test_stop_strings_hold_for_what_a_deadline_cuts_too(policy, engine, monkeypatch):
+    requests = [request(policy, p, s, limit=200) for p in range(5) for s in range(80)]
+    stopped = stopping(policy, "1", "2", "\\")
+    engine.sync(stopped, engine._version)
+    whole = by_place(engine.generate(requests))
+    monkeypatch.setattr(engine, "deadline_s", 1e-9)
+    for place, rollout in by_place(engine.generate(requests)).items():
+        ended = rollout.tokens == whole[place].tokens and not whole[place].truncated
+        assert rollout.truncated is not ended
+        assert rollout.tokens == whole[place].tokens[: len(rollout.tokens)]
+
+
+def test_greedy_completions_of_both_engines_end_at_the_same_stop_strings(policy, engine):
+    stopped = stopping(policy, "}", "4", prefill=" \\boxed{")
+    other = TransformersEngine(progress=False)
+    other.sync(stopped, engine._version)
+    engine.sync(stopped, engine._version)
+    requests = many(policy, 1, tau=0.0)
+    mine, theirs = (by_place(e.generate(requests)) for e in (engine, other))
+    for place, rollout in mine.items():
+        assert rollout.tokens == theirs[place].tokens
+        assert rollout.text == theirs[place].text
+        assert rollout.text.startswith(" \\boxed{")
+        assert rollout.truncated == theirs[place].truncated
+        assert rollout.logprobs == pytest.approx(theirs[place].logprobs, abs=1e-3)
 
 
 def test_rollouts_arrive_while_others_are_being_generated(policy, engine):

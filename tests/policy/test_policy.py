@@ -158,6 +158,21 @@ def test_a_chat_is_joined_where_there_is_no_template(policy):
     assert policy.encode(problem(chat))[0] == "1\n\n2"
 
 
+def test_the_prefill_is_sampled_from_and_belongs_to_the_answer(policy, chat_folder):
+    one, five = policy.tokenizer("(1")["input_ids"], policy.tokenizer("5)")["input_ids"]
+    for path in ("embedded", chat_folder):
+        plain, begun = Policy(path), Policy(path, prefill="(1", stop=[")"])
+        text, ids = plain.encode(problem("1+2"))
+        assert begun.encode(problem("1+2")) == (text, [*ids, *one])
+        assert begun.answer([*ids, *one], five) == "(15)"
+        assert plain.answer(ids, five) == "5)"
+
+
+def test_a_prefill_that_the_tokenizer_cannot_spell_is_refused():
+    with pytest.raises(ValueError, match=r"policy\.prefill='box': the tokenizer of .* no tokens"):
+        Policy(prefill="box")
+
+
 def test_the_chat_template_writes_the_beginning_once(chat_folder):
     policy = Policy(chat_folder, instruction="=?")
     bos = policy.tokenizer.bos_token_id

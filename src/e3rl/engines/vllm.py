@@ -15,6 +15,7 @@ otherwise (vLLM's VLLM_BATCH_INVARIANT lifts that where the hardware allows it).
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from e3rl.batch import Rollout
 from e3rl.distributed import all_gather
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
+from e3rl.engines.completions import stop_finder, to_rollout
 from e3rl.engines.progress import rollout_bar, show_notice
 from e3rl.engines.vllm_build import (
     build_llm,
@@ -31,7 +33,7 @@ from e3rl.engines.vllm_build import (
     sampling_params,
     shut_down,
 )
-from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout
+from e3rl.engines.vllm_loop import StepLoop, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import (
@@ -149,7 +151,8 @@ class VLLMEngine:
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         with rollout_bar(len(requests), self.progress) as bar:
-            for finished in loop.run(requests, policy.stop_ids, deadline_s):
+            finder_of = partial(stop_finder, policy)
+            for finished in loop.run(requests, policy.stop_ids, deadline_s, finder_of):
                 bar.update()
                 yield to_rollout(finished, policy, self._version)
 

@@ -176,6 +176,8 @@ def sampling_settings(
         "prompts": prompts.hexdigest(),  # as the template and the tokenizer make them
         "evaluations": {each.name: asdict(each) for each in evaluations},
         "max_new_tokens": max_new_tokens,
+        "prefill": policy.prefill,
+        "stop": list(policy.stop),
     }
 
 
