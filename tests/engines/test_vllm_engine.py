@@ -119,7 +119,7 @@ def test_the_canary_samples_at_the_temperature_that_rollouts_will_have(
         engine._loop, "_sampling_of", lambda r, stops: asked.append(r) or right(r, stops)
     )
     engine.sync(policy, next(VERSIONS), tau)
-    assert [r.temperature for r in asked] == [tau or 1.0, 0.7]
+    assert [r.temperature for r in asked] == [tau or 1.0, 2.0]
     assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
 
 
@@ -515,7 +515,7 @@ def test_a_bfloat16_policy_samples_in_bfloat16(policy, engine):
     assert engine._llm.llm_engine.vllm_config.model_config.dtype == torch.bfloat16
     rollouts = list(engine.generate(many(half)))
     assert 1e-5 < largest_gap(half, rollouts) < 0.3
-    assert engine.metrics()["engine/canary_max"] < 0.15
+    assert 1e-3 < engine.metrics()["engine/canary_quartile"] < 0.15
     engine.sync(policy, next(VERSIONS))  # another precision is another engine
     assert largest_gap(policy, engine.generate(many(policy, 1))) < 1e-4
 
@@ -523,7 +523,7 @@ def test_a_bfloat16_policy_samples_in_bfloat16(policy, engine):
 def test_a_float32_policy_can_be_sampled_in_bfloat16(policy):
     engine = VLLMEngine(VLLMSettings(dtype="bfloat16"), progress=False)
     engine.sync(policy, 0)
-    assert 1e-5 < engine.metrics()["engine/canary_max"] < 0.15
+    assert 1e-3 < engine.metrics()["engine/canary_quartile"] < 0.15
     engine.canary_tolerance = 1e-6
     with pytest.raises(EngineMismatchError, match=r"tolerance 1e-06"):
         engine.sync(policy, 1)
