@@ -26,6 +26,7 @@ from engine_requests import (
 )
 
 import e3rl.engines.vllm as vllm_engine
+from e3rl.engines import vllm_build
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.transformers import TransformersEngine
@@ -420,6 +421,16 @@ def test_an_engine_that_does_not_start_leaves_no_process_group(engine, policy):
         too_long.sync(policy, next(VERSIONS))
     assert not torch.distributed.is_initialized()
     engine.sync(policy, next(VERSIONS))
+
+
+def test_heads_that_the_cpu_has_no_kernel_for_are_refused_before_vllm_starts(policy, monkeypatch):
+    other = Policy()
+    other.model.config.num_attention_heads = 8  # of 16 dimensions each
+    other.model = type(other.model)(other.model.config)
+    engine = VLLMEngine(progress=False)
+    monkeypatch.setattr(vllm_build, "_start", pytest.fail)
+    with pytest.raises(ValueError, match=r"have 16 dimensions.* for 32, 64, .*engine=transformers"):
+        engine.sync(other, 0)
 
 
 def test_a_long_context_is_cut_to_what_the_cache_holds(engine):

@@ -263,7 +263,10 @@ def test_completions_are_decoded_without_special_tokens(policy):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"render": "chat"}, r"policy\.render=chat, but .* has no chat template: use render=plain"),
+        (
+            {"render": "chat"},
+            r"policy\.render=chat, but .* has no chat template: use policy.render=plain",
+        ),
         ({"render": "markdown"}, r"policy\.render='markdown': choose auto, chat or plain"),
         ({"dtype": "int8"}, r"policy\.dtype='int8': choose one of"),
     ],

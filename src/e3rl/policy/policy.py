@@ -22,6 +22,7 @@ from e3rl.policy.adapters import (
 from e3rl.policy.gguf import convert_once, find_gguf
 from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
+from e3rl.policy.model_path import check_model_path, name_path
 from e3rl.policy.packaged import PACKAGED, fetch_once
 from e3rl.policy.text import check_stop, continuation
 
@@ -82,7 +83,8 @@ class Policy(nn.Module):
             prefill that the tokenizer does not know, a tokenizer without an end token, or a model
             whose logits cannot be made in blocks where that is asked for.
         ModelFileError: for a GGUF file that cannot be read, or a model that cannot be fetched.
-        OSError: where `path` is neither a folder with a model nor reachable as a hub name.
+        OSError: where `path` is neither a folder with model and tokenizer nor reachable as a hub
+            name.
     """
 
     computed_in: str | None = None  # precision of forward passes, where not the weights' own
@@ -108,14 +110,11 @@ class Policy(nn.Module):
         _check_choices(dtype, render)
         check_stop(stop)
         self.path = resolve_path(path)
-        self.tokenizer = load_tokenizer(self.path, trust_remote_code)
-        self.model = load_model(
-            self.path,
-            DTYPES[dtype],
-            attention,
-            trust_remote_code,
-            random_weights or path == RANDOM,
-        )
+        fresh = random_weights or path == RANDOM
+        check_model_path(self.path, weights=not fresh)
+        with name_path(path):
+            self.tokenizer = load_tokenizer(self.path, trust_remote_code)
+            self.model = load_model(self.path, DTYPES[dtype], attention, trust_remote_code, fresh)
         self.lora = lora
         if lora is not None:
             add_adapters(self.model, lora)
@@ -138,8 +137,9 @@ class Policy(nn.Module):
         has_template = bool(self.tokenizer.chat_template)
         if render == "chat" and not has_template:
             raise ValueError(
-                f"policy.render=chat, but the tokenizer of {self.path} has no chat template: "
-                "use render=plain or a tokenizer with a template"
+                f"policy.render=chat, but the tokenizer of {self.path} has no chat template: use "
+                "policy.render=plain, or give one by policy.chat_template or a policy/template "
+                "that brings one (qwen_instruct, r1_distill)"
             )
         return ("chat" if has_template else "plain") if render == "auto" else render
 
