@@ -7,9 +7,9 @@ log-probs of prompt tokens are taken at temperature 1 and bypass vLLM's prefix c
 
 Rounding makes healthy engines differ as well, and now and then a token by a lot. So what counts is
 not the largest gap but the upper quartile of each prompt's: an engine is stopped where a quarter of
-the n tokens are beyond the tolerance. If a share p of healthy tokens is, that happens by chance with
-probability P(Binomial(n, p) >= n / 4): 1.6e-7 for n = 32 and p = 1/50. Gaps are taken times the
-temperature, since a logit that is off by d moves log-probs by about d / τ.
+its n tokens are beyond the tolerance. If a share p of healthy tokens is, each on its own, that
+happens by chance with probability P(Binomial(n, p) >= n / 4): 1.8e-7 for n = 32 and p = 1/50. Gaps
+are taken times the temperature, since a logit that is off by d moves log-probs by about d / τ.
 """
 
 import math
@@ -39,9 +39,10 @@ class Rounding:
     tokens: int
 
 
-# By the coarser precision of the two. bfloat16: of 768 tokens of SmolLM2-135M on a CPU 3 were off by
-# more than 0.3, and no prompt's quarter by more than 0.16; of Qwen2.5-7B on GPUs 0.039 is published
-# as the root mean square. float16 and TF32, in which GPUs compute float32, have 3 bits more.
+# By the coarser precision of the two. bfloat16: of 768 tokens of SmolLM2-135M on a CPU 3 were off
+# by more than 0.3, and no prompt's quarter by more than 0.16; of Qwen2.5-7B on GPUs 0.039 is
+# published as the root mean square. float16 and TF32, which GPUs compute float32 in, have 3 bits
+# more.
 ROUNDING = {
     "float32": Rounding(1e-3, 8),
     "tf32": Rounding(0.05, 32),
