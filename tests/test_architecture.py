@@ -91,6 +91,7 @@ HYDRA = {*COMMANDS, "config", "planning", "runs", "evaluation", "readiness"}
 HOMES: Mapping[str, set[str]] = {
     "vllm": {"engines.vllm_build"},
     "math_verify": {"rewards.verifier"},
+    "reasoning_gym": {"rewards.gym_task"},
     "peft": {"policy.adapters"},
     "wandb": {"analysis.sources.wandb_project"},  # training logs through Lightning's logger
     "hydra": HYDRA,
@@ -102,7 +103,7 @@ HOMES: Mapping[str, set[str]] = {
 CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print
 CONSOLE |= {"policy.packaged"}  # a download that nobody waits for without being told
 # So slow to import, and so rarely needed, that only a function may.
-LAZY = {"vllm", "wandb", "peft"}
+LAZY = {"vllm", "wandb", "peft", "reasoning_gym"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 45
 
 

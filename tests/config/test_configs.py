@@ -29,6 +29,7 @@ GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug"
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
 PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run
 FIXED = ("debug=tiny", "engine=transformers", "logger=ledger_only", "paths.run_dir=x")
+GENERATED = ("arithmetic", "reasoning_gym")
 OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
 
 
@@ -71,7 +72,8 @@ def published(number: int, split: str) -> dict[str, Any]:
         "id": f"{split}{number}",
         "prompt": question.join(DAPO) if split == "dapo" else question,
         "problem": question,
-        "answer": "1",
+        "question": question,
+        "answer": "It is 1.\n#### 1" if split.startswith("gsm8k") else "1",
         "reward_model": {"ground_truth": "1"},
         "source": ["aime", "amc", "math", "olympiad_bench"][number % 4],
         "data_source": "mine",
@@ -91,12 +93,12 @@ def filled(name: str, tmp_path: Path) -> dict[str, Any]:
         return {"path": f"{tmp_path / 'own.py'}:score"}
     if name == "reward/pattern":
         return {"answer_pattern": "is (.*)"}
-    if name in ("data/arithmetic", "problems/arithmetic"):
-        return {}
     group, option = name.split("/")[:2]
-    if group not in ("data", "problems"):
+    if group not in ("data", "problems") or option in GENERATED:
         return {}
     splits = ("train" if option != "dapo" else "dapo", "validation")
+    if option == "gsm8k":
+        splits = ("gsm8k train", "gsm8k validation")
     paths = []
     for split in splits:
         rows = (published(i, split) for i in range(4))
@@ -113,6 +115,8 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
 ) -> None:
     if name.startswith("engine/vllm"):
         pytest.importorskip("vllm")
+    if name.endswith("/reasoning_gym"):
+        pytest.importorskip("reasoning_gym", reason="pip install 'reasoning-gym==0.1.25'")
     *groups, option = name.split("/")
     path = ".".join(groups)
     if path == "policy.template":
@@ -138,10 +142,12 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
 
 @pytest.mark.parametrize("option", sorted(n.split("/")[1] for n in OPTIONS if "problems/" in n))
 def test_evaluations_find_their_problems(option: str, tmp_path: Path) -> None:
+    if option == "reasoning_gym":
+        pytest.importorskip("reasoning_gym", reason="pip install 'reasoning-gym==0.1.25'")
     cfg = composed(f"problems={option}", "out=x", root="evaluate")
     OmegaConf.update(cfg, "problems", filled(f"problems/{option}", tmp_path))
     problems = instantiate(cfg.problems, _convert_="all")
-    assert len(problems) == (256 if option == "arithmetic" else 4)
+    assert len(problems) == (256 if option in GENERATED else 4)
 
 
 def test_no_file_is_left_out() -> None:

@@ -446,3 +446,31 @@ def test_the_e3_jsonl_file_loads_without_a_mapping():
     assert len(problems) == 150
     assert (problems[0].source, problems[0].answer) == ("aime", "204")
     assert problems[0].prompt.startswith("Every morning Aya goes")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("He sells 48/2 = 24.\n#### 24", "24"),
+        ("So 60,000 + 12,000.\n#### 72,000", "72000"),
+        ("#### 3 is a guess\n#### -1,234.5", "-1234.5"),
+        ("#### (1,200)", "(1,200)"),
+    ],
+)
+def test_gold_answers_behind_a_mark_stand_without_their_derivation(tmp_path, text, answer):
+    path = write_jsonl(tmp_path / "gsm.jsonl", [{"question": "How many?", "answer": text}])
+    columns = Columns(prompt="question")
+    (problem,) = load_problems(path, columns, answer_after="####")
+    assert problem.answer == answer
+
+
+def test_rows_without_the_mark_of_the_gold_answer_are_named(tmp_path):
+    rows = [good(1, answer=text) for text in ("1\n#### 2", "no mark", "####  ", "")]
+    path = write_jsonl(tmp_path / "gsm.jsonl", rows)
+    with pytest.raises(BadRowsError, match="no answer behind '####'; write the gold") as error:
+        load_problems(path, answer_after="####")
+    assert faults_of(error) == [
+        (1, "no marked answer"),
+        (2, "no marked answer"),
+        (3, "no marked answer"),
+    ]

@@ -3,12 +3,14 @@
 Each function takes the value as jsonl or parquet gave it (None where absent) and the column name.
 """
 
+import re
 from collections.abc import Mapping
 
 from e3rl.data.bad_rows import Fault
 from e3rl.data.problem import Message
 
 EXACT = 2**53  # whole floats below this stand for one integer
+_GROUPED = re.compile(r"[^\d,]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)  # perhaps with a sign
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -21,8 +23,11 @@ def parse_prompt(value: object, column: str) -> str | tuple[Message, ...] | Faul
     return _parse_text(value, column, "give text or a list of {role, content} messages")
 
 
-def parse_answer(value: object, column: str) -> str | Fault:
+def parse_answer(value: object, column: str, after: str | None = None) -> str | Fault:
     """Text without surrounding blanks, of a number or of a list of one.
+
+    With `after` the answer is what stands behind the last such mark of a text that derives it, a
+    number without digit groups (72,000 is 72000).
 
     Whole numbers become text, 27.0 like 27 (tables of competitions hold floats); other floats are
     refused as inexact, and lists of several answers as ambiguous.
@@ -34,7 +39,9 @@ def parse_answer(value: object, column: str) -> str | Fault:
             f"write them as one text, or choose one with columns.answer={column}.0",
         )
     if isinstance(value, list):
-        return parse_answer(value[0] if value else None, column)
+        return parse_answer(value[0] if value else None, column, after)
+    if after is not None and isinstance(value, str):
+        return _parse_marked(value, column, after)
     if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         return str(int(value))
     if isinstance(value, int) and not isinstance(value, bool):
@@ -43,6 +50,18 @@ def parse_answer(value: object, column: str) -> str | Fault:
         return Fault("missing answer", f"column '{column}' is empty", "give the gold answer")
     text = _parse_text(value, column, 'write the gold answer as text, e.g. "3" or "1/3"')
     return text if isinstance(text, Fault) else text.strip()
+
+
+def _parse_marked(text: str, column: str, mark: str) -> str | Fault:
+    _, found, answer = text.rpartition(mark)
+    if not found or not answer.strip():
+        return Fault(
+            "no marked answer",
+            f"column '{column}' has no answer behind {mark!r}",
+            "write the gold answer there, or set answer_after=null if the column holds it alone",
+        )
+    answer = answer.strip()
+    return answer.replace(",", "") if _GROUPED.fullmatch(answer) else answer
 
 
 def parse_id(value: object, column: str | None, default: str) -> str | Fault:

@@ -108,6 +108,7 @@ def load_problems(
     strip: Sequence[str] = (),
     repeats: Repeats = "keep",
     limit: int | None = None,
+    answer_after: str | None = None,
 ) -> ProblemSet:
     """Problems of a `.jsonl`, `.json` or `.parquet` file, in file order.
 
@@ -123,6 +124,8 @@ def load_problems(
         repeats: `keep` warns of questions that occur again; `drop` drops and counts them, and all
             problems of a question that has several answers.
         limit: rows to read, from the first one; None for all.
+        answer_after: mark in the answer column behind which the gold answer stands, `####` in
+            GSM8K; None where the column holds nothing else.
 
     Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or
     holds no usable problem; BadRowsError (a ValueError) listing all bad rows, unless these are
@@ -134,7 +137,7 @@ def load_problems(
     everything = read_rows(file, limit)
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
     rows = _selected(path, everything, where or {})
-    problems, bad = _parse_rows(rows, columns, name or file.stem)
+    problems, bad = _parse_rows(rows, columns, name or file.stem, answer_after)
     dropped = raise_or_drop_bad_rows(str(path), bad, len(rows), on_bad_row)
     if not problems:
         raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
@@ -178,7 +181,9 @@ def _check_columns(path: str | Path, records: Sequence[Record], columns: Columns
             )
 
 
-def _parse_rows(rows: Rows, columns: Columns, name: str) -> tuple[dict[int, Problem], list[BadRow]]:
+def _parse_rows(
+    rows: Rows, columns: Columns, name: str, answer_after: str | None
+) -> tuple[dict[int, Problem], list[BadRow]]:
     """Usable problems by row number, and the rest."""
     problems: dict[int, Problem] = {}
     bad: list[BadRow] = []
@@ -187,7 +192,7 @@ def _parse_rows(rows: Rows, columns: Columns, name: str) -> tuple[dict[int, Prob
         if isinstance(record, Fault):
             bad.append(BadRow(row, (record,)))
             continue
-        parsed = _parse_row(record, row, columns, name, owners)
+        parsed = _parse_row(record, row, columns, name, owners, answer_after)
         if isinstance(parsed, Problem):
             problems[row] = parsed
         else:
@@ -196,11 +201,16 @@ def _parse_rows(rows: Rows, columns: Columns, name: str) -> tuple[dict[int, Prob
 
 
 def _parse_row(
-    record: Record, row: int, columns: Columns, name: str, owners: dict[str, int]
+    record: Record,
+    row: int,
+    columns: Columns,
+    name: str,
+    owners: dict[str, int],
+    answer_after: str | None,
 ) -> Problem | tuple[Fault, ...]:
     """The problem in a row, or everything that is wrong with it; enters its id in `owners`."""
     prompt = parse_prompt(lookup(record, columns.prompt), columns.prompt)
-    answer = parse_answer(lookup(record, columns.answer), columns.answer)
+    answer = parse_answer(lookup(record, columns.answer), columns.answer, answer_after)
     key = parse_id(lookup(record, columns.id), columns.id, default=f"{name}:{row}")
     source = parse_source(lookup(record, columns.source), columns.source, default=name)
     level = parse_level(lookup(record, columns.level), columns.level)

@@ -22,7 +22,7 @@ class KnownAnswer:
             raise RuntimeError(
                 f"reward self-test failed ({self.shows}): {self.completion!r} with gold "
                 f"{self.gold!r} must be {self.status}, got {verdict}; rewards cannot be trusted, "
-                "check the installed math-verify version"
+                "check the installed version of the package that judges"
             )
 
 
