@@ -12,6 +12,8 @@ from hydra.utils import get_class
 from compositions import composed
 from e3rl.callbacks.slot import Slot
 from e3rl.config.composition import conf_dir
+from e3rl.rewards.functions import build_function_rewards
+from e3rl.rewards.scorer import Question
 from e3rl.simulate import simulate
 from pages import (
     DOCS,
@@ -103,6 +105,20 @@ def test_the_rule_of_the_page_is_one_passes_its_test_and_can_be_simulated(
     small = ("rules=[first_hit]", "table.prompts=128", f"out={tmp_path}")
     simulate(composed(*arguments, *small, root="simulate"))
     assert "first_hit" in capsys.readouterr().out
+
+
+def test_the_rewards_of_the_page_pay_what_it_says(tmp_path: Path) -> None:
+    question = Question("p", "", "46", {"level": 1})
+    plain, scored = (block.text for block in blocks(page("rewards"), "python"))
+    for text, wanted in ((plain, [(1.0, "correct")]), (scored, [(0.995, "correct")])):
+        (tmp_path / "own.py").write_text(text)
+        with build_function_rewards(f"{tmp_path}/own.py:score", workers=1, deadline_s=60) as pool:
+            pool.check([question])
+            pool.submit("is 46", question)
+            pool.submit("is 47", question)
+            right, wrong = pool.collect()
+        assert [(right.reward, right.status)] == wanted
+        assert wrong.status == "wrong"
 
 
 def test_the_simulation_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,10 +1,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from e3rl.environment import DEFAULTS, peak_memory_gib, prepare
+from e3rl.environment import DEFAULTS, cache_folder, peak_memory_gib, prepare
 
 
 def test_prepare_fills_in_what_is_not_set_and_leaves_the_users_choice(monkeypatch):
@@ -13,6 +14,14 @@ def test_prepare_fills_in_what_is_not_set_and_leaves_the_users_choice(monkeypatc
     monkeypatch.setenv("WANDB_MODE", "online")
     prepare()
     assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {"WANDB_MODE": "online"}
+
+
+def test_the_cache_is_where_the_user_says_or_where_caches_are(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    monkeypatch.setenv("E3RL_CACHE", "own")
+    assert cache_folder() == Path("own")
+    monkeypatch.delenv("E3RL_CACHE")
+    assert cache_folder() == Path("caches/e3rl")
 
 
 def test_importing_the_package_prepares_the_process_before_torch_is_loaded():

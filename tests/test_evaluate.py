@@ -118,7 +118,7 @@ def test_the_newest_checkpoint_of_a_run_is_evaluated_with_its_own_weights(
     assert row["entropy_sum"] / row["tokens"] < 1.0
     evaluated()
     # The warm start itself.
-    assert rows(tmp_path) == [{**row, "rollout_step": 0, "model": "warm_start"}]
+    assert rows(tmp_path) == [{**row, "rollout_step": 0, "model": "embedded"}]
 
 
 def test_the_model_is_the_one_of_the_run_whatever_is_configured(

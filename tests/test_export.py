@@ -87,6 +87,17 @@ def test_it_is_a_policy_again(run: Path, trained: Policy, tmp_path: Path) -> Non
     assert again.stop_ids == trained.stop_ids
 
 
+def test_it_says_how_prompts_were_made_and_answers_ended(run: Path, tmp_path: Path) -> None:
+    asked = {"instruction": "=", "prefill": " \\boxed{", "stop": ["}"]}
+    (run / "config.yaml").write_text(
+        CONFIG + "".join(f"  {k}: {json.dumps(v)}\n" for k, v in asked.items())
+    )
+    export(run, tmp_path / "out")
+    said = json.loads((tmp_path / "out" / "e3rl_prompting.json").read_text())
+    assert said == {"render": "plain", "system": "", **asked}
+    assert Policy(str(tmp_path / "out"), **said).prompting() == said
+
+
 def test_weights_may_have_another_precision(run: Path, trained: Policy, tmp_path: Path) -> None:
     export(run, tmp_path / "out", "bfloat16")
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from e3rl.budgets.base import Allocation
 from e3rl.checkpoints.strict_state import require_keys
-from e3rl.rewards.scorer import Question
+from e3rl.rewards.scorer import Question, make_question
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class RolloutBatch:
     allocation: "Allocation[RolloutBatch] | None" = None
     requeue: bool = False  # whether prompts that got no rollout come again
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
+    always_right: Tensor | None = None  # (P,) bool, ranked and solved in all rollouts until now
     wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
     base_temperature: float | None = None  # the step's, before single rollouts depart from it
     temperature_of: TemperatureOf | None = None
@@ -154,8 +155,14 @@ class RolloutBatch:
 
     def question(self, prompt: int) -> Question:
         """What a scorer may know of a prompt, by its row in the batch."""
-        row = self.problem_rows[prompt] if self.problem_rows else {}
-        return Question(self.prompt_ids[prompt], self.prompts[prompt], self.answers[prompt], row)
+        return make_question(
+            self.prompt_ids[prompt],
+            self.prompts[prompt],
+            self.answers[prompt],
+            self.sources[prompt],
+            self.levels[prompt] if self.levels else None,
+            self.problem_rows[prompt] if self.problem_rows else {},
+        )
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rollouts so far by prompt (P,), and how many of them were right (P,)."""
@@ -180,6 +187,17 @@ class RolloutBatch:
         value = getattr(self, name)
         assert isinstance(value, Tensor)
         return value
+
+    def ranks_for_shaping(self) -> list[float]:
+        """P difficulty ranks, 0 for prompts that were solved in every rollout until now.
+
+        None is easier than those, but in `ranks` all of them have the mean of their places.
+        """
+        ranks = self.tensor("ranks")
+        if self.always_right is not None:
+            ranks = ranks.masked_fill(self.always_right, 0.0)
+        found: list[float] = ranks.tolist()
+        return found
 
     def to(self, device: torch.device | str) -> "RolloutBatch":
         """Move every tensor in place; returns self, so the object's identity is kept."""
@@ -253,7 +271,7 @@ class RolloutBatch:
 
 WRITERS = {
     "allocation": "budget",
-    "ranks": "budget",
+    **dict.fromkeys(("ranks", "always_right"), "budget"),
     **dict.fromkeys(("base_temperature", "temperature_of"), "temperature"),
     "scorer": "reward",
     **dict.fromkeys(

@@ -8,7 +8,13 @@ import resource
 import sys
 from pathlib import Path
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "e3rl"
+
+def cache_folder() -> Path:
+    """Where the machine keeps what runs would make again: E3RL_CACHE, or a folder for caches."""
+    if own := os.environ.get("E3RL_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "e3rl"
+
 
 DEFAULTS = {
     # Two OpenMP teams that spin for work on shared cores slow each other down by 10x and more;
@@ -29,7 +35,7 @@ DEFAULTS = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     # The first rollouts with vLLM compile for some twenty seconds; the default folder is a
     # temporary one, from which machines forget the result.
-    "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
+    "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
     # Headers are compiled in advance by default: seconds, and 150 MB in the temporary folder.
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }

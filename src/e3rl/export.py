@@ -5,9 +5,12 @@
 CKPT is a checkpoint of any trainer (a file or a folder of shards), or a run folder, of which the
 newest sound one is taken. OUT gets configuration, weights (safetensors), tokenizer and generation
 settings, as transformers and vLLM load them: `vllm serve OUT`, `policy=pretrained policy.path=OUT`.
+OUT/e3rl_prompting.json says what else made its prompts and ended its answers (instruction, system
+message, prefill, stop strings), by the settings of `policy`.
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -17,6 +20,7 @@ from pathlib import Path
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, find_damage, newest_sound
 from e3rl.config.composition import ConfigurationError, run_folder_of
 
+PROMPTING = "e3rl_prompting.json"
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -57,6 +61,8 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
     shutil.rmtree(draft, ignore_errors=True)
     try:
         policy.save(draft, None if dtype is None else dtype_of[dtype])
+        text = json.dumps(policy.prompting(), indent=1, ensure_ascii=False) + "\n"
+        (draft / PROMPTING).write_text(text, encoding="utf-8")
         os.replace(draft, out)  # in the place of an empty folder, too
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -38,7 +38,7 @@ def by_subsets(rewards: list[float], k: int) -> list[float]:
     return [sum(of) / len(of) for of in members]
 
 
-@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=7), st.integers(1, 6))
+@given(st.lists(st.sampled_from([0.0, 1.0, 0.25, -0.5]), min_size=2, max_size=7), st.integers(1, 6))
 @settings(deadline=None, max_examples=60)
 def test_it_is_the_mean_over_the_subsets_a_rollout_is_in(rewards, k):
     wanted = by_subsets(rewards, min(k, len(rewards) - 1))
@@ -63,9 +63,12 @@ def test_k_of_1_is_grpo_with_the_population_deviation():
     torch.testing.assert_close(PassAtKAdvantage(k=1)(rewards, group, 3), grpo)
 
 
-def test_shaped_rewards_above_0_are_right_and_penalties_are_not():
-    shaped = one_group(PassAtKAdvantage(k=2), [0.2, -0.5, 0.0, 0.0])
-    torch.testing.assert_close(shaped, one_group(PassAtKAdvantage(k=2), [1.0, 0.0, 0.0, 0.0]))
+def test_rewards_between_0_and_1_train_for_the_largest_of_k():
+    # The pairs of [.9, .5, 0] earn .9, .9 and .5: mean 23/30, deviation √(8/225).
+    found = one_group(PassAtKAdvantage(k=2), [0.5, 0.9, 0.0])
+    spread = (8 / 225) ** 0.5
+    wanted = [(0.7 - 23 / 30) / spread, (0.9 - 23 / 30) / spread, (0.7 - 23 / 30) / spread]
+    assert found.tolist() == pytest.approx(wanted)
 
 
 def test_k_falls_linearly_to_its_final_value_at_the_last_step():

@@ -46,6 +46,14 @@ def test_pairing_narrows_the_interval() -> None:
     assert row["pass@1_high"] - row["pass@1_low"] > 0.1
 
 
+@pytest.mark.parametrize("right", [0, 16])
+def test_what_all_problems_agree_on_has_an_interval_with_width(right: int) -> None:
+    (row,) = arm_rows([item("e3", "t1", [right] * 64)])
+    for name in ("pass@1", "pass@16"):
+        width = row[f"{name}_high"] - row[f"{name}_low"]
+        assert width == pytest.approx(0.0566, abs=1e-4), name
+
+
 @pytest.mark.parametrize(("entropy", "against"), [(0.50, "grpo matched"), (0.37, "grpo live")])
 def test_live_is_compared_with_the_control_of_nearest_entropy(entropy: float, against: str) -> None:
     controls = [
@@ -80,7 +88,7 @@ def test_unknown_control_is_refused() -> None:
 def test_text_shows_percent_intervals_and_the_note() -> None:
     control, treated = item("grpo", "t1", [8] * 4), item("e3", "t1", [12] * 4)
     text = arm_table_text(arm_rows([control, treated], control="grpo"))
-    assert "50.0 [50.0, 50.0]" in text
+    assert "50.0 [15.0, 85.0]" in text  # Wilson's, with 4 problems: (1 ± 1.96/√(4 + 3.84))/2
     assert "+25.0 [+25.0, +25.0]" in text
     assert "E3" in text
     assert text.splitlines()[-1].strip() == (
@@ -109,7 +117,7 @@ def test_markdown_has_one_line_per_row_and_equal_columns() -> None:
     rows = arm_rows([item("grpo", "t1", [8] * 4), item("mine", "t1", [12] * 4)])
     lines = arm_table_markdown(rows).splitlines()
     assert [line.count("|") for line in lines[:4]] == [lines[0].count("|")] * 4
-    assert lines[3].startswith("| mine | t1 | 1.00 | 0.500 | 75.0 [75.0, 75.0] |")
+    assert lines[3].startswith("| mine | t1 | 1.00 | 0.500 | 75.0 [30.1, 95.4] |")
 
 
 def test_entropy_that_was_not_recorded_is_left_out() -> None:

@@ -40,7 +40,7 @@ def scores(
 
 @pytest.fixture
 def noise() -> np.ndarray:
-    return np.random.default_rng(0).random((6, 40))
+    return np.random.default_rng(0).uniform(0.2, 0.6, (6, 40))
 
 
 def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
@@ -66,6 +66,16 @@ def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
     assert row["by_seed"] == pytest.approx((noise + gain).mean(axis=1).tolist())
 
 
+def test_arms_that_solve_nothing_are_known_by_their_problems_alone() -> None:
+    nothing = np.zeros((3, 64))
+    row = compare_scores(scores("e3", nothing), scores("grpo", nothing))
+    assert (row["value_low"], row["value_high"]) == pytest.approx((0, 0.0566), abs=1e-4)
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx(
+        (-0.0560, 0.0560), abs=1e-4
+    )
+    assert row["verdict"] == NEITHER
+
+
 def test_the_control_itself_is_not_judged(noise: np.ndarray) -> None:
     row = compare_scores(scores("grpo", noise), None)
     assert row["verdict"] is row["difference"] is row["improvement"] is row["against"] is None
@@ -73,11 +83,11 @@ def test_the_control_itself_is_not_judged(noise: np.ndarray) -> None:
 
 
 def test_other_seeds_are_not_paired(noise: np.ndarray) -> None:
-    luck = np.linspace(0, 0.5, 6)[:, None]
-    control, arm = scores("grpo", noise + luck), scores("e3", noise + luck)
+    luck = np.linspace(0, 0.4, 6)[:, None]
+    control, arm = scores("grpo", noise + luck), scores("e3", noise + luck - 0.01)
     paired = compare_scores(arm, control)
     assert paired["difference_high"] - paired["difference_low"] == pytest.approx(0)
-    other = scores("e3", noise + luck, seeds=[7, 8, 9, 10, 11, 12])
+    other = scores("e3", noise + luck - 0.01, seeds=[7, 8, 9, 10, 11, 12])
     row = compare_scores(other, control)
     assert row["paired_seeds"] is False
     assert row["detectable"] is None
@@ -98,7 +108,7 @@ def test_one_seed_has_intervals_over_problems_alone(noise: np.ndarray) -> None:
 
 def test_only_problems_of_both_arms_are_compared(noise: np.ndarray) -> None:
     control = scores("grpo", noise[:, :30])
-    row = compare_scores(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 9.0)), control)
+    row = compare_scores(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 0.4)), control)
     assert row["difference"] == pytest.approx(0.1)
     with pytest.raises(ValueError, match=r"different problems; give both runs the same data\.val"):
         compare_scores(scores("e3", noise, ids="q"), control)

@@ -11,7 +11,8 @@ from e3rl.analysis.measures.model_comparison import compare_models
 from e3rl.analysis.measures.model_scores import ALL_SETS, AVERAGE, ModelResult, model_rows
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown
 from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
-from e3rl.statistics.bootstrap import cluster_bootstrap, mean_of_sets, paired_difference
+from e3rl.statistics.bootstrap import mean_of_sets, paired_difference
+from e3rl.statistics.shares import share_interval
 
 Ballot = Sequence[int | None]  # classes by sample, 0 the right one
 
@@ -60,7 +61,7 @@ def test_a_row_has_means_intervals_lengths_and_truncation() -> None:
     one, two = row("a", [0, 0, 1, 2], cut=1), row("b", [1, 1, 2, 0])
     (found,) = ModelResult.of_rows("m", "s", [one, two])
     (only,) = model_rows([found], [2])
-    interval = cluster_bootstrap([0.5, 0.25])
+    interval = share_interval([0.5, 0.25])
     assert (only[AVERAGE], only[f"{AVERAGE}_low"]) == (interval.mean, interval.low)
     assert (only["problems"], only["samples"], only["entropy"]) == (2, 4, 0.5)
     assert (only["length_mean"], only["length_p50"]) == (25, 25)
@@ -143,7 +144,7 @@ def test_the_table_has_a_row_per_model_and_set() -> None:
     cells, _ = tables()
     assert cells.header == [
         *("model", "problems", "P", "avg@8", "pass@4", "maj@4"),
-        *("tokens mean / p50 / p95", "truncated %"),
+        *("tokens mean / p50 / p95", "truncated %", "no answer %"),
     ]
     assert [line[:3] for line in cells.body] == [
         *(["base", "math_500", "3"], ["base", "aime", "2"], ["base", ALL_SETS, "5"]),
@@ -152,6 +153,7 @@ def test_the_table_has_a_row_per_model_and_set() -> None:
     assert cells.body[0][3].startswith("37.5 [")
     assert cells.body[0][6] == "45 / 45 / 80"
     assert cells.body[2][6] == "45 / – / –"
+    assert [line[-1] for line in cells.body[:2]] == ["0.0", "0.0"]
     assert "sampling t1; T = 1.00" in cells.note
 
 
@@ -167,9 +169,9 @@ def test_latex_is_a_booktabs_table_with_special_letters_escaped() -> None:
     cells, comparison = tables()
     lines = as_latex(cells, WORDS).splitlines()
     assert lines[0].startswith("% 95 % intervals")
-    assert lines[1] == r"\begin{tabular}{llrrrrrr}"
+    assert lines[1] == r"\begin{tabular}{llrrrrrrr}"
     assert lines[3].startswith("model & problems & P & avg@8 & pass@4 & maj@4 & tokens mean")
-    assert lines[3].endswith(r"truncated \% \\")
+    assert lines[3].endswith(r"truncated \% & no answer \% \\")
     assert lines[5].startswith(r"base & math\_500 & 3 & 37.5 [")
     assert lines[6].startswith(" & aime & 2 & ")  # the model once
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]

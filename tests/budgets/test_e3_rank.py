@@ -78,6 +78,18 @@ def test_ranks_follow_the_cumulative_mean_over_visits_of_unequal_size() -> None:
     assert rule.decide(["a", "b"], 16, 1, 1).ranks.tolist() == [0.5, 0.0]
 
 
+def test_prompts_that_were_always_right_are_told_and_keep_their_mid_rank() -> None:
+    rule = E3Rank()
+    rule.decide(["a", "b", "c", "d"], 32, 0, 0)
+    rule.observe(["a", "b", "c"], [rewards(8, 8), rewards(8, 8), rewards(7, 8)])
+    decision = rule.decide(["a", "b", "c", "d"], 32, 1, 1)
+    assert decision.ranks.tolist()[:3] == [0.5 / 3, 0.5 / 3, 2 / 3]
+    assert decision.always_right is not None
+    assert decision.always_right.tolist() == [True, True, False, False]
+    by_length = E3Rank(difficulty="length")
+    assert by_length.decide(["a"], 8, 0, 0).always_right is None
+
+
 def test_ranks_stay_frozen_until_the_epoch_changes() -> None:
     rule = taught()
     before = rule.decide(IDS, 64, 1, 1).ranks

@@ -1,22 +1,26 @@
 """The reward slot: counters, shaping of training rewards alone, and the pool's life."""
 
+import warnings
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slots
 
-from e3rl.batch import Rollout
+from e3rl.batch import Rollout, RolloutBatch
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.callbacks import reward as reward_file
 from e3rl.callbacks.budget import RolloutBudget
-from e3rl.callbacks.reward import PooledScorer, RewardScorer
+from e3rl.callbacks.reward import PooledScorer, RewardScorer, count_verdicts
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.engines.base import RolloutRequest
 from e3rl.rewards.pool import STATUSES
 from e3rl.rewards.scorer import Question
 from e3rl.rewards.shaping import LengthShaping
+from e3rl.rewards.verdict import Verdict
 
 
 def by_sample(request: RolloutRequest) -> tuple[str, list[float]]:
@@ -70,6 +74,25 @@ def test_shaping_takes_lengths_and_ranks_and_leaves_correct_alone() -> None:
     expected = last.tensor("ranks")[last.tensor("group")]
     assert ranks == expected.tolist()
     assert all(0 <= rank < 1 for rank in ranks)
+
+
+@pytest.mark.parametrize("always", [0, 12, 16, 64])
+def test_prompts_that_are_always_right_are_shaped_however_many_they_are(always: int) -> None:
+    ids = [f"p{i}" for i in range(64)]
+    rule = E3Rank()
+    rule.decide(ids, 512, 0, 0)
+    # The others have means of their own, 0 to 7 of 8, harder with their number.
+    solved = [8.0 if i < always else 7.0 * (64 - i) / 64 for i in range(64)]
+    rule.observe(ids, [np.full(8, each / 8) for each in solved])
+    decision = rule.decide(ids, 512, 1, 1)
+    batch = RolloutBatch(ids, ids, ids, ids, [[1]] * 64)
+    batch.ranks = torch.from_numpy(decision.ranks)
+    batch.always_right = torch.from_numpy(decision.always_right)
+    shaped = LengthShaping(mu=1e-3, rank_threshold=0.1)(
+        [1.0] * 64, [1000] * 64, batch.ranks_for_shaping()
+    )
+    # Ranks i/64 up to 0.1 are those of 7 prompts, where none is always right.
+    assert shaped.tolist() == [0.5] * max(always, 7) + [1.0] * (64 - max(always, 7))
 
 
 def test_the_published_shaping_fits() -> None:
@@ -169,3 +192,41 @@ def test_slow_scoring_shows_a_bar_where_the_trainer_shows_bars(shown: bool) -> N
     fit = Fit(scripted(), validate_every=3, options={"enable_progress_bar": shown})
     fit.validate().fit()
     assert set(fit.pool.progress) == {shown}
+
+
+def pooled(verdicts: list[Verdict]) -> tuple[Any, dict[str, float]]:
+    """A step whose rollouts get these verdicts, and its metrics once it has ended."""
+    slot = RewardScorer(ScriptedPool())  # type: ignore[arg-type]
+    batch = scored_batch([[(verdict.reward, [-1.0]) for verdict in verdicts]])
+    batch.metrics |= count_verdicts(verdicts)
+    slot.on_train_batch_end(None, None, None, batch, 0)  # type: ignore[arg-type]
+    return slot, batch.metrics
+
+
+def test_parts_of_rewards_are_logged_as_means_over_all_rollouts() -> None:
+    verdicts = [
+        Verdict(1.5, "correct", "4", {"right": 1.0, "brief": 0.5}),
+        Verdict(0.25, "wrong", "5", {"right": 0.0, "brief": 0.25}),
+        Verdict(0.0, "timeout", "6"),
+        Verdict(0.0, "wrong", "7"),
+    ]
+    _, found = pooled(verdicts)
+    assert found["reward/part/right"] == 1 / 4
+    assert found["reward/part/brief"] == 0.75 / 4
+    assert found["reward/correct"] == 1
+    assert found["reward/no_answer"] == 0
+
+
+def test_a_step_whose_completions_have_no_answer_is_said_loudly_once() -> None:
+    without, answered = Verdict(0.0, "unparsed"), Verdict(0.0, "wrong", "7")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, found = pooled([without, answered])  # half of them
+    assert found["reward/no_answer"] == 1
+    with pytest.warns(UserWarning, match=r"67% of this step's completions .* .reward=last_number"):
+        slot, _ = pooled([without, without, answered])
+    batch = scored_batch([[(0.0, [-1.0])]])
+    batch.metrics |= count_verdicts([without])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slot.on_train_batch_end(None, None, None, batch, 1)

@@ -197,7 +197,8 @@ def test_the_row_of_a_step_is_written_before_its_checkpoint(
     assert seen == [
         ("step-000001", [("train", 0)]),
         ("step-000002", [("train", 0), ("train", 1)]),
-        ("step-000003", [("train", 2), ("validation", 3)]),  # after its validation
+        ("step-000003", [("train", 1), ("train", 2)]),  # before its validation
+        ("step-000003", [("train", 2), ("validation", 3)]),  # and after it
     ]
 
 

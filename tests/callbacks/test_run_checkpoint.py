@@ -1,7 +1,9 @@
 """The checkpoint slot: which steps are saved, what stays, and going on from an earlier one."""
 
 import io
+import itertools
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +46,12 @@ def saved(folder: Path) -> list[int]:
     return [step_of(path) for path in checkpoints(folder / "checkpoints")]
 
 
+def rows_without_times(folder: Path) -> list[dict[str, Any]]:
+    rows = read_rows(folder / "metrics.jsonl")
+    clocks = ("time/", "resources/", "cost/seconds")
+    return [{k: x for k, x in row.items() if not k.startswith(clocks)} for row in rows]
+
+
 def numbers() -> tuple[float, float, float]:
     return random.random(), float(np.random.random()), float(torch.rand(()))
 
@@ -66,21 +74,57 @@ def test_a_baseline_and_a_sanity_check_save_nothing(run: Make, tmp_path: Path) -
     assert saved(tmp_path) == [2, 3]  # of 3 steps; no step 0
 
 
-def test_a_validated_step_is_saved_once_after_its_validation(
+def test_a_validated_step_is_saved_before_its_validation_and_after_it(
     run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[int] = []
+    saved: list[tuple[int, str]] = []
     save = RunCheckpoint._save
 
     def watched(self: RunCheckpoint, trainer: Any, finished: int) -> None:
-        rows = read_rows(tmp_path / "metrics.jsonl")
-        steps.append(finished)
-        assert (rows[-1]["kind"] == "validation") == (finished % 2 == 0)
+        saved.append((finished, read_rows(tmp_path / "metrics.jsonl")[-1]["kind"]))
         save(self, trainer, finished)
 
     monkeypatch.setattr(RunCheckpoint, "_save", watched)
     run(n_prompts=8, validate_every=2).validate().fit()
-    assert steps == [1, 2, 3, 4]
+    twice = [(2, "train"), (2, "validation")], [(4, "train"), (4, "validation")]
+    assert saved == [(1, "train"), *twice[0], (3, "train"), *twice[1]]
+
+
+@pytest.fixture
+def fails_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has the n-th batch that is validated from now on fail, and none after it."""
+
+    def fail_at(n: int) -> None:
+        batches = itertools.count(1)
+
+        def step(self: StubModule, batch: Any, batch_idx: int) -> None:
+            if next(batches) == n:
+                raise RuntimeError("the engine broke")
+
+        monkeypatch.setattr(StubModule, "validation_step", step)
+
+    return fail_at
+
+
+# (when it is validated, the batch that fails, the checkpoint there is then); a validation has two.
+@pytest.mark.parametrize(("every", "broken", "step"), [(3, 4, 6), (3, 2, 3), (2, 1, 2), (6, 1, 6)])
+def test_a_validation_that_fails_loses_nothing(
+    run: Make, tmp_path: Path, fails_once: Callable[[int], None], every: int, broken: int, step: int
+) -> None:
+    settings: dict[str, Any] = {"every": every, "epochs": 2, "validate_every": every}
+    run(**settings).fit()
+    whole = rows_without_times(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "metrics.jsonl").unlink()
+    fails_once(broken)
+    with pytest.raises(RuntimeError, match="the engine broke"):
+        run(**settings).fit()
+    assert saved(tmp_path)[-1] == step
+    run(**settings).fit(newest_sound(tmp_path / "checkpoints"))
+    assert saved(tmp_path)[-1] == 6
+    assert rows_without_times(tmp_path) == whole
+    run(**settings).fit(newest_sound(tmp_path / "checkpoints"))  # a finished run has nothing to do
+    assert rows_without_times(tmp_path) == whole
 
 
 def test_validation_by_epochs_is_foreseen_too() -> None:

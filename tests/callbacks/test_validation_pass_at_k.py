@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,7 +310,7 @@ def test_rows_of_validation_hold_what_the_analysis_reads(tmp_path: Path) -> None
     assert (first["rollout_step"], last["rollout_step"]) == (0, 3)
     assert set(first) == {
         *("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct"),
-        *("entropy_sum", "tokens", "truncated", "top_p", "top_k"),
+        *("entropy_sum", "tokens", "truncated", "top_p", "top_k", "no_answer"),
     }
     assert math.isfinite(first["entropy_sum"])
 
@@ -344,3 +345,30 @@ def test_requests_of_one_evaluation_have_its_temperature() -> None:
 
     assert len(engine.requests) == 3 * 5
     assert all(request.temperature == expected(request) for request in engine.requests)
+
+
+def test_rewards_between_0_and_1_are_told_by_their_mean_and_by_the_largest_of_k() -> None:
+    whole = metrics(counts([2, 2], [1, 0]), ks=[1, 2])
+    assert not any("max@" in name or name.endswith("reward") for name in whole)
+    row = metrics(counts([2, 2], [1, 0], rewards=[[1.0, 0.5], [0.25, 0.0]]), ks=[1, 2])
+    assert row["val/t1/reward"] == pytest.approx((0.75 + 0.125) / 2)
+    assert row["val/t1/max@2"] == pytest.approx((1.0 + 0.25) / 2)
+    assert row["val/t1/pass@2"] == 0.5  # of what counts as correct
+
+
+def test_tallies_keep_rewards_only_where_one_is_neither_0_nor_1() -> None:
+    batch = scored_batch([[(1.0, [-1.0]), (0.0, [-1.0])], [(0.5, [-1.0]), (1.0, [-1.0])]])
+    tallies = tally_segment(batch, Segment("t1", 0, 2, 1.0))
+    assert [tally.rewards for tally in tallies] == [None, [0.5, 1.0]]
+    assert merge_tallies(tallies).rewards == [[1.0, 0.0], [0.5, 1.0]]
+
+
+def test_completions_without_an_answer_are_counted() -> None:
+    batch = scored_batch([[(1.0, [-1.0]), (0.0, [-1.0])], [(0.0, [-1.0]), (0.0, [-1.0])]])
+    batch.given_answers = ["4", None, None, None]
+    tallies = tally_segment(batch, Segment("t1", 0, 2, 1.0))
+    assert [tally.no_answer for tally in tallies] == [1, 2]
+    found = merge_tallies(tallies)
+    assert metrics(found, ks=[1])["val/t1/no_answer"] == 0.75
+    unknown = replace(tallies[0], no_answer=None, problem_id="of an older log")
+    assert merge_tallies([*tallies, unknown]).no_answer is None

@@ -1,10 +1,12 @@
 """Checkpoints are written whole or not at all, and loading one runs no code."""
 
 import errno
+import itertools
 import os
 import pickle
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,20 +123,44 @@ def test_a_disk_that_fills_up_within_a_save_is_an_error_of_the_disk(saved: Path)
     assert AtomicCheckpointIO().load_checkpoint(saved)["step"] == 1
 
 
-def test_a_kill_between_the_two_renames_is_noticed(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
+class Killed(BaseException):
+    pass
 
-    def killed_after_the_first(source: Path, target: Path) -> None:
+
+def killed_after(renames: int) -> Callable[[Path, Path], None]:
+    """os.replace that ends the process after some renames."""
+    done = itertools.count(1)
+
+    def rename(source: Path, target: Path) -> None:
         os.rename(source, target)
-        raise Killed
+        if next(done) == renames:
+            raise Killed
 
-    monkeypatch.setattr(os, "replace", killed_after_the_first)
+    return rename
+
+
+def test_a_kill_between_the_renames_of_a_first_save_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "step-000001.ckpt"
+    monkeypatch.setattr(os, "replace", killed_after(1))
     with pytest.raises(Killed):
-        AtomicCheckpointIO().save_checkpoint(NEW, saved)
-    assert "checksum does not match" in find_damage(saved)
+        AtomicCheckpointIO().save_checkpoint(NEW, path)
+    assert path.is_file()
+    assert "step-000001.ckpt.sha256 is not beside it" in find_damage(path)
+
+
+@pytest.mark.parametrize(("renames", "step"), [(1, 1), (2, 2), (3, 2)])
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_or_the_new_one(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, renames: int, step: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed_after(renames))
+        with pytest.raises(Killed):
+            AtomicCheckpointIO().save_checkpoint(NEW, saved)
+    assert AtomicCheckpointIO().load_checkpoint(saved)["step"] == step
+    AtomicCheckpointIO().save_checkpoint(OLD, saved)
+    assert len(checksum_file(saved).read_text().splitlines()) == 1
 
 
 def test_drafts_of_a_killed_process_are_removed_by_the_next_save(saved: Path) -> None:

@@ -1,5 +1,7 @@
+from itertools import pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from e3rl.data.problem import Problem
@@ -31,10 +33,24 @@ def test_question_text_ignores_form_system_messages_and_blanks():
         "What is $\\dfrac12 \\times x$?",
         "What  is \\(\\frac{1}{2}\\,\\cdot\\, x\\)?\n",
         "What is $\\displaystyle \\frac{1}{2}×x$ ?",
+        "What is \\[ \\frac 1 2 \\cdot x. \\]",
     ],
 )
 def test_one_question_in_several_spellings_has_one_key(other):
     assert question_key(asked(other)) == question_key(asked("What is $\\frac{1}{2} \\cdot x$?"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Let $x$, $y$ and $z$ be", "Let $x, y$ and $z$ be"),
+        ("What is $xyz$?", "What is $x y z$?"),
+        ("$(x \\cdot y) + z$", "$(x\\cdot y)+z$"),
+        ("What is $x^2$?", "What is x²?"),
+    ],
+)
+def test_layout_of_mathematics_does_not_matter(one, other):
+    assert question_key(asked(one)) == question_key(asked(other))
 
 
 @pytest.mark.parametrize(
@@ -46,10 +62,37 @@ def test_one_question_in_several_spellings_has_one_key(other):
         ("\\frac{1}{23}", "\\frac{12}{3}"),
         ("$x^{12}$", "$x^{1}2$"),
         ("0.5!", "0.5"),
+        ("What is gcd(2, 14)?", "What is gcd(21, 4)?"),
+        ("Sort 1 23", "Sort 12 3"),
+        ("Sort $1 23$", "Sort $12 3$"),
+        ("Add 1 .5", "Add 1.5"),
+        ("Compute 3²", "Compute 32"),
+        ("Add 3½", "Add 31⁄2"),
+        ("Reverse: no where", "Reverse: nowhere"),
+        ("Reverse: a bc", "Reverse: ab c"),
+        ("Count the a in Aa", "Count the a in aA"),
+        ("Is $A$", "Is $a$"),
+        ("Is $x \\in t$", "Is $x \\int$"),
     ],
 )
 def test_questions_that_differ_in_what_matters_keep_different_keys(one, other):
     assert question_key(asked(f"{one} now")) != question_key(asked(f"{other} now"))
+
+
+@given(st.lists(st.integers(0, 999), min_size=2, max_size=5), st.data())
+def test_lists_of_numbers_are_told_apart_however_they_are_written(numbers, data):
+    digits = "".join(map(str, numbers))
+    cuts = data.draw(st.sets(st.integers(1, len(digits) - 1), min_size=1)) if digits[1:] else {1}
+    ends = [0, *sorted(cuts), len(digits)]
+    others = [digits[a:b] for a, b in pairwise(ends)]
+    assume(others != list(map(str, numbers)))
+    for written in ("gcd({})", "Sort {}.", "Sort $({})$."):
+        for separator in (", ", " ", "; "):
+            one = separator.join(map(str, numbers))
+            other = separator.join(others)
+            assert question_key(asked(written.format(one))) != question_key(
+                asked(written.format(other))
+            )
 
 
 def test_a_question_of_punctuation_alone_still_has_a_key():

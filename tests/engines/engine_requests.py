@@ -1,5 +1,6 @@
 """Requests and yardsticks that the tests of all engines share."""
 
+import copy
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -32,6 +33,24 @@ def many(policy: Policy, n: int = 4, **settings: float) -> list[RolloutRequest]:
 
 def by_place(rollouts: Iterable[Rollout]) -> dict[tuple[int, int], Rollout]:
     return {(r.prompt, r.sample): r for r in rollouts}
+
+
+def stopping(policy: Policy, *stop: str, prefill: str = "") -> Policy:
+    """The same policy with stop strings and a prefill; it shares the weights."""
+    other = copy.copy(policy)
+    other.stop, other.prefill = stop, prefill
+    return other
+
+
+def cut_at_stop(policy: Policy, rollout: Rollout) -> Rollout:
+    """What remains of a rollout that did not look for the stop strings of `policy`."""
+    texts = [policy.spell(list(rollout.tokens[:n])) for n in range(1, len(rollout.tokens) + 1)]
+    end = next((n for n, t in enumerate(texts, 1) if any(s in t for s in policy.stop)), None)
+    if end is None:
+        return rollout
+    tokens, logprobs = rollout.tokens[:end], rollout.logprobs[:end]
+    text = policy.decode(list(tokens))
+    return replace(rollout, tokens=tokens, logprobs=logprobs, text=text, truncated=False)
 
 
 def trainer_logits(policy: Policy, rollout: Rollout) -> torch.Tensor:

@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,14 +8,18 @@ import torch
 from engine_requests import (
     PROMPTS,
     by_place,
+    cut_at_stop,
     largest_gap,
     largest_gap_to_the_nucleus,
     many,
     request,
+    stopping,
     trainer_logprobs,
     truncated,
 )
 
+from e3rl.data.problem import Problem
+from e3rl.engines.base import RolloutRequest
 from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
@@ -164,6 +169,49 @@ def test_every_stop_token_of_the_generation_config_ends_a_completion(policy, eng
     assert {r.tokens[-1] for r in rollouts} == {policy.eos_id, digit}
     assert all(digit not in r.tokens[:-1] for r in rollouts)
     assert not any(r.truncated for r in rollouts)
+
+
+STOPS = ("xed{4", "}", "+3")
+
+
+def test_a_stop_string_ends_a_completion_and_stays_in_it(policy, engine):
+    whole = by_place(engine.generate(many(policy, 8)))
+    stopped = stopping(policy, *STOPS)
+    engine.sync(stopped, 4)
+    found = by_place(engine.generate(many(policy, 8)))
+    wanted = {place: cut_at_stop(stopped, rollout) for place, rollout in whole.items()}
+    assert found == {place: replace(r, policy_version=4) for place, r in wanted.items()}
+    assert {r.text[-1] for r in found.values()} >= {"4", "}", "3"}
+    assert sum(len(r.tokens) for r in found.values()) < sum(len(r.tokens) for r in whole.values())
+
+
+def test_a_stop_string_counts_within_the_length_limit_alone(policy, engine):
+    stopped = stopping(policy, "}")
+    engine.sync(stopped, 4)
+    full = by_place(engine.generate(many(policy, 4)))
+    lengths = {place: len(r.tokens) for place, r in full.items() if r.text.endswith("}")}
+    assert lengths
+    requests = [r for r in many(policy, 4) if (r.prompt, r.sample) in lengths]
+    for fewer in (0, 1):
+        limited = [
+            dataclasses.replace(r, max_new_tokens=lengths[r.prompt, r.sample] - fewer)
+            for r in requests
+        ]
+        for rollout in engine.generate([*limited, *many(policy, 1)[:1]]):
+            if rollout.sample or rollout.prompt:
+                assert rollout.truncated is bool(fewer)
+
+
+def test_the_prefill_is_sampled_behind_and_judged(policy, engine):
+    begun = stopping(policy, "}", prefill=" \\boxed{")
+    engine.sync(begun, 4)
+    _, ids = begun.encode(Problem("a", "12+34=?", "46", "made"))
+    assert begun.decode(ids) == "12+34=? \\boxed{"
+    (rollout,) = engine.generate([RolloutRequest(0, 0, tuple(ids), 0.0, 1, 8)])
+    assert rollout.prompt_tokens == tuple(ids)
+    assert rollout.text == " \\boxed{" + begun.decode(list(rollout.tokens))
+    assert rollout.text.endswith("}")
+    assert not rollout.truncated
 
 
 def test_sampling_leaves_torchs_random_state_and_the_modes_of_modules_alone(policy):

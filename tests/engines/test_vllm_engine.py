@@ -15,15 +15,19 @@ import torch
 from engine_requests import (
     PROMPTS,
     by_place,
+    cut_at_stop,
     largest_gap,
     largest_gap_to_the_nucleus,
     many,
     request,
+    stopping,
     trainer_logits,
     truncated,
 )
 
 import e3rl.engines.vllm as vllm_engine
+from e3rl.engines import vllm_build
+from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm import VLLMEngine
@@ -116,7 +120,7 @@ def test_the_canary_samples_at_the_temperature_that_rollouts_will_have(
         engine._loop, "_sampling_of", lambda r, stops: asked.append(r) or right(r, stops)
     )
     engine.sync(policy, next(VERSIONS), tau)
-    assert [r.temperature for r in asked] == [tau or 1.0, 0.7]
+    assert [r.temperature for r in asked] == [tau or 1.0, 2.0]
     assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
 
 
@@ -139,6 +143,44 @@ def test_completions_end_with_a_stop_token_or_are_marked_as_truncated(policy, en
         assert len(r.tokens) == 12 if r.truncated else len(r.tokens) <= 12
         assert "<eos>" not in r.text
     assert {r.truncated for r in rollouts} == {True, False}
+
+
+def test_a_stop_string_ends_a_completion_and_stays_in_it(policy, engine):
+    whole = by_place(engine.generate(many(policy, 16)))
+    stopped = stopping(policy, "xed{4", "}", "+3")
+    engine.sync(stopped, engine._version)
+    found = by_place(engine.generate(many(policy, 16)))
+    assert found == {place: cut_at_stop(stopped, rollout) for place, rollout in whole.items()}
+    assert {r.text[-1] for r in found.values()} >= {"4", "}", "3"}
+    assert not engine._llm.llm_engine.has_unfinished_requests()
+    assert by_place(engine.generate(many(policy, 16))) == found
+
+
+def test_stop_strings_hold_for_what_a_deadline_cuts_too(policy, engine, monkeypatch):
+    requests = [request(policy, p, s, limit=200) for p in range(5) for s in range(80)]
+    stopped = stopping(policy, "1", "2", "\\")
+    engine.sync(stopped, engine._version)
+    whole = by_place(engine.generate(requests))
+    monkeypatch.setattr(engine, "deadline_s", 1e-9)
+    for place, rollout in by_place(engine.generate(requests)).items():
+        ended = rollout.tokens == whole[place].tokens and not whole[place].truncated
+        assert rollout.truncated is not ended
+        assert rollout.tokens == whole[place].tokens[: len(rollout.tokens)]
+
+
+def test_greedy_completions_of_both_engines_end_at_the_same_stop_strings(policy, engine):
+    stopped = stopping(policy, "}", "4", prefill=" \\boxed{")
+    other = TransformersEngine(progress=False)
+    other.sync(stopped, engine._version)
+    engine.sync(stopped, engine._version)
+    requests = many(policy, 1, tau=0.0)
+    mine, theirs = (by_place(e.generate(requests)) for e in (engine, other))
+    for place, rollout in mine.items():
+        assert rollout.tokens == theirs[place].tokens
+        assert rollout.text == theirs[place].text
+        assert rollout.text.startswith(" \\boxed{")
+        assert rollout.truncated == theirs[place].truncated
+        assert rollout.logprobs == pytest.approx(theirs[place].logprobs, abs=1e-3)
 
 
 def test_rollouts_arrive_while_others_are_being_generated(policy, engine):
@@ -381,6 +423,16 @@ def test_an_engine_that_does_not_start_leaves_no_process_group(engine, policy):
     engine.sync(policy, next(VERSIONS))
 
 
+def test_heads_that_the_cpu_has_no_kernel_for_are_refused_before_vllm_starts(policy, monkeypatch):
+    other = Policy()
+    other.model.config.num_attention_heads = 8  # of 16 dimensions each
+    other.model = type(other.model)(other.model.config)
+    engine = VLLMEngine(progress=False)
+    monkeypatch.setattr(vllm_build, "_start", pytest.fail)
+    with pytest.raises(ValueError, match=r"have 16 dimensions.* for 32, 64, .*engine=transformers"):
+        engine.sync(other, 0)
+
+
 def test_a_long_context_is_cut_to_what_the_cache_holds(engine):
     long = Policy()
     long.model.config.max_position_embeddings = 10_000_000
@@ -388,6 +440,35 @@ def test_a_long_context_is_cut_to_what_the_cache_holds(engine):
     config = engine._llm.llm_engine.vllm_config.model_config
     assert 1_000 < config.max_model_len < 10_000_000
     assert largest_gap(long, engine.generate(many(long, 1))) < 1e-4
+    # Nor are there buffers for ten million tokens.
+    assert engine._llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens == 2**15
+
+
+def random_prompt(prompt, length, limit=8):
+    """A request of `length` random tokens, no two of which share a beginning."""
+    ids = np.random.default_rng(prompt).integers(4, 30, size=length).tolist()
+    return RolloutRequest(prompt, 0, tuple(ids), 1.0, prompt, limit)
+
+
+def test_any_number_of_prompts_can_wait_at_once(policy, engine):
+    requests = [random_prompt(p, 200) for p in range(45)]  # 9,000 tokens, of 4,096 in a step
+    together = by_place(engine.generate(requests))
+    assert largest_gap(policy, list(together.values())[:3]) < 1e-4
+    alone = by_place(r for p in (0, 21, 44) for r in engine.generate([requests[p]]))
+    assert alone == {place: together[place] for place in alone}
+
+
+def test_a_prompt_may_be_longer_than_vllms_step(engine):
+    long = Policy()
+    long.model.config.max_position_embeddings = 4_500
+    engine.sync(long, next(VERSIONS))
+    requests = [random_prompt(p, length) for p, length in enumerate((4492, 9, 4097, 30))]
+    together = by_place(engine.generate(requests))
+    assert len(together) == 4
+    assert largest_gap(long, [together[0, 0], together[1, 0]]) < 1e-3
+    assert by_place(engine.generate(requests[2:3]))[2, 0] == together[2, 0]
+    with pytest.raises(ValueError, match="leaves no room for 8 more within 4500"):
+        list(engine.generate([random_prompt(0, 4493)]))
 
 
 def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypatch):
@@ -445,7 +526,7 @@ def test_a_bfloat16_policy_samples_in_bfloat16(policy, engine):
     assert engine._llm.llm_engine.vllm_config.model_config.dtype == torch.bfloat16
     rollouts = list(engine.generate(many(half)))
     assert 1e-5 < largest_gap(half, rollouts) < 0.3
-    assert engine.metrics()["engine/canary_max"] < 0.15
+    assert 1e-3 < engine.metrics()["engine/canary_quartile"] < 0.15
     engine.sync(policy, next(VERSIONS))  # another precision is another engine
     assert largest_gap(policy, engine.generate(many(policy, 1))) < 1e-4
 
@@ -453,7 +534,7 @@ def test_a_bfloat16_policy_samples_in_bfloat16(policy, engine):
 def test_a_float32_policy_can_be_sampled_in_bfloat16(policy):
     engine = VLLMEngine(VLLMSettings(dtype="bfloat16"), progress=False)
     engine.sync(policy, 0)
-    assert 1e-5 < engine.metrics()["engine/canary_max"] < 0.15
+    assert 1e-3 < engine.metrics()["engine/canary_quartile"] < 0.15
     engine.canary_tolerance = 1e-6
     with pytest.raises(EngineMismatchError, match=r"tolerance 1e-06"):
         engine.sync(policy, 1)

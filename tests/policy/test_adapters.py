@@ -100,6 +100,41 @@ def test_adapters_are_float32_beside_a_bfloat16_base(make_batch):
 # -- updates
 
 
+@torch.no_grad()
+def test_a_bfloat16_policy_computes_what_engines_get_although_that_is_rounded(make_batch):
+    """Updates of the size of the rounding: beside W x, B A x would be another policy's."""
+    torch.manual_seed(0)
+    half = Policy(dtype="bfloat16", lora=LoRA(r=2))
+    for name, parameter in half.named_parameters():
+        if "lora_B" in name:
+            parameter.copy_(1e-3 * torch.randn_like(parameter))
+    sent = Policy(dtype="bfloat16")
+    base = logits(sent, batch := make_batch(group_sizes=(2, 1)))
+    sent.model.load_state_dict(dict(named_weights(half.model, tied_head=False)))
+    assert torch.equal(logits(half, batch), logits(sent, batch))
+    assert not torch.equal(logits(half, batch), base)
+    with without_adapters(half.model):
+        assert torch.equal(logits(half, batch), base)
+
+
+def test_gradients_beside_a_bfloat16_base_are_those_without_rounding():
+    torch.manual_seed(0)
+    half = Policy(dtype="bfloat16", lora=LoRA(r=2, alpha=6))
+    layer = half.model.get_decoder().layers[0].self_attn.q_proj
+    a, b = (next(iter(part.values())).weight for part in (layer.lora_A, layer.lora_B))
+    with torch.no_grad():
+        b.normal_(std=1e-3)
+    x = torch.randn(5, layer.in_features, dtype=torch.bfloat16, requires_grad=True)
+    y = layer(x)
+    slope = torch.randn(y.shape).to(y.dtype)
+    y.backward(slope)
+    rounded = (layer.base_layer.weight.float() + 3 * b @ a).bfloat16()
+    torch.testing.assert_close(x.grad, slope @ rounded)
+    s, inputs = slope.float(), x.detach().float()
+    torch.testing.assert_close(a.grad, 3 * b.T @ s.T @ inputs)
+    torch.testing.assert_close(b.grad, 3 * s.T @ (inputs @ a.T))
+
+
 @pytest.mark.parametrize("head", [HeadSettings(), HeadSettings("chunked", block=7)])
 def test_an_update_changes_adapters_only(lora, make_batch, head):
     own = copy.deepcopy(lora)

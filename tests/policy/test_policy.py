@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
+from omegaconf import OmegaConf
 
+from e3rl.config.composition import register_resolvers
 from e3rl.data.problem import Problem
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.policy.policy import Policy, embedded_folder
@@ -157,6 +158,21 @@ def test_a_chat_is_joined_where_there_is_no_template(policy):
     assert policy.encode(problem(chat))[0] == "1\n\n2"
 
 
+def test_the_prefill_is_sampled_from_and_belongs_to_the_answer(policy, chat_folder):
+    one, five = policy.tokenizer("(1")["input_ids"], policy.tokenizer("5)")["input_ids"]
+    for path in ("embedded", chat_folder):
+        plain, begun = Policy(path), Policy(path, prefill="(1", stop=[")"])
+        text, ids = plain.encode(problem("1+2"))
+        assert begun.encode(problem("1+2")) == (text, [*ids, *one])
+        assert begun.answer([*ids, *one], five) == "(15)"
+        assert plain.answer(ids, five) == "5)"
+
+
+def test_a_prefill_that_the_tokenizer_cannot_spell_is_refused():
+    with pytest.raises(ValueError, match=r"policy\.prefill='box': the tokenizer of .* no tokens"):
+        Policy(prefill="box")
+
+
 def test_the_chat_template_writes_the_beginning_once(chat_folder):
     policy = Policy(chat_folder, instruction="=?")
     bos = policy.tokenizer.bos_token_id
@@ -174,15 +190,19 @@ TEMPLATES = Path(__file__).parents[2] / "conf" / "policy" / "template"
 ASK = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
-def templated(name, path="embedded"):
-    """A policy with one of the templates in conf/policy/template."""
-    return Policy(path, **yaml.safe_load((TEMPLATES / f"{name}.yaml").read_text()))
+def templated(name, path="embedded", answer_format="math_box"):
+    """A policy with one of the templates in conf/policy/template, beside a reward."""
+    register_resolvers()
+    template = OmegaConf.load(TEMPLATES / f"{name}.yaml")
+    cfg = OmegaConf.create({"reward": {"answer_format": answer_format}, "policy": template})
+    return Policy(path, **OmegaConf.to_container(cfg.policy, resolve=True))
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("own", "1+2"),
+        ("asked", f"1+2\n{ASK}"),
         ("plain", f"1+2\n{ASK}\n"),
         ("r1_distill", f"<bos><｜User｜>1+2\n{ASK}<｜Assistant｜><think>\n"),
         (
@@ -196,6 +216,13 @@ def test_a_tokenizer_without_a_template_takes_the_chosen_one(name, text):
     policy = templated(name)
     policy.tokenizer.bos_token = "<bos>"
     assert policy.encode(problem("1+2"))[0] == text
+
+
+@pytest.mark.parametrize("name", ["asked", "plain", "r1_distill", "qwen_instruct"])
+def test_an_instruction_asks_for_the_form_that_the_reward_reads(name):
+    text = templated(name, answer_format="hashes").encode(problem("1+2"))[0]
+    assert "####" in text
+    assert "boxed" not in text
 
 
 def test_a_chosen_template_keeps_the_turns_and_the_system_message_of_a_chat():
@@ -236,7 +263,10 @@ def test_completions_are_decoded_without_special_tokens(policy):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"render": "chat"}, r"policy\.render=chat, but .* has no chat template: use render=plain"),
+        (
+            {"render": "chat"},
+            r"policy\.render=chat, but .* has no chat template: use policy.render=plain",
+        ),
         ({"render": "markdown"}, r"policy\.render='markdown': choose auto, chat or plain"),
         ({"dtype": "int8"}, r"policy\.dtype='int8': choose one of"),
     ],

@@ -5,6 +5,8 @@ from judging import read_answer
 
 from e3rl.rewards.answer_formats import (
     ends_in_number,
+    equated_numbers,
+    have_other_units,
     is_copied,
     is_number,
     last_box,
@@ -77,6 +79,8 @@ def test_formats_accept_exactly_their_answers(
         (r"80 \%", "80"),
         (r"10,\!010", "10010"),
         (r"2\sqrt3", r"2 \sqrt{3}"),
+        ("1, 23", "1,23"),
+        (r"12\,345~678", "12345678"),
         ("x^{2}", "x^2"),
         (r"\[ 5183 \]", "5183."),
         (r"\frac{99}{70}", r"x=\boxed{\frac{99}{70}}"),
@@ -105,7 +109,14 @@ def test_answers_have_one_normal_form(answer: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold"), [("12", "1 3"), ("x^2", "x_2"), (r"\frac{1}{23}", r"\frac{12}{3}")]
+    ("answer", "gold"),
+    [
+        ("12", "1 3"),
+        ("4 6", "46"),
+        ("1 23", "12 3"),
+        ("x^2", "x_2"),
+        (r"\frac{1}{23}", r"\frac{12}{3}"),
+    ],
 )
 def test_different_answers_are_told_apart(answer: str, gold: str) -> None:
     assert not same_text(answer, gold)
@@ -115,6 +126,7 @@ NUMBERS = [
     *("46", "-46", "046", "46.0", ".5", "46.", "1,234", "12,345,678", r"1{,}234", r"10,\!010"),
     *(r"\frac{2}{3}", r"-\frac{2}{3}", r"\frac{-2}{3}", r"\dfrac23", "2/3", r"6\frac{1}{2}"),
     *(r"2.5 \times 10^{5}", r"3 \cdot 10^5", r"50\%", r"\$15", r"90^\circ", "x=5", r"\[ 5 \]"),
+    *("10^3", r"10^{-3}", "1e3", "2.5E-3", r"-10^{12}", r"12\,345"),
     *(r"40 \text{ feet}", r"273 \mathrm{~km}", r"\{46\}", "(46)", r"\angle CAB=60^{\circ}"),
 ]
 
@@ -137,6 +149,7 @@ def test_answers_may_carry_a_bare_unit_or_a_relation(text: str) -> None:
         *("12+34", "7*5+6*4", r"7 \cdot 5", "3^2", "2^{10}", "46!", r"\sqrt{2116}", "2(23)"),
         *("(3)(4)", r"\frac{92}{2}", r"\frac{46}{1}", "92/2", r"\frac{1}{0}", r"\binom{46}{1}"),
         *("46=12+34", r"\frac{12+34}{1}", "1,2", "1, 100, 101", r"12 \times 10^2", "--5", "46-"),
+        *("4 6", "12 345", r"1\,23", "110^3", "e3"),
         *(r"3\pi", r"1+\sqrt{2}", "(1,2)", "x", "Evelyn", "", r"2 \text{ or } 3", r"9^{9^{9^9}}"),
     ],
 )
@@ -189,7 +202,9 @@ def test_a_balanced_box_gives_back_what_it_holds(content: str) -> None:
 def test_no_text_makes_the_rules_raise(answer: str, prompt: str) -> None:
     assert same_text(answer, answer)
     assert ends_in_number(answer) or not is_number(answer)
-    assert not (is_number(answer) and is_copied(answer, prompt))
+    assert not (is_number(answer) and "10" not in answer and is_copied(answer, prompt))
+    assert not have_other_units(answer, answer)
+    assert equated_numbers(answer) == [] or "=" in answer
 
 
 @pytest.mark.parametrize(
@@ -199,6 +214,8 @@ def test_no_text_makes_the_rules_raise(answer: str, prompt: str) -> None:
         ("x = 125,875,000", "125875000", True),
         (r"m+n = 46\text{ cm}^2", "46", True),
         ("46", r"46\mathrm{~cm}^{3}", True),
+        (r"46\text{ cm}", r"46\text{ mm}", False),
+        (r"46\text{ boys}", r"46\text{ pupils}", True),
         (r"46\text{ cm}^2", "46.0", False),  # not as written: left to algebra
         (r"3\text{ cm}^2", "9", False),
         (r"3\text{}^2", "9", False),
@@ -217,3 +234,48 @@ def test_a_number_is_the_same_with_a_unit_and_digit_groups(
     answer: str, gold: str, same: bool
 ) -> None:
     assert same_number(answer, gold) == same
+
+
+@pytest.mark.parametrize(
+    ("answer", "pairs"),
+    [
+        ("45=46", [("45", "46")]),
+        ("n = 40+5 = x = 46", [("40+5", "46")]),
+        (r"1{,}000 + 1 = 1,001", [("1000+1", "1001")]),
+        (r"2(23) = (2)(23) = 46", [("2*(23)", "46"), ("(2)*(23)", "46")]),
+        (r"4\text{ m} = 5\text{ m}", [("4", "5")]),
+        (r"5\text{ m} = 500\text{ cm}", []),
+        (r"50\% = 0.5", []),
+        (r"\sqrt{2} \approx 1.4 = 1.41", [("1.4", "1.41")]),
+        ("x^2 - 4 = 0", []),
+        ("x = 1, y = 2", []),
+        ("46", []),
+    ],
+)
+def test_numbers_that_an_answer_equates(answer: str, pairs: list[tuple[str, str]]) -> None:
+    assert equated_numbers(answer) == pairs
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "other"),
+    [
+        (r"5\text{ m}", r"5\text{ km}", True),
+        (r"5\text{ m}", r"5\text{ meters}", False),
+        (r"x = 5\text{ m}^{2}", r"5\,\mathrm{m}", True),
+        (r"5\text{ sq. ft}", r"5 \text{ square feet}", False),
+        ("60 mph", r"60\text{ miles per hour}", False),
+        ("60 km/h", r"60\text{ miles per hour}", True),
+        (r"5\text{ m/s}^2", r"5\text{ m s}^{-2}", False),
+        (r"20^\circ\text{C}", r"20\text{ degrees Celsius}", False),
+        (r"20^\circ\text{C}", "20 °F", True),
+        (r"20^\circ\text{C}", r"20^\circ", False),
+        (r"\$4.50", r"4.50\text{ dollars}", False),
+        (r"\$4.50", "4.50 €", True),
+        (r"5\text{ m}", "5", False),
+        (r"5\text{ m}", r"5\text{ boys}", False),
+        ("5x", "5m", False),
+    ],
+)
+def test_units_are_told_apart_where_both_are_known(answer: str, gold: str, other: bool) -> None:
+    assert have_other_units(answer, gold) == other
+    assert have_other_units(gold, answer) == other

@@ -66,6 +66,42 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         ("46=12+34", "46", "wrong"),
         (r"\frac{1}{3}+\frac{1}{3}", r"\frac{2}{3}", "wrong"),
         ("12+34=46", "46", "correct"),
+        # two numbers are not one; digit groups are told by a thin space
+        ("4 6", "46", "wrong"),
+        (r"4\,6", "46", "wrong"),
+        (r"4 6\pi", r"46\pi", "wrong"),
+        (r"4\,600", "4600", "correct"),
+        # powers of ten are numbers, whichever side they stand on
+        ("10^3", "1000", "correct"),
+        ("10^{3}", "1e3", "correct"),
+        ("1e3", "1000", "correct"),
+        ("1e3", "10^3", "correct"),
+        ("1000", "10^3", "correct"),
+        ("1000", "1e3", "correct"),
+        ("1.5e-3", "0.0015", "correct"),
+        ("10^4", "1000", "wrong"),
+        ("1e4", "1000", "wrong"),
+        # what an answer equates has to be equal
+        ("45=46", "46", "wrong"),
+        ("x=45=46", "46", "wrong"),
+        ("45=x=46", "46", "wrong"),
+        ("12+35=46", "46", "wrong"),
+        (r"\sqrt{3}=\sqrt{2}", r"\sqrt{2}", "wrong"),
+        ("2(23)=46", "46", "correct"),
+        ("m+n=12+34=46", "46", "correct"),
+        (r"\frac{1}{3}=0.333", "0.333", "correct"),
+        (r"\frac{1}{3}=0.334", "0.334", "wrong"),
+        (r"\sqrt{2}=x=1.41", "1.41", "correct"),
+        # units are compared where both are known
+        (r"5\text{ m}", r"5\text{ km}", "wrong"),
+        ("5 m", r"5\text{ km}", "wrong"),
+        (r"5.0\text{ m}", r"5\text{ km}", "wrong"),
+        (r"x=5\text{ m}^2", r"5\text{ m}", "wrong"),
+        (r"\$5", r"5\text{ cents}", "wrong"),
+        ("5", r"5\text{ km}", "correct"),
+        (r"5\text{ km}", "5", "correct"),
+        (r"5\text{ kilometers}", r"5\mathrm{~km}", "correct"),
+        (r"5\text{ km long}", r"5\text{ m}", "correct"),
     ],
 )
 def test_boxed_mathematics_is_judged(answer: str, gold: str, status: str) -> None:
@@ -84,6 +120,11 @@ def test_copied_expression_is_wrong_even_though_it_is_equal() -> None:
     prompt = r"Simplify $\frac{\sqrt{8}}{2}$."
     assert verify_answer(r"\boxed{\sqrt{2}}", r"\sqrt{2}", prompt, "math_box") == CORRECT
     assert verify_answer(r"\boxed{\frac{\sqrt8}{2}}", r"\sqrt{2}", prompt, "math_box") == WRONG
+
+
+def test_a_power_of_ten_to_work_out_is_no_answer() -> None:
+    assert verify_answer(r"\boxed{10^3}", "1000", "Compute $10^3$.", "math_box") == WRONG
+    assert verify_answer(r"\boxed{10^3}", "10^3", "Is it $10^2$ or $10^3$?", "math_box") == CORRECT
 
 
 def test_expression_of_the_prompt_is_right_where_it_is_the_gold_answer() -> None:

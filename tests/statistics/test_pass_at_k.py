@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.statistics.pass_at_k import mean_at_n, pass_at_k
+from e3rl.statistics.pass_at_k import max_at_k, mean_at_n, pass_at_k
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,23 @@ def test_impossible_counts_are_refused(n, c, k, message):
 def test_the_mean_of_no_samples_is_refused():
     with pytest.raises(ValueError, match="at least one sample"):
         mean_at_n([0], [0])
+
+
+@given(st.lists(st.sampled_from([0.0, 0.3, 1.0, -2.0]), min_size=1, max_size=7), st.integers(1, 7))
+@settings(deadline=None, max_examples=60)
+def test_max_at_k_is_the_mean_of_the_largest_over_all_subsets(rewards, k):
+    k = min(k, len(rewards))
+    largest = [max(subset) for subset in itertools.combinations(rewards, k)]
+    assert max_at_k(rewards, k) == pytest.approx(sum(largest) / len(largest))
+
+
+def test_max_at_k_of_right_and_wrong_is_pass_at_k():
+    for right in range(9):
+        rewards = [1.0] * right + [0.0] * (8 - right)
+        assert max_at_k(rewards, 4) == pytest.approx(float(pass_at_k(8, right, 4)))
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_max_at_k_needs_k_samples(k):
+    with pytest.raises(ValueError, match=rf"max@{k} of 3 samples: k must lie in 1..3"):
+        max_at_k([1.0, 0.0, 0.5], k)

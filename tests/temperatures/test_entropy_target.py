@@ -93,6 +93,33 @@ def test_paper_gain_lags_a_drift_by_d_over_g() -> None:
     assert last["log_alpha"] == pytest.approx(d / g, rel=0.1)
 
 
+def follow(lookahead: int, drift: float, noise: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """ln τ and the error ln H* - ln H by step, where ln H = ln τ - drift·t, read with noise."""
+    rule = EntropyTarget(PaperGain(34), target=0.5)
+    rule.bind(steps, lookahead)
+    luck = np.random.default_rng(0).normal(scale=noise, size=steps)
+    taus, errors = [], []
+    for step in range(steps):
+        taus.append(math.log(rule.decide(step).temperature))
+        errors.append(drift * step - taus[-1])
+        rule.observe(reading(step, 0.5 * math.exp(luck[step] - errors[-1])))
+    return np.array(taus), np.array(errors)
+
+
+def test_with_lookahead_even_and_odd_steps_are_held_by_two_controllers() -> None:
+    """Each acts in every second step: twice the lag, and neighbours that share no noise."""
+    g = 1 / vocabulary_factor(34)  # of the error is removed per step, near τ = 1
+    lag, late = (follow(ahead, 1e-5, 0.0, 120)[1][-1] for ahead in (0, 1))
+    assert lag == pytest.approx(1e-5 / g, rel=0.01)
+    assert late == pytest.approx(2 * 1e-5 / g, rel=0.01)
+    calm, zigzag = (np.diff(follow(ahead, 0.0, 0.03, 4000)[0][100:]).std() for ahead in (0, 1))
+    # AR(1) with ρ = 1 - g: a step's own variance V = g·σ²/(2 - g), neighbours' 2V·g, or 2V.
+    spread = 0.03 * math.sqrt(g / (2 - g))
+    assert calm == pytest.approx(spread * math.sqrt(2 * g), rel=0.05)
+    assert zigzag == pytest.approx(spread * math.sqrt(2), rel=0.05)
+    assert (calm, zigzag) == pytest.approx((0.0066, 0.0148), rel=0.02)  # as the page says
+
+
 @pytest.mark.parametrize("kind", GAINS)
 def test_entropy_recovers_from_a_step_disturbance(kind: type[Any]) -> None:
     plant = Plant()

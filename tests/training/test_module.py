@@ -200,6 +200,18 @@ def test_an_empty_batch_steps_like_the_unskipped_update_or_leaves_everything_alo
     assert skip.reports[1]["policy/skipped"] == 1
 
 
+def test_an_empty_batch_is_passed_over_also_where_no_rollout_is_skipped(exact, batch):
+    empty = copy.deepcopy(batch)
+    empty.advantages = torch.zeros_like(batch.advantages)
+    settings = {"empty_batch": "skip", "skip_zero_advantage": "off"}
+    fitted = fit(make_module(exact, optimizer=ADAMW, **settings), [batch, empty])
+    assert gap(fitted.weights[0], fitted.weights[1]) == 0
+    assert fitted.global_step == 1
+    bonus = make_loss(entropy_coef=0.1)  # acts on every rollout: there is something to learn
+    fitted = fit(make_module(exact, bonus, optimizer=ADAMW, **settings), [batch, empty])
+    assert gap(fitted.weights[0], fitted.weights[1]) > 1e-5
+
+
 # -- further terms of the loss
 
 

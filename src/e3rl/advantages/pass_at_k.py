@@ -6,16 +6,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from e3rl.advantages.groups import check_rewards
-from e3rl.functional.ragged import group_counts, group_sums
-from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.pass_at_k import max_at_k_weights
 
 
 class PassAtKAdvantage:
     """Advantages of the k-subsets of a group, averaged over the subsets a rollout is in.
 
-    A subset of k rollouts earns 1 if any of them is right. Of n rollouts with c right ones
+    A subset of k rollouts earns its largest reward: 1 if any of them is right, and max@k of
+    rewards between (arXiv 2510.23393). With mean R and standard deviation s over the subsets,
 
-        R = 1 - C(n-c, k)/C(n, k),   s = √(R(1-R)),
+        A_i = (mean over the subsets that hold i - R)/s,
+
+    of n rollouts with c right ones R = 1 - C(n-c, k)/C(n, k), s = √(R(1-R)),
+
         A_right = (1 - R)/s,   A_wrong = (1 - C(n-c-1, k-1)/C(n-1, k-1) - R)/s
 
     (arXiv 2508.10751, the analytical form.) They sum to 0 over a group and are 0 where every
@@ -24,7 +27,6 @@ class PassAtKAdvantage:
     run; k = 1 is GRPO with the population deviation.
 
     A group of n rollouts uses min(k, n-1): with k = n there is one subset and nothing to compare.
-    A rollout counts as right where its reward is above 0.
 
     Args:
         k: at the start, at least 1.
@@ -50,23 +52,30 @@ class PassAtKAdvantage:
     def __call__(self, rewards: Tensor, group: Tensor, n_groups: int) -> Tensor:
         """Rewards (N,) float32, prompt rows (N,) int64 -> advantages (N,) float32."""
         check_rewards(rewards, group, n_groups)
-        right = rewards > 0
-        counts = group_counts(group, n_groups).cpu().numpy()
-        solved = group_sums(right.double(), group, n_groups).cpu().numpy()
-        table = np.zeros((n_groups, 2))  # of wrong and right rollouts
-        own_k = np.minimum(self._now, counts - 1)  # none for groups of one
-        for k in np.unique(own_k[own_k >= 1]):
-            rows = own_k == k
-            table[rows] = _advantages(counts[rows], solved[rows], int(k))
-        return torch.from_numpy(table).to(group.device)[group, right.long()].float()
+        values, rows = rewards.double().cpu().numpy(), group.cpu().numpy()
+        advantages = np.zeros(values.shape)
+        for each in range(n_groups):
+            own = np.flatnonzero(rows == each)
+            if own.size > 1:
+                advantages[own] = _advantages(values[own], min(self._now, own.size - 1))
+        return torch.from_numpy(advantages).to(group.device).float()
 
 
-def _advantages(n: NDArray[np.int64], c: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """(G, 2) advantages of wrong and right rollouts, 0 where all subsets earn the same."""
-    mean = pass_at_k(n, c, k)
-    spread = np.sqrt(mean * (1 - mean))
-    # Of the subsets that hold a given wrong rollout: those whose other k - 1 hold a right one.
-    with_wrong = pass_at_k(n - 1, np.minimum(c, n - 1), k - 1) if k > 1 else np.zeros_like(mean)
-    values = np.stack([with_wrong - mean, 1 - mean], axis=1)
-    safe = np.where(spread > 0, spread, 1.0)[:, None]
-    return np.where(spread[:, None] > 0, values / safe, 0.0)
+def _advantages(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """(n,) advantages of one group, 0 where all k-subsets earn the same; k < n."""
+    n = rewards.size
+    order = np.argsort(rewards, kind="stable")
+    r = rewards[order]
+    if r[k - 1] == r[-1]:
+        return np.zeros(n)
+    weights = max_at_k_weights(n, k)
+    mean = weights @ r
+    spread = np.sqrt(weights @ (r - mean) ** 2)
+    # Of the subsets that hold the i-th smallest: it is their largest, or another one above it is,
+    # beside k - 2 more. The shares follow from those of n - 1, from which i is missing.
+    others = max_at_k_weights(n - 1, k - 1) if k > 1 else np.zeros(n - 1)
+    above = np.append((others * r[1:])[::-1].cumsum()[::-1], 0.0)  # by others that exceed i
+    largest = np.append(1 - others[::-1].cumsum()[::-1], 1.0)  # i is the largest
+    advantages = np.empty(n)
+    advantages[order] = (largest * r + above - mean) / spread
+    return advantages

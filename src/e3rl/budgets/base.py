@@ -36,6 +36,7 @@ class Decision:
     allocation: "Allocation[StepProgress]"
     ranks: NDArray[np.float64]  # (B,) in [0, 1), 0 = easiest, NaN = never seen
     requeue: bool = False  # they come again, first in the next steps, or else in the next pass
+    always_right: NDArray[np.bool_] | None = None  # (B,) of ranked prompts; None = not known
 
 
 class SingleRound:

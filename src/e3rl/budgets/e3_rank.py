@@ -102,12 +102,14 @@ class E3Rank:
         ranks = np.full(rows.size, np.nan)
         ranks[ranked] = self._ranks[rows[ranked]]
         counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
-        unsolved = counts[self._history.of(prompt_ids).never_solved].sum()
+        known = self._history.of(prompt_ids)
+        unsolved = counts[known.never_solved].sum()
         metrics = allocation_metrics(counts, n_min, n_max) | {
             "unsolved_share": float(unsolved / total),
             "rank_drift": math.nan if self._rank_drift is None else self._rank_drift,
         }
-        return Decision(SingleRound(counts, metrics), ranks)
+        always = ranked & known.always_solved if self._trait is None else None
+        return Decision(SingleRound(counts, metrics), ranks, always_right=always)
 
     def bounds(self, total: int, n_prompts: int, update: int) -> tuple[int, int]:
         """(n_min, n_max) after `update` rank updates; they always hold the total."""

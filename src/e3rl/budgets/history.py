@@ -25,6 +25,12 @@ class VisitCounts:
         unsolved: NDArray[np.bool_] = (self.rewards == 0) & (self.rollouts > 0)
         return unsolved
 
+    @property
+    def always_solved(self) -> NDArray[np.bool_]:
+        """(B,) True for prompts that were seen and whose every rollout earned its reward."""
+        solved: NDArray[np.bool_] = (self.rewards == self.rollouts) & (self.rollouts > 0)
+        return solved
+
     def posterior(self, prior: tuple[float, float]) -> BetaPosterior:
         """Beliefs about the pass rates; the prior (a₀, b₀) itself for prompts never seen."""
         return BetaPosterior(prior[0] + self.rewards, prior[1] + self.rollouts - self.rewards)

@@ -95,7 +95,8 @@ class Hora(UtilityBudget):
             return counts
 
         allocation = Rounds(total, more, (self.n_low, self.n_high))
-        return Decision(allocation, self._history.ranks(known))
+        ranks = self._history.ranks(known)
+        return Decision(allocation, ranks, always_right=known.always_solved)
 
     def allocate_once(
         self, known: VisitCounts, counts: Counts, n_min: int, n_max: int, **metrics: float

@@ -44,7 +44,8 @@ class PosteriorBudget(ABC):
         unsolved = float(counts[known.never_solved].sum() / counts.sum())
         spread = allocation_metrics(counts, n_min, n_max)
         allocation = SingleRound(counts, spread | {"unsolved_share": unsolved} | metrics)
-        return Decision(allocation, self._history.ranks(known))
+        ranks = self._history.ranks(known)
+        return Decision(allocation, ranks, always_right=known.always_solved)
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Compare a step's rewards with what was believed, then learn them."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -22,8 +23,9 @@ KEY = "e3rl"
 class RunCheckpoint(Checkpoint):
     """Saves on rollout steps (Lightning counts optimiser steps) and keeps the newest few.
 
-    A step that is validated is saved after its validation, so a resumed run neither repeats nor
-    loses one. Going on from an earlier checkpoint sets the later ones aside (`.superseded`), as it
+    A step that is validated is saved before its validation, which may fail, and once more after it;
+    a run that goes on from before a validation begins with it. So none is lost, nor repeated once
+    it is over. Going on from an earlier checkpoint sets the later ones aside (`.superseded`), as it
     does their rows. Beside weights, optimiser, loader and slots a checkpoint holds the ledgers' row
     counts and the states of all random generators.
 
@@ -41,6 +43,7 @@ class RunCheckpoint(Checkpoint):
         self.every = every
         self.keep = keep
         self._generators: dict[str, Any] | None = None
+        self._validates = False  # the step saved, or gone on from, is still to be validated
 
     @property
     def state_key(self) -> str:
@@ -51,6 +54,8 @@ class RunCheckpoint(Checkpoint):
             restore_generators(self._generators)
             self._generators = None
             begin_next_epoch(trainer.fit_loop)
+        if self._validates:
+            validate_first(trainer.fit_loop)
 
     def on_train_batch_end(
         self,
@@ -64,10 +69,17 @@ class RunCheckpoint(Checkpoint):
         if self._due(trainer, finished) and not validation_due(trainer, finished):
             self._save(trainer, finished)
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        finished = rollout_step(trainer) + 1
+        going_on = self._validates  # from a checkpoint of this very moment
+        if is_training(trainer) and self._due(trainer, finished) and not going_on:
+            self._validates = True
+            self._save(trainer, finished)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         finished = rollout_step(trainer) + 1
-        training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
-        if training and self._due(trainer, finished):
+        if is_training(trainer) and self._due(trainer, finished):
+            self._validates = False
             self._save(trainer, finished)
 
     def _due(self, trainer: Trainer, finished: int) -> bool:
@@ -87,12 +99,14 @@ class RunCheckpoint(Checkpoint):
             "finished": rollout_step(trainer) + 1,
             "rows": rows[0] if rows else {},
             "generators": generator_states(),
+            "validates": self._validates,
         }
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._generators = checkpoint[KEY]["generators"]
+        self._validates = checkpoint[KEY].get("validates", False)  # older ones lack it
         if trainer.is_global_zero:  # before the rows: a later checkpoint counts more of them
             set_aside(self.folder, checkpoint[KEY]["finished"])
         for ledger in ledgers(trainer):
@@ -108,6 +122,19 @@ def begin_next_epoch(loop: _FitLoop) -> None:
     epochs = loop.epoch_progress.total
     if loop.restarted_mid_epoch and epochs.completed == epochs.ready:
         loop.reset_restart_stage()
+
+
+def validate_first(loop: _FitLoop) -> None:
+    """Have a run that goes on from before a validation begin with it.
+
+    Lightning would take the validation of a checkpoint to be over.
+    """
+    loop.epoch_loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION
+
+
+def is_training(trainer: Trainer) -> bool:
+    """Whether a validation is one of a run, not the baseline or a sanity check."""
+    return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
 
 def validation_due(trainer: Trainer, finished: int) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from numpy.typing import NDArray
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
@@ -17,8 +16,9 @@ from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_schedule import Evaluation, Segment, ValidationSchedule
 from e3rl.distributed import all_gather
 from e3rl.ledger.logger import ledgers, log_row
-from e3rl.statistics.bootstrap import cluster_bootstrap
-from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.bootstrap import Interval, cluster_bootstrap
+from e3rl.statistics.pass_at_k import max_at_k, pass_at_k
+from e3rl.statistics.shares import share_interval
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class ProblemTally:
     truncated: int
     top_p: float = 1.0
     top_k: int = 0
+    no_answer: int | None = None  # completions without one; None where it was not counted
+    rewards: list[float] | None = None  # of its rollouts, where one is neither 0 nor 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class EvaluationCounts:
     truncated: int
     top_p: float = 1.0
     top_k: int = 0
+    no_answer: int | None = None  # completions without one; None where it was not counted
+    rewards: list[list[float]] | None = None  # by problem, where one is neither 0 nor 1
 
 
 class PassAtK(Slot):
@@ -133,7 +137,8 @@ class PassAtK(Slot):
         for counts in self.results:
             row |= metrics(counts, self.ks)
             for ledger in ledgers(trainer):
-                ledger.log_row("validation", {"rollout_step": step, **vars(counts)})
+                known = {key: x for key, x in vars(counts).items() if x is not None}
+                ledger.log_row("validation", {"rollout_step": step, **known})
         log_row(trainer, row, step)
 
 
@@ -164,6 +169,8 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
         by_prompt(surprisal),
         by_prompt(batch.tensor("completion_mask").sum(dim=1)),
         by_prompt(batch.tensor("truncated")),
+        by_prompt(_lacks_answer(batch)),
+        _partial_rewards(batch, rows),
         strict=True,
     )
     return [
@@ -179,9 +186,28 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
             truncated=round(truncated),
             top_p=segment.top_p,
             top_k=segment.top_k,
+            no_answer=round(no_answer),
+            rewards=earned,
         )
-        for problem_id, source, correct, entropy, tokens, truncated in counts
+        for problem_id, source, correct, entropy, tokens, truncated, no_answer, earned in counts
     ]
+
+
+def _partial_rewards(batch: RolloutBatch, rows: Tensor) -> list[list[float] | None]:
+    """The rewards of each prompt's rollouts among `rows`; None where all are 0 or 1."""
+    rewards = batch.tensor("rewards")[rows].tolist()
+    group = batch.tensor("group")[rows].tolist()
+    found: list[list[float]] = [[] for _ in range(batch.n_prompts)]
+    for prompt, reward in zip(group, rewards, strict=True):
+        found[prompt].append(round(reward, 6))  # float32 has no more
+    return [own if set(own) - {0.0, 1.0} else None for own in found]
+
+
+def _lacks_answer(batch: RolloutBatch) -> Tensor:
+    """(N,) bool, rollouts without an answer in the form that the reward reads."""
+    batch.require("given_answers")
+    lacking = [answer is None for answer in batch.given_answers or []]
+    return torch.tensor(lacking, device=batch.tensor("sample").device)
 
 
 def merge_tallies(tallies: Sequence[ProblemTally]) -> EvaluationCounts:
@@ -202,16 +228,34 @@ def merge_tallies(tallies: Sequence[ProblemTally]) -> EvaluationCounts:
         truncated=sum(p.truncated for p in problems),
         top_p=problems[0].top_p,
         top_k=problems[0].top_k,
+        no_answer=_sum_known([p.no_answer for p in problems]),
+        rewards=_all_rewards(problems),
     )
 
 
+def _all_rewards(problems: Sequence[ProblemTally]) -> list[list[float]] | None:
+    """Rewards by problem where any is neither 0 nor 1."""
+    if all(p.rewards is None for p in problems):
+        return None
+    return [p.rewards or [1.0] * p.correct + [0.0] * (p.n - p.correct) for p in problems]
+
+
+def _sum_known(counts: Sequence[int | None]) -> int | None:
+    """The sum; None where a count is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
 def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
-    """pass@k with 95% intervals over problems, per source, and what sampling looked like."""
+    """pass@k with 95% intervals over problems, per source, and what sampling looked like.
+
+    Where rewards are neither 0 nor 1 also their mean and max@k, the largest of k.
+    """
     n, c = np.array(counts.n), np.array(counts.correct)
     rollouts = int(n.sum())
     row: dict[str, float] = {}
     for k in (k for k in ks if k <= n.min()):
-        row |= _with_interval(f"pass@{k}", pass_at_k(n, c, k))
+        row |= _with_interval(f"pass@{k}", share_interval(pass_at_k(n, c, k)))
     row[f"mean@{n.min()}"] = float((c / n).mean())
     sources = np.array(counts.source)
     for source in sorted(set(counts.source)):
@@ -222,9 +266,15 @@ def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
         "length": counts.tokens / rollouts,
         "truncated": counts.truncated / rollouts,
     }
+    if counts.rewards is not None:
+        row["reward"] = float(np.mean([np.mean(own) for own in counts.rewards]))
+        for k in (k for k in ks if k <= n.min()):
+            largest = np.array([max_at_k(own, k) for own in counts.rewards])
+            row |= _with_interval(f"max@{k}", cluster_bootstrap(largest))
+    if counts.no_answer is not None:
+        row["no_answer"] = counts.no_answer / rollouts
     return {f"val/{counts.name}/{key}": value for key, value in row.items()}
 
 
-def _with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    interval = cluster_bootstrap(values)
+def _with_interval(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

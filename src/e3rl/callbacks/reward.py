@@ -1,6 +1,7 @@
 """Slot `reward`: scores completions in worker processes while others are being generated."""
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.slot import Slot
-from e3rl.distributed import all_gather, all_sum
+from e3rl.distributed import all_gather, all_sum, rank
+from e3rl.rewards.answer_reader import READ_ANSWERS
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verdict import STATUSES, Verdict
 
@@ -35,6 +37,7 @@ class RewardScorer(Slot):
         self.pool = pool
         self.shaping = shaping
         self.reads = ("ranks",) if shaping else ()
+        self._warned = False
         self.totals: Counter[str] = Counter()  # training verdicts of the run so far, by status
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -75,6 +78,20 @@ class RewardScorer(Slot):
         self.totals.update({s: int(sums[f"reward/{s}"]) for s in (*STATUSES, "no_answer")})
         judged = sum(sums[f"reward/{status}"] for status in STATUSES)
         batch.metrics |= {n: sums[n] / judged if n in parts else sums[n] for n in names}
+        self._warn_of_missing_answers(batch, sums["reward/no_answer"], judged)
+
+    def _warn_of_missing_answers(self, batch: RolloutBatch, without: float, judged: float) -> None:
+        """Once, where most completions of a step have no answer to judge."""
+        if self._warned or rank() > 0 or without <= judged / 2:
+            return
+        self._warned = True
+        cut = float(batch.tensor("truncated").float().mean())
+        warnings.warn(
+            f"{without / judged:.0%} of this step's completions have no answer that the reward can "
+            f"read, and {cut:.0%} reach max_new_tokens: whatever the policy knows, it earns "
+            f"nothing. {READ_ANSWERS}, or raise max_new_tokens",
+            stacklevel=2,
+        )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -144,7 +161,7 @@ class PooledScorer:
             self._batch.metrics[name] = self._batch.metrics.get(name, 0.0) + value
         rewards: Sequence[float] = [verdict.reward for verdict in verdicts]
         if self._shaping is not None:
-            ranks = self._batch.tensor("ranks").tolist()
+            ranks = self._batch.ranks_for_shaping()
             lengths = [len(rollout.tokens) for rollout in rollouts]
             rewards = self._shaping(rewards, lengths, [ranks[r.prompt] for r in rollouts])
         return [

@@ -33,6 +33,9 @@ class AtomicCheckpointIO(CheckpointIO):
     ) -> None:
         """Write `path` and `path`.sha256; a failure leaves what was there before untouched.
 
+        Where a file is replaced, both sums are listed meanwhile, so that there is a sound one at
+        every moment.
+
         Raises OSError (for instance on a full disk), after removing its own temporary files.
         """
         path = Path(path)
@@ -45,11 +48,13 @@ class AtomicCheckpointIO(CheckpointIO):
                 with defer_interrupts(), unwrap_os_error():
                     torch.save(checkpoint, file)
                 flush_to_disk(file)
-            with sums_draft.open("w") as text:
-                text.write(f"{sha256(draft)}  {path.name}\n")
-                flush_to_disk(text)
+            line = f"{sha256(draft)}  {path.name}\n"
+            if path.is_file() and sums.is_file():
+                _write_text(sums_draft, line + sums.read_text())
+                os.replace(sums_draft, sums)
             if path.is_dir():
                 remove(path)
+            _write_text(sums_draft, line)
             os.replace(draft, path)
             os.replace(sums_draft, sums)
         finally:
@@ -73,6 +78,12 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         remove(Path(path))
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        flush_to_disk(file)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -64,8 +64,8 @@ def find_damage(path: Path) -> str:
     sums = checksum_file(path)
     if not sums.is_file():
         return f"{sums.name} is not beside it: its writing was interrupted, or it was copied alone"
-    written = sums.read_text(errors="replace").split()
-    if not written or written[0] != sha256(path):
+    written = sums.read_text(errors="replace").splitlines()
+    if sha256(path) not in [line.split()[0] for line in written if line]:
         return "its checksum does not match: it was altered or cut short"
     return ""
 

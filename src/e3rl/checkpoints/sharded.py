@@ -74,10 +74,13 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
         draft.mkdir()
 
     def finish() -> None:
-        if path.exists():
+        if path.is_dir():
+            path.replace(path.with_name(f".{path.name}.before.tmp"))  # to be cleared at the end
+        elif path.exists():
             remove(path)
         os.replace(draft, path)
         sync_folder(path.parent)
+        clear_drafts(path.parent)
 
     try:
         _run_on_first_rank(start)

@@ -12,6 +12,7 @@ from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound
+from e3rl.rewards.answer_reader import answer_instruction
 from e3rl.seeds import derive_seed
 
 UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing about what is run
@@ -35,6 +36,7 @@ def register_resolvers() -> None:
         "run_id": run_id,
         "sweep_name": lambda *_: sweep_name(),
         "subdir": job_folder_name,
+        "answer_instruction": answer_instruction,
     }
     for name, function in functions.items():
         OmegaConf.register_new_resolver(f"e3rl.{name}", function, replace=True)

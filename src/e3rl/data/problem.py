@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from e3rl.rewards.scorer import Question
+from e3rl.rewards.scorer import Question, make_question
 
 Message = dict[str, str]  # {"role": ..., "content": ...}
 
@@ -36,4 +36,4 @@ class Problem:
 
     def question(self) -> Question:
         """What a scorer may know of it; the prompt as it was before rendering."""
-        return Question(self.id, self.text, self.answer, self.row)
+        return make_question(self.id, self.text, self.answer, self.source, self.level, self.row)

@@ -6,9 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from e3rl.data.problem import Problem
-from e3rl.rewards.answer_formats import compact, same_number, same_text
+from e3rl.rewards.answer_formats import plain, same_number, same_text
 
 _ENDING = re.compile(r"[.,;:?]+(?=\s|$)")
+_START = re.compile(r"(?:^|(?<=[.?!:] ))[^\w$\\]*[^\W\d_]")  # of a sentence
+_MATH = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]")
+# The groups are blanks that stay: in mathematics those between digits, behind the name of a
+# command and behind punctuation; in words those between letters and digits.
+_IN_MATH = re.compile(r"(\\[a-zA-Z]+ (?=[a-zA-Z])|\d (?=\.?\d))|[.,;:?]+(?:( )|$)| ")
+_IN_WORDS = re.compile(r"(\w (?=\.?\w))| ")
+_COMPATIBLE = {"<super>": "^", "<sub>": "_", "<fraction>": " "}
 
 REPEATED = "repeated question"
 CONTRADICTED = "question with several answers"
@@ -23,13 +30,22 @@ def question_text(problem: Problem) -> str:
 
 
 def question_key(problem: Problem) -> str:
-    r"""The question without case, blanks, `$`, layout commands and punctuation before a blank.
+    r"""The question without `$`, layout commands, capitals at the start of a sentence, punctuation
+    before a blank, and blanks that mean nothing.
 
     Two problems with the same key ask the same (`\dfrac12` is `\frac{1}{2}`, `×` is `\times`);
-    nothing is said about two with different keys.
+    nothing is said about two with different keys. Blanks mean something between digits (`1 23` is
+    not `12 3`) and, outside `$...$`, between words.
     """
-    text = _ENDING.sub("", unicodedata.normalize("NFKC", question_text(problem)))
-    return compact(text).casefold() or text
+    text = _START.sub(lambda start: start[0].casefold(), question_text(problem))
+    text = unicodedata.normalize("NFKC", "".join(map(_raised, text)))
+    text = _MATH.sub(lambda math: _IN_MATH.sub(r"\1\2", plain(math[0])), text)
+    return _IN_WORDS.sub(r"\1", plain(_ENDING.sub("", text))) or text
+
+
+def _raised(letter: str) -> str:
+    """The letter, with what tells `x²` from `x2`."""
+    return _COMPATIBLE.get(unicodedata.decomposition(letter).split(" ")[0], "") + letter
 
 
 def group_by_question(problems: Iterable[Problem]) -> dict[str, list[Problem]]:

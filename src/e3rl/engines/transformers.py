@@ -10,15 +10,23 @@ rounding of padded matrix products), and the log-prob kept is that of the distri
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from e3rl.batch import Rollout
 from e3rl.distributed import is_sharded
 from e3rl.engines.base import RolloutRequest
+from e3rl.engines.completions import FinishedRequest, stop_finder, to_rollout
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
 from e3rl.engines.weight_checks import check_finite
@@ -89,10 +97,11 @@ class TransformersEngine:
         lengths = torch.tensor([len(r.prompt_tokens) for r in requests])
         mask = torch.arange(width)[None, :] >= width - lengths[:, None]
         sampler = InverseCdfSampler(requests, policy.device)
+        ends = CompletionEnds(policy, requests)
         settings = GenerationConfig(
             do_sample=False,  # the sampler leaves exactly one possible token
             max_new_tokens=max(r.max_new_tokens for r in requests),
-            eos_token_id=policy.stop_ids,
+            eos_token_id=policy.stop_ids,  # has what is finished padded
             pad_token_id=policy.pad_id,
             use_cache=True,
         )
@@ -102,9 +111,14 @@ class TransformersEngine:
                 attention_mask=mask.long().to(policy.device),
                 generation_config=settings,
                 logits_processor=LogitsProcessorList([sampler]),
+                stopping_criteria=StoppingCriteriaList([ends]),
             )
-        sampled = out[:, width:].cpu()
-        return _rollouts(requests, sampled, sampler.logprobs(), policy, self._version)
+        sampled, logprobs = out[:, width:].tolist(), sampler.logprobs().tolist()
+        finished = [
+            FinishedRequest(r, sampled[row][:end], logprobs[row][:end], ends.stopped[row])
+            for row, (r, end) in enumerate(zip(requests, ends.lengths, strict=True))
+        ]
+        return [to_rollout(each, policy, self._version) for each in finished]
 
     def close(self) -> None:
         self._policy = self._sampler = self._copy = None
@@ -162,28 +176,27 @@ class InverseCdfSampler(LogitsProcessor):
         return torch.stack(self._logprobs, dim=1).cpu()
 
 
-def _rollouts(
-    requests: list[RolloutRequest], sampled: Tensor, logprobs: Tensor, policy: Policy, version: int
-) -> list[Rollout]:
-    """Cut each row after its first stop token or at its own limit."""
-    stops = torch.isin(sampled, torch.tensor(policy.stop_ids))  # (n, t)
-    results = []
-    for row, r in enumerate(requests):
-        ends = stops[row, : r.max_new_tokens].nonzero()
-        truncated = len(ends) == 0
-        end = min(r.max_new_tokens, sampled.shape[1]) if truncated else int(ends[0]) + 1
-        ids = sampled[row, :end].tolist()
-        results.append(
-            Rollout(
-                prompt=r.prompt,
-                sample=r.sample,
-                prompt_tokens=r.prompt_tokens,
-                tokens=tuple(ids),
-                logprobs=tuple(logprobs[row, :end].tolist()),
-                temperature=r.temperature,
-                truncated=truncated,
-                text=policy.decode(ids),
-                policy_version=version,
-            )
-        )
-    return results
+class CompletionEnds(StoppingCriteria):
+    """Ends each row at its first stop token, at a stop string, or at its own length."""
+
+    def __init__(self, policy: Policy, requests: Sequence[RolloutRequest]) -> None:
+        self._stop_ids = set(policy.stop_ids)
+        self._finders = [stop_finder(policy, r) for r in requests]
+        self._limits = [r.max_new_tokens for r in requests]
+        self.lengths = [0] * len(requests)  # sampled tokens
+        self.stopped = [False] * len(requests)  # by a stop string
+        self._done = [False] * len(requests)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            if not self._done[row]:
+                self._done[row] = self._ends(row, token)
+        return torch.tensor(self._done, device=input_ids.device)
+
+    def _ends(self, row: int, token: int) -> bool:
+        self.lengths[row] += 1
+        if token in self._stop_ids:
+            return True
+        finder = self._finders[row]
+        self.stopped[row] = finder is not None and finder.ends_with(token)
+        return self.stopped[row] or self.lengths[row] == self._limits[row]

@@ -15,6 +15,7 @@ otherwise (vLLM's VLLM_BATCH_INVARIANT lifts that where the hardware allows it).
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,14 @@ import torch
 from e3rl.batch import Rollout
 from e3rl.distributed import all_gather
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.canary import TOLERANCES, canary_gaps, canary_requests, check_canary
+from e3rl.engines.canary import (
+    canary_gaps,
+    canary_requests,
+    check_canary,
+    expected_rounding,
+    largest_quartile,
+)
+from e3rl.engines.completions import stop_finder, to_rollout
 from e3rl.engines.progress import rollout_bar, show_notice
 from e3rl.engines.vllm_build import (
     build_llm,
@@ -31,7 +39,7 @@ from e3rl.engines.vllm_build import (
     sampling_params,
     shut_down,
 )
-from e3rl.engines.vllm_loop import StepLoop, check_room, to_rollout
+from e3rl.engines.vllm_loop import StepLoop, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import (
@@ -54,7 +62,8 @@ class VLLMEngine:
     Args:
         settings: memory, precision and parallelism of vLLM.
         canary: compare a few tokens' log-probs with the policy's after each sync.
-        canary_tolerance: largest gap in nats; None for what the precision allows.
+        canary_tolerance: nats at temperature 1 that fewer than a quarter of a prompt's tokens may
+            be off; None for what the precision allows.
         deadline_s: seconds in the engine after which a call's unfinished rollouts are cut and
             marked as truncated; calls with a request that may not be cut have none.
         progress: show a bar where generation takes more than a few seconds.
@@ -149,7 +158,8 @@ class VLLMEngine:
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         with rollout_bar(len(requests), self.progress) as bar:
-            for finished in loop.run(requests, policy.stop_ids, deadline_s):
+            finder_of = partial(stop_finder, policy)
+            for finished in loop.run(requests, policy.stop_ids, deadline_s, finder_of):
                 bar.update()
                 yield to_rollout(finished, policy, self._version)
 
@@ -238,23 +248,24 @@ class VLLMEngine:
         """Let the canary sing; raises EngineMismatchError where it does not."""
         assert self._loop is not None
         started = time.monotonic()
+        own = dtype_name(policy.model)
+        names = (own, policy.computed_in or own, self.settings.precision(own))
+        rounding = expected_rounding(names, policy.device.type == "cpu")
         vllm_config = self._llm.llm_engine.vllm_config
         requests = canary_requests(
             policy,
             vllm_config.cache_config.block_size,
             vllm_config.model_config.max_model_len,
             temperature,
+            rounding.tokens,
         )
         with show_notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
             sampled = list(self._loop.run(requests, stop_ids=()))
         rollouts = [to_rollout(f, policy, self._version) for f in sampled]
-        own_gaps = canary_gaps(policy, rollouts)
-        gaps = torch.cat(all_gather(own_gaps))  # where one rank's engine is wrong, all must stop
-        self._metrics["engine/canary_mean"] = float(gaps.mean())
-        self._metrics["engine/canary_max"] = float(gaps.max())
+        ranks = all_gather(canary_gaps(policy, rollouts))
+        gaps = [each for rank in ranks for each in rank]  # where one engine is wrong, all must stop
+        self._metrics["engine/canary_mean"] = float(torch.cat(gaps).mean())
+        self._metrics["engine/canary_quartile"] = largest_quartile(gaps)
+        self._metrics["engine/canary_max"] = float(torch.cat(gaps).max())
         self._metrics["engine/canary_s"] = time.monotonic() - started
-        own = dtype_name(policy.model)
-        names = (own, policy.computed_in or own, self.settings.precision(own))
-        rounding = max(TOLERANCES[name] for name in names)
-        allowed = self.canary_tolerance or rounding
-        check_canary(gaps, allowed, self._version)
+        check_canary(gaps, self.canary_tolerance or rounding.tolerance, self._version)

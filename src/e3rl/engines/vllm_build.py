@@ -57,12 +57,13 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     All ranks must build theirs at the same time.
 
     Raises RuntimeError where vLLM has been told to run in a process of its own, ValueError for
-    tensor parallelism within data-parallel ranks.
+    tensor parallelism within data-parallel ranks and for heads that its attention on CPUs lacks.
     """
     check_in_process()
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
     on_cpu = policy.device.type == "cpu"
+    settings.limit_length(config, on_cpu)
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
         _init_process_group(on_cpu and settings.tensor_parallel_size == 1)
@@ -71,6 +72,8 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
             config.save_pretrained(folder)
             place = place_engine(settings.tensor_parallel_size, policy.device)
             with place as own, restore_process_state(), show_notice(STARTING, progress):
+                if on_cpu:
+                    check_head_size(policy)
                 llm = _start(folder, arguments | own)
         _world.llms.add(llm)
     finally:
@@ -90,9 +93,32 @@ def _init_process_group(alone: bool) -> None:
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
-def _start(folder: str, arguments: dict[str, Any]) -> Any:
-    # What it says while it is imported precedes its own reading of this setting.
+def check_head_size(policy: Policy) -> None:
+    """Raise ValueError, with the sizes that there are, for heads that vLLM's CPU attention lacks.
+
+    Latent attention, which DeepSeek's models have, runs by other kernels.
+    """
+    _quieten()
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    config = policy.model.config.get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    sizes = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in sizes and getattr(config, "kv_lora_rank", None) is None:
+        raise ValueError(
+            f"policy.path={policy.path}: its attention heads have {size} dimensions, and vLLM's "
+            f"attention on CPUs has kernels for {', '.join(map(str, sizes))}: sample with "
+            "engine=transformers"
+        )
+
+
+def _quieten() -> None:
+    """What vLLM says while it is imported precedes its own reading of this setting."""
     logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"))
+
+
+def _start(folder: str, arguments: dict[str, Any]) -> Any:
+    _quieten()
     from vllm import LLM, envs
 
     # An engine freezes vLLM's view of the environment; this one may have another.

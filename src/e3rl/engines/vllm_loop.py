@@ -8,7 +8,7 @@ ends a call early takes its requests out again.
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
@@ -17,22 +17,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
+from e3rl.engines.completions import FinishedRequest, StopFinder
 from e3rl.engines.randomness import preserve_torch_rng
-from e3rl.policy.policy import Policy
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
 SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]
 
 
-@dataclass(frozen=True)
-class FinishedRequest:
-    """What vLLM sampled for one request."""
+FinderOf = Callable[[RolloutRequest], StopFinder | None]
 
+
+@dataclass
+class _Running:
+    """A request in the engine, under its own name there."""
+
+    name: str
     request: RolloutRequest
-    tokens: list[int]
-    logprobs: list[float]
+    finder: StopFinder | None
+    seen: int = 0  # tokens that the finder has had
+    stopped: bool = False
+
+    def look_at(self, tokens: Sequence[int]) -> bool:
+        """Whether a stop string has ended it; `seen` tokens are then the completion."""
+        while self.finder is not None and not self.stopped and self.seen < len(tokens):
+            self.stopped = self.finder.ends_with(int(tokens[self.seen]))
+            self.seen += 1
+        return self.stopped
 
 
 class StepLoop:
@@ -56,38 +67,43 @@ class StepLoop:
         requests: Sequence[RolloutRequest],
         stop_ids: Sequence[int],
         deadline_s: float | None = None,
+        finder_of: FinderOf = lambda request: None,
     ) -> Iterator[FinishedRequest]:
-        """Yield every request when it is finished.
+        """Yield every request when it is finished: by one of `stop_ids`, at its length, or where
+        what `finder_of` gives for it finds a stop string.
 
         After `deadline_s` seconds in the engine, what is unfinished is yielded as it stands;
         requests that have no token by then get one. Raises InterruptedError once `interrupted`.
         """
         self.abort()
-        pending: dict[str, tuple[str, RolloutRequest]] = {}
+        pending: dict[str, _Running] = {}
         spent = self.seconds
         try:
             with self._timed():
                 for number, request in enumerate(requests):
                     prompt = {"type": "token", "prompt_token_ids": list(request.prompt_tokens)}
-                    own = self._engine.add_request(
+                    name = self._engine.add_request(
                         str(number), prompt, self._sampling_of(request, stop_ids)
                     )
-                    pending[str(number)] = own, request
+                    pending[str(number)] = _Running(name, request, finder_of(request))
             while pending:
                 if self.interrupted.is_set():
                     raise InterruptedError(f"{len(pending)} rollouts were still being sampled")
                 if deadline_s is not None and self.seconds - spent > deadline_s:
-                    yield from self._cut([*pending.values()], stop_ids)
+                    untouched = yield from self._cut([*pending.values()])
+                    yield from self.run(untouched, stop_ids, finder_of=finder_of)
                     return
                 with self._timed():
                     outputs = self._engine.step()
                 for output in outputs:
-                    _, request = pending.pop(output.request_id)
                     sampled = output.outputs[0]
-                    yield self._finished(request, sampled.token_ids, sampled.logprobs)
+                    running = pending.pop(output.request_id)
+                    yield self._finished(running, sampled.token_ids, sampled.logprobs)
+                for stopped in self._stopped(pending):
+                    yield self._take_out(pending.pop(stopped))
         finally:
             if pending:
-                self._engine.abort_request([own for own, _ in pending.values()], internal=True)
+                self._engine.abort_request([each.name for each in pending.values()], internal=True)
 
     def abort(self) -> None:
         """Take out what an earlier call has left behind: its generator may never be resumed."""
@@ -95,34 +111,48 @@ class StepLoop:
         if left:
             self._engine.abort_request(left, internal=True)
 
-    def _cut(
-        self, pending: list[tuple[str, RolloutRequest]], stop_ids: Sequence[int]
-    ) -> Iterator[FinishedRequest]:
+    def _stopped(self, pending: Mapping[str, _Running]) -> list[str]:
+        """The requests that a stop string has ended."""
         states = self._engine.output_processor.request_states
-        partial, untouched = [], []
-        for own, request in pending:
-            tokens = states[own].detokenizer.output_token_ids
-            if tokens:
-                logprobs = states[own].logprobs_processor.logprobs
-                partial.append(self._finished(request, tokens, logprobs))
-            else:
-                untouched.append(replace(request, max_new_tokens=1))
+        return [
+            number
+            for number, running in pending.items()
+            if running.finder and running.look_at(_sampled_so_far(states[running.name])[0])
+        ]
+
+    def _take_out(self, running: _Running) -> FinishedRequest:
+        """What a request has sampled by now, without going on with it."""
+        state = self._engine.output_processor.request_states[running.name]
+        finished = self._finished(running, *_sampled_so_far(state))
+        self._engine.abort_request([running.name], internal=True)
+        return finished
+
+    def _cut(
+        self, pending: Sequence[_Running]
+    ) -> Generator[FinishedRequest, None, list[RolloutRequest]]:
+        """What is there of each request; returns those without a token, to be given one."""
+        states = self._engine.output_processor.request_states
+        sampled = [(running, *_sampled_so_far(states[running.name])) for running in pending]
+        partial = [self._finished(*each) for each in sampled if each[1]]
         self.abort()
         self.cut += len(pending)
         yield from partial
-        yield from self.run(untouched, stop_ids)
+        return [replace(each[0].request, max_new_tokens=1) for each in sampled if not each[1]]
 
-    def _finished(self, request: RolloutRequest, tokens: Any, logprobs: Any) -> FinishedRequest:
+    def _finished(self, running: _Running, tokens: Sequence[int], logprobs: Any) -> FinishedRequest:
         """Raises FloatingPointError where a log-prob is not finite."""
+        stopped = running.look_at(tokens)
         ids = [int(token) for token in tokens]
         values = [float(place[token].logprob) for token, place in zip(ids, logprobs, strict=True)]
         if not np.isfinite(values).all():
             raise FloatingPointError(
-                f"vLLM returned log-probs that are not finite for prompt row {request.prompt}: "
-                "its weights or activations are broken; try engine.settings.dtype=float32"
+                f"vLLM returned log-probs that are not finite for prompt row "
+                f"{running.request.prompt}: its weights or activations are broken; try "
+                "engine.settings.dtype=float32"
             )
-        self.tokens += len(ids)
-        return FinishedRequest(request, ids, values)
+        end = running.seen if stopped else len(ids)
+        self.tokens += end
+        return FinishedRequest(running.request, ids[:end], values[:end], stopped)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -130,6 +160,11 @@ class StepLoop:
         with preserve_torch_rng():
             yield
         self.seconds += time.monotonic() - started
+
+
+def _sampled_so_far(state: Any) -> tuple[Sequence[int], Any]:
+    """Tokens and log-probs of a request that goes on."""
+    return state.detokenizer.output_token_ids, state.logprobs_processor.logprobs
 
 
 @contextmanager
@@ -162,19 +197,3 @@ def check_room(requests: Sequence[RolloutRequest], max_length: int) -> None:
                 "long prompts out, or raise engine.settings.max_model_len or, for more room, "
                 "kv_cache_memory_bytes"
             )
-
-
-def to_rollout(finished: FinishedRequest, policy: Policy, version: int) -> Rollout:
-    """The rollout of a finished request; it is truncated where no stop token ends it."""
-    request, ids = finished.request, finished.tokens
-    return Rollout(
-        prompt=request.prompt,
-        sample=request.sample,
-        prompt_tokens=request.prompt_tokens,
-        tokens=tuple(ids),
-        logprobs=tuple(finished.logprobs),
-        temperature=request.temperature,
-        truncated=ids[-1] not in policy.stop_ids,
-        text=policy.decode(ids),
-        policy_version=version,
-    )

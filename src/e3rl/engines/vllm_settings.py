@@ -6,6 +6,7 @@ from typing import Any
 
 CPU_CACHE = 256 * 2**20  # bytes; vLLM itself would take a share of the whole memory
 FITTING = -1  # vLLM's word for the longest that the cache has room for
+LONGEST_ON_CPU = 2**15  # where max_model_len is null; vLLM's buffers there are for that many tokens
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -66,6 +67,9 @@ class VLLMSettings:
         }
         if on_cpu:
             optional.setdefault("kv_cache_memory_bytes", CPU_CACHE)
+            # After a part of a prompt vLLM sets a seeded generator back by an offset, which only
+            # those of GPUs have. Prompts as a whole take buffers for the longest one.
+            optional["enable_chunked_prefill"] = False
         return optional | {
             "dtype": self.precision(policy_dtype),
             "gpu_memory_utilization": self.gpu_memory_utilization,
@@ -76,6 +80,14 @@ class VLLMSettings:
             "enable_prefix_caching": self.enable_prefix_caching,
             "enable_sleep_mode": self.sleep_level > 0,
         }
+
+    def limit_length(self, config: Any, on_cpu: bool) -> None:
+        """Write into a model's configuration the longest rollout that vLLM is to plan for."""
+        if on_cpu and self.max_model_len is None:
+            text = config.get_text_config()
+            text.max_seq_length = min(
+                getattr(text, "max_seq_length", LONGEST_ON_CPU), LONGEST_ON_CPU
+            )
 
     def precision(self, policy_dtype: str) -> str:
         """The engine's dtype by name, such as "float32"."""

@@ -13,7 +13,7 @@ from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.engines.weight_checks import check_shapes, named_weights
 from e3rl.policy.policy import Policy
 
-TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system")
+TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system", "prefill", "stop")
 
 
 class WholeCopy:

@@ -8,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from e3rl.config.check import node_mistakes
 from e3rl.config.composition import ConfigurationError
+from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.policy import DTYPES, resolve_path
 
 
@@ -49,6 +50,8 @@ def _configuration(path: str, trust_remote_code: bool, absent: str) -> Any:
 
     try:
         return AutoConfig.from_pretrained(resolve_path(path), trust_remote_code=trust_remote_code)
+    except (ModelFileError, ModuleNotFoundError) as error:
+        raise ConfigurationError(str(error)) from error
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{absent}: {error}") from error
 

@@ -15,6 +15,7 @@ from e3rl.analysis.tables.arm_table import arm_rows, arm_table_text
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown, as_text
 from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
 from e3rl.evaluation.sampling import merge_rows, to_evaluation_result
+from e3rl.rewards.answer_reader import READ_ANSWERS
 
 Row = dict[str, Any]
 
@@ -63,8 +64,20 @@ def write_results(
     if any(each.n_samples > 1 for each in sampled):
         pass_at_k_of_models(sampled).savefig(out / "pass_at_k.png", dpi=200)
     if len(found) == 1:
-        return arm_table_text(summary), summary
-    return "\n\n".join(as_text(cells, WORDS) for cells in tables.values()), summary
+        text = arm_table_text(summary)
+    else:
+        text = "\n\n".join(as_text(cells, WORDS) for cells in tables.values())
+    return "\n\n".join([text, *warn_of_missing_answers(rows)]), summary
+
+
+def warn_of_missing_answers(rows: Sequence[Row]) -> list[str]:
+    """A line for every model and set most of whose completions have no answer to judge."""
+    return [
+        f"WARNING: {row['no_answer']:.0%} of the completions of {row['model']} on {row['set']} "
+        f"({row['evaluation']}) have no answer that the reward can read. {READ_ANSWERS}"
+        for row in rows
+        if row["no_answer"] > 0.5
+    ]
 
 
 def write_counts(found: Sequence[SampledSet], out: Path) -> None:

@@ -152,7 +152,9 @@ def merge_rows(rows: Sequence[Mapping[str, Any]]) -> list[EvaluationCounts]:
     """The counts of every evaluation in the rows of a log, problems in the order of the rows."""
     known = [field.name for field in fields(ProblemTally)]
     tallies = [
-        ProblemTally(**{name: e[name] for name in known}) for r in rows for e in r["evaluations"]
+        ProblemTally(**{name: e[name] for name in known if name in e})
+        for r in rows
+        for e in r["evaluations"]
     ]
     names = dict.fromkeys(each.name for each in tallies)
     return [merge_tallies([each for each in tallies if each.name == name]) for name in names]
@@ -174,6 +176,8 @@ def sampling_settings(
         "prompts": prompts.hexdigest(),  # as the template and the tokenizer make them
         "evaluations": {each.name: asdict(each) for each in evaluations},
         "max_new_tokens": max_new_tokens,
+        "prefill": policy.prefill,
+        "stop": list(policy.stop),
     }
 
 
@@ -208,4 +212,5 @@ def to_evaluation_result(arm: str, counts: EvaluationCounts) -> EvaluationResult
         {"problem_id": counts.problem_id, "n": counts.n, "correct": counts.correct}
     )
     entropy = counts.entropy_sum / counts.tokens
-    return EvaluationResult(arm, counts.name, counts.temperature, entropy, (table,))
+    without = None if counts.no_answer is None else counts.no_answer / sum(counts.n)
+    return EvaluationResult(arm, counts.name, counts.temperature, entropy, (table,), without)

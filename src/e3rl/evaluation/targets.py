@@ -23,7 +23,7 @@ from e3rl.data.problems import ProblemSet
 from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.evaluation.policy_check import check_policy
 from e3rl.evaluation.sampling import load_weights
-from e3rl.policy.policy import Policy, resolve_path
+from e3rl.policy.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _read_model(cfg: DictConfig) -> Model:
             raise ConfigurationError(
                 "policy.path is missing: give policy.path=MODEL, or models=[MODEL, ...]"
             )
-        return Model(Path(resolve_path(cfg.policy.path)).name, cfg)
+        return Model(Path(cfg.policy.path).name, cfg)
     model = model_of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
     assert model.checkpoint is not None
     return Model(model.checkpoint.stem, model.source, model.checkpoint)

@@ -21,6 +21,7 @@ from e3rl.planning.memory import (
 )
 from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.policy.adapters import UnknownTargetError
+from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
 
 TOO_MUCH = "does not fit"
@@ -68,7 +69,7 @@ def read_shape(cfg: DictConfig) -> ModelShape:
     try:
         lora = build(cfg, "policy.lora") if cfg.policy.get("lora") else None
         return ModelShape.of_path(path, config, cfg.policy.get("trust_remote_code", False), lora)
-    except UnknownTargetError as error:
+    except (UnknownTargetError, ModelFileError, ModuleNotFoundError) as error:
         raise ConfigurationError(str(error)) from error
     except (OSError, ValueError) as error:
         tried = f"plan.model_config={config}" if config else f"policy.path={path}"

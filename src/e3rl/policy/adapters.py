@@ -6,16 +6,25 @@ Of an adapted linear layer with weights W (out, in) only A (r, in) and B (out, r
 
 Checkpoints hold A and B, and a digest of what they belong to; the base is read from its path again.
 Adapters are float32 beside a base of any precision, so small updates are not rounded away.
+
+An engine gets the sum of both, in the precision of W. In half a precision its rounding is of the
+size of the update: the policy would be another one than what samples. So there the forward pass is
+that of the rounded sum, and gradients are those of the formula above, as if nothing were rounded
+(the straight-through estimator, arXiv 1308.3432):
+
+    y = round(W + (α / r) B A) x,    ∂y/∂A and ∂y/∂B of (α / r) B A x
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from e3rl.distributed import gather_full
 
@@ -112,6 +121,22 @@ def add_adapters(model: Any, lora: LoRA) -> None:
     for layer in _adapted_layers(model).values():
         layer.lora_A.float()
         layer.lora_B.float()
+        layer.forward = MethodType(_forward, layer)
+
+
+def _forward(layer: Any, x: Tensor) -> Tensor:
+    """What an adapted layer makes of its inputs (..., in): (..., out)."""
+    base = layer.base_layer
+    if base.weight.itemsize >= torch.float32.itemsize:
+        plain: Tensor = type(layer).forward(layer, x)
+        return plain
+    weight = _adapted_weight(layer, base.weight)
+    y = functional.linear(x, weight.whole(), base.bias)
+    assert weight.down is not None
+    assert weight.up is not None
+    inputs = x.detach().to(weight.down.dtype)  # gradients of x are those of the rounded sum
+    update = weight.scale * functional.linear(functional.linear(inputs, weight.down), weight.up)
+    return y + (update - update.detach()).to(y.dtype)  # adds nothing but gradients
 
 
 def _adapted_layers(model: nn.Module) -> dict[str, Any]:
@@ -155,6 +180,12 @@ class Weight:
         return (value.float() + self.scale * update).to(value.dtype)
 
 
+def _adapted_weight(layer: Any, value: Tensor) -> Weight:
+    (adapter,) = layer.lora_A
+    a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+    return Weight(value, a, b, layer.scaling[adapter])
+
+
 def base_weights(named: Iterator[tuple[str, Tensor]], model: nn.Module) -> dict[str, Weight]:
     """Parameters (or a whole state dict) of a model by the names that it has without adapters."""
     layers, found = _adapted_layers(model), {}
@@ -163,10 +194,7 @@ def base_weights(named: Iterator[tuple[str, Tensor]], model: nn.Module) -> dict[
         if not owner and ADAPTER not in name:
             found[name] = Weight(value)
         elif kind == "weight":
-            layer = layers[owner]
-            (adapter,) = layer.lora_A
-            a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
-            found[f"{owner}.weight"] = Weight(value, a, b, layer.scaling[adapter])
+            found[f"{owner}.weight"] = _adapted_weight(layers[owner], value)
         elif owner:
             found[f"{owner}.{kind}"] = Weight(value)
     return found

@@ -1,7 +1,7 @@
 """The policy: a tokenizer and a causal language model, from the package, a folder or a hub."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, overload
@@ -19,8 +19,12 @@ from e3rl.policy.adapters import (
     merged_state,
     without_adapters,
 )
+from e3rl.policy.gguf import convert_once, find_gguf
 from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
+from e3rl.policy.model_path import check_model_path, name_path
+from e3rl.policy.packaged import PACKAGED, fetch_once
+from e3rl.policy.text import check_stop, continuation
 
 EMBEDDED = "embedded"
 RANDOM = "random"  # as embedded, but for the weights
@@ -35,8 +39,17 @@ def embedded_folder() -> Path:
 
 
 def resolve_path(path: str) -> str:
-    """Where transformers finds what `policy.path` names."""
-    return str(embedded_folder()) if path in (EMBEDDED, RANDOM) else path
+    """Where transformers finds what `policy.path` names; makes it ready where that is to be done.
+
+    Raises ModelFileError where it cannot be made ready, ModuleNotFoundError where packages are
+    missing that read it.
+    """
+    if path in (EMBEDDED, RANDOM):
+        return str(embedded_folder())
+    if path in PACKAGED:
+        return str(fetch_once(PACKAGED[path]))
+    file = find_gguf(path)
+    return path if file is None else str(convert_once(file))
 
 
 class Policy(nn.Module):
@@ -47,7 +60,8 @@ class Policy(nn.Module):
 
     Args:
         path: "embedded" (the tiny warm-started policy), "random" (the same shape and tokenizer,
-            fresh weights), a local folder, or a hub name.
+            fresh weights), "smollm2" (a pretrained model that pip fetches), a local folder, a GGUF
+            file, or a hub name.
         dtype: precision of the weights, "float32", "bfloat16" or "float16".
         attention: attention implementation handed to transformers ("sdpa", "eager", ...).
         gradient_checkpointing: recompute activations in the backward pass.
@@ -60,11 +74,17 @@ class Policy(nn.Module):
         random_weights: build from the configuration only, with fresh weights.
         head: how log-probs and entropies are made from the output layer; None = whole logits.
         lora: train adapters on frozen weights; None = train the weights.
+        prefill: how every answer begins: put behind the rendered prompt, in front of what is
+            sampled, and part of the text that is judged.
+        stop: texts that end a completion, of which each remains a part.
 
     Raises:
-        ValueError: for an unknown dtype or render mode, a tokenizer without an end token, or a
-            model whose logits cannot be made in blocks where that is asked for.
-        OSError: where `path` is neither a folder with a model nor reachable as a hub name.
+        ValueError: for an unknown dtype or render mode, a stop string that is empty or no text, a
+            prefill that the tokenizer does not know, a tokenizer without an end token, or a model
+            whose logits cannot be made in blocks where that is asked for.
+        ModelFileError: for a GGUF file that cannot be read, or a model that cannot be fetched.
+        OSError: where `path` is neither a folder with model and tokenizer nor reachable as a hub
+            name.
     """
 
     computed_in: str | None = None  # precision of forward passes, where not the weights' own
@@ -83,45 +103,53 @@ class Policy(nn.Module):
         chat_template: str | None = None,
         head: HeadSettings | None = None,
         lora: LoRA | None = None,
+        prefill: str = "",
+        stop: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        if dtype not in DTYPES:
-            raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
-        if render not in ("auto", "chat", "plain"):
-            raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
+        _check_choices(dtype, render)
+        check_stop(stop)
         self.path = resolve_path(path)
-        self.tokenizer = load_tokenizer(self.path, trust_remote_code)
-        self.model = load_model(
-            self.path,
-            DTYPES[dtype],
-            attention,
-            trust_remote_code,
-            random_weights or path == RANDOM,
-        )
+        fresh = random_weights or path == RANDOM
+        check_model_path(self.path, weights=not fresh)
+        with name_path(path):
+            self.tokenizer = load_tokenizer(self.path, trust_remote_code)
+            self.model = load_model(self.path, DTYPES[dtype], attention, trust_remote_code, fresh)
         self.lora = lora
         if lora is not None:
             add_adapters(self.model, lora)
             keep_adapters_only(self)
         set_checkpointing(self.model, gradient_checkpointing)
-        if render != "plain" and not self.tokenizer.chat_template:
-            self.tokenizer.chat_template = chat_template
-        self.render = self._render_mode(render)
+        self.render = self._render_mode(render, chat_template)
         self.instruction = instruction
         self.system = system
+        self.prefill = self._check_prefill(prefill)
+        self.stop = tuple(stop)
         self.head = head or HeadSettings()
         self._adjustment: Adjustment | None = None  # of the logits, once it is known
         self._runs_whole = False  # the model's logits are not those of its output layer
         if not self.head.is_plain and self.device.type != "meta":
             self._detect_head_adjustment()  # may refuse, better now than in the first step
 
-    def _render_mode(self, render: Render) -> Render:
+    def _render_mode(self, render: Render, chat_template: str | None) -> Render:
+        if render != "plain" and not self.tokenizer.chat_template:
+            self.tokenizer.chat_template = chat_template
         has_template = bool(self.tokenizer.chat_template)
         if render == "chat" and not has_template:
             raise ValueError(
-                f"policy.render=chat, but the tokenizer of {self.path} has no chat template: "
-                "use render=plain or a tokenizer with a template"
+                f"policy.render=chat, but the tokenizer of {self.path} has no chat template: use "
+                "policy.render=plain, or give one by policy.chat_template or a policy/template "
+                "that brings one (qwen_instruct, r1_distill)"
             )
         return ("chat" if has_template else "plain") if render == "auto" else render
+
+    def _check_prefill(self, prefill: str) -> str:
+        if self.tokenizer.unk_token_id in self._tokens(prefill, add_special_tokens=False):
+            raise ValueError(
+                f"policy.prefill={prefill!r}: the tokenizer of {self.path} has no tokens for some "
+                "of it; spell it as the policy's answers begin, spaces included"
+            )
+        return prefill
 
     @property
     def pad_id(self) -> int:
@@ -149,16 +177,28 @@ class Policy(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, problem: Problem) -> tuple[str, list[int]]:
-        """The rendered prompt of a problem and its token ids, ready to sample from."""
+        """The rendered prompt of a problem, and the ids to sample from, the prefill's included.
+
+        The prefill is not in the text, since `answer` begins with it.
+        """
         messages = self._messages(problem.prompt)
         if self.render == "chat":
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
             # The template writes every special token itself, the leading one included.
-            return text, list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            return text, self._tokens(text + self.prefill, add_special_tokens=False)
         text = "\n\n".join(message["content"] for message in messages)
-        return text, list(self.tokenizer(text)["input_ids"])
+        return text, self._tokens(text + self.prefill)
+
+    def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+
+    def prompting(self) -> dict[str, Any]:
+        """How problems become prompts and where answers begin and end, by settings of `policy`;
+        the chat template is in the tokenizer."""
+        names = ("render", "instruction", "system", "prefill")
+        return {name: getattr(self, name) for name in names} | {"stop": list(self.stop)}
 
     def _messages(self, prompt: str | tuple[Message, ...]) -> list[Message]:
         """The chat that a prompt is, with the system message and the instruction."""
@@ -172,6 +212,19 @@ class Policy(nn.Module):
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out."""
         return cast(str, self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def answer(self, prompt_tokens: Sequence[int], tokens: list[int]) -> str:
+        """The text that is judged and shown: the prefill and what was sampled behind it."""
+        if not self.prefill:
+            return self.decode(tokens)
+        return self.prefill + continuation(self.decode, prompt_tokens, tokens)
+
+    def spell(self, tokens: list[int]) -> str:
+        """Text of tokens as they are, special ones included and no spaces tidied up."""
+        text = self.tokenizer.decode(
+            tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return cast(str, text)
 
     @overload
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor: ...
@@ -276,6 +329,13 @@ class Policy(nn.Module):
             state = state and {k: v.to(dtype) for k, v in state.items()}
         self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
+
+
+def _check_choices(dtype: str, render: str) -> None:
+    if dtype not in DTYPES:
+        raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
+    if render not in ("auto", "chat", "plain"):
+        raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
 
 
 class AdaptersOff(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from e3rl.policy.adapters import ADAPTER, LoRA
 from e3rl.policy.policy import Policy, resolve_path
 
-# Configurations of the presets' models, so that planning needs no hub.
+# Configurations of the presets' models, so that planning needs no network.
 KNOWN: dict[str, dict[str, Any]] = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": {
         "model_type": "qwen2",
@@ -30,6 +30,16 @@ KNOWN: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "vocab_size": 152064,
         "tie_word_embeddings": False,
+    },
+    "smollm2": {
+        "model_type": "llama",
+        "num_hidden_layers": 30,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49152,
+        "tie_word_embeddings": True,
     },
 }
 

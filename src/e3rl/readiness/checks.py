@@ -8,6 +8,7 @@ from e3rl.readiness.answer_test import AnswerTestResult
 from e3rl.readiness.pass_rates import GroupOutcomes
 from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample
+from e3rl.rewards.answer_reader import READ_ANSWERS
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -76,11 +77,7 @@ def check_format(sample: Sample) -> Finding:
     whole = sample.answered[~sample.truncated]
     share = float(1 - whole.mean()) if whole.size else 0.0
     says = f"{share:.1%} of the completions that end have no answer in the required format"
-    remedy = (
-        "ask for the format (policy.instruction, policy/template), or take the reward that reads "
-        "what the policy writes"
-    )
-    return grade("format", share, *UNPARSED, says, remedy)
+    return grade("format", share, *UNPARSED, says, READ_ANSWERS)
 
 
 def check_verdicts(sample: Sample) -> Finding:
@@ -96,6 +93,8 @@ def check_verdicts(sample: Sample) -> Finding:
 
 def check_answers(test: AnswerTestResult, problems: int) -> Finding:
     """Whether the reward reads gold answers as models write them, and no others."""
+    if not test.own:
+        return Finding("answers", "ok", "the reward names no completions of known standing")
     says = (
         f"{test.own - len(test.lost)} of {test.own} spellings of {problems} gold answers score, "
         f"{len(test.gained)} of {test.others} answers of other problems"

@@ -10,11 +10,17 @@ A reward must be earned by a *final* answer. An algebra system alone cannot see 
   or scientific notation, with or without a unit, perhaps after `x =`;
 * an expression copied from the prompt (`is_copied`) is no answer.
 
-Neither applies to an answer written exactly like the gold answer (`same_text`), and neither
+Nor is `\boxed{45=46}`: what an answer equates (`equated_numbers`) has to be equal.
+
+None of these applies to an answer written exactly like the gold answer (`same_text`), and neither
 restricts other golds: roots, multiples of π, powers, intervals and words are compared as they are.
 """
 
 import re
+from collections.abc import Mapping
+from itertools import groupby
+
+from e3rl.rewards.units import read_unit
 
 INTEGER = re.compile(r"-?\d+", re.ASCII)
 
@@ -39,7 +45,7 @@ _SPELLINGS = (
 _UNIT = "□"
 _BRACKET = re.compile(r"[()\[\]]|\\[{}]")
 _MEASURE = re.compile(rf"{_UNIT}(?:\^\{{?[23]\}}?)?$")
-_SEPARATOR = re.compile(r"(?<=\d)(?:,\s?\\!|\{,\})(?=\d{3})")
+_SEPARATOR = re.compile(r"(?<=\d)(?:,\s?\\!|\{,\}|\\[!,;: ]|~)(?=\d{3}(?!\d))")
 _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)", re.ASCII)
 _DECORATION = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|[.,;]$")
 _RELATION = re.compile(r"=|\\approx|\\equiv")
@@ -50,12 +56,20 @@ _NUMBER = re.compile(
     rf"""[-+]?(?:
         \d*\\frac\{{[-+]?(?P<above>\d+)\}}\{{(?P<below>\d+)\}}
       | (?P<over>\d+)/(?P<under>\d+)
-      | \d(?:\.\d+)?\*10\^\{{?[-+]?\d{{1,3}}\}}?
+      | (?:\d(?:\.\d+)?\*)?10\^\{{?[-+]?\d{{1,3}}\}}?
+      | \d+(?:\.\d+)?[eE][-+]?\d{{1,3}}
       | \d+\.?\d* | \.\d+
     ){_UNIT}?""",
     re.VERBOSE | re.ASCII,
 )
 _BARE_UNIT = re.compile(r"(?<=[\d}])[a-zA-Z]+(?:/[a-zA-Z]+)?(?:\^\{?-?\d\}?)?$")
+_SCALE = re.compile(r"(?:\^\{?\\circ\}?|°|degrees?) ?(C|F)(?:elsius|ahrenheit)?$")
+_LAST_UNIT = re.compile(r"(?<=[\d})]) *([a-zA-Zµ¢€][a-zA-Zµ.^/*{}\d -]*)$")
+_POWER_OF_TEN = re.compile(r"(?<!\d)10\^")
+_BLANK = re.compile(r"(\d\.? (?=\.?\d))| ")  # all go but group 1
+_INEXACT = re.compile(r"\\approx|\\equiv")
+_ARITHMETIC = re.compile(r"(?=.*\d)(?:\\(?:frac|sqrt|pi)(?![a-zA-Z])|[-+*/^.(){}\[\]\d])+")
+_FACTOR = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)")
 _OPERATION = re.compile(
     r".[-+*/^!=]|\\(?:frac|sqrt|binom|sum|prod|int|log|ln|exp|sin|cos|tan|lfloor|lceil|gcd)"
 )
@@ -80,7 +94,8 @@ def last_box(text: str) -> str | None:
 
 
 def bare_latex(text: str) -> str:
-    r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` in numbers, last `.`, `,` or `%`."""
+    r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` or `\,` between the digit groups of
+    a number, last `.`, `,` or `%`."""
     box = last_box(text)
     line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
     line = re.sub(r"\s+", " ", line).strip()
@@ -96,8 +111,8 @@ def plain(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """`plain` without any space."""
-    return plain(text).replace(" ", "")
+    """`plain` without blanks, but for those between digits: `4 6` is not 46."""
+    return _BLANK.sub(r"\1", plain(text))
 
 
 def normal_form(answer: str) -> str:
@@ -117,11 +132,12 @@ def same_text(answer: str, gold: str) -> bool:
 def same_number(answer: str, gold: str) -> bool:
     r"""Whether the gold is one number and the answer, after `name =`, is that number as written.
 
-    Digit groups, units (squared ones too), currency, percent and degree signs do not count:
-    `x = 12{,}345\text{ cm}^2` is 12345. An algebra system reads 12,345 as a pair where a unit
+    Digit groups, units (squared ones too), currency, percent and degree signs do not count,
+    unless both have units that differ: `x = 12{,}345\text{ cm}^2` is 12345, and
+    `5\text{ m}` is 5, but not `5\text{ km}`. An algebra system reads 12,345 as a pair where a unit
     stands behind it, and `3\text{ cm}^2` as 9. Brackets are left to it: `(12,345)` may be a point.
     """
-    if _BRACKET.search(bare_latex(answer) + bare_latex(gold)):
+    if _BRACKET.search(bare_latex(answer) + bare_latex(gold)) or have_other_units(answer, gold):
         return False
     *named, value = map(_without_unit, _sides(gold))
     *names, stated = map(_without_unit, _sides(answer))
@@ -150,10 +166,12 @@ def ends_in_number(answer: str) -> bool:
 def is_copied(answer: str, prompt: str) -> bool:
     """Whether the answer is an expression that stands in the prompt, up to layout and spelling.
 
-    Numbers and words are never copies: they may be what is asked for.
+    Numbers and words are never copies: they may be what is asked for. Powers of ten can be: they
+    may be what is to be worked out.
     """
     expression = compact(answer)
-    if is_number(answer) or not _OPERATION.search(expression):
+    is_power = _POWER_OF_TEN.search(expression) is not None
+    if (is_number(answer) and not is_power) or not _OPERATION.search(expression):
         return False
     if expression not in compact(prompt):
         return False
@@ -161,11 +179,54 @@ def is_copied(answer: str, prompt: str) -> bool:
     return re.search(rf"(?<![a-zA-Z0-9]){pattern}(?![a-zA-Z0-9])", plain(prompt)) is not None
 
 
+def have_other_units(answer: str, gold: str) -> bool:
+    r"""Whether both end in a number with a known unit, in different ones; `\$` is one, too."""
+    units = [_last_unit(text) for text in (answer, gold)]
+    return None not in units and units[0] != units[1]
+
+
+def _last_unit(text: str) -> Mapping[str, int] | None:
+    line = bare_latex(text)
+    if r"\$" in line:
+        return read_unit("dollar")
+    scales = {"C": " celsius", "F": " fahrenheit"}
+    found = _LAST_UNIT.search(_SCALE.sub(lambda scale: scales[scale[1]], plain(line)))
+    return None if found is None else read_unit(found[1])
+
+
+def equated_numbers(answer: str) -> list[tuple[str, str]]:
+    r"""Pairs of arithmetic sides that the answer joins by `=`: (`12+34`, `46`) of `n = 12+34 = 46`.
+
+    Sides with names are left out, and of sides with units only those with the same one are paired:
+    `50\% = 0.5` is no contradiction. `\approx` and `\equiv` equate nothing.
+    """
+    pairs = []
+    for chain in _INEXACT.split(_without_groups(bare_latex(answer))):
+        sides = sorted(map(_measured, chain.split("=")), key=lambda side: side[0])
+        for _, same in groupby(sides, key=lambda side: side[0]):
+            numbers = [value for _, value in same if _ARITHMETIC.fullmatch(value)]
+            pairs += [(other, numbers[-1]) for other in numbers[:-1]]
+    return pairs
+
+
+def _measured(side: str) -> tuple[list[str], str]:
+    """Units and signs of one side of a relation, and what it is without them, products spelt out.
+
+    An algebra system reads 2(23) as the mixed number 25.
+    """
+    line = compact(_WORDING.sub(_UNIT, side))
+    signs = [unit.strip() for unit in _WORDING.findall(side)] + _DECORATION.findall(line)
+    return signs, _FACTOR.sub("*", _DECORATION.sub("", _without_unit(line)))
+
+
 def _sides(text: str) -> list[str]:
     """The sides of a relation without spaces, digit groups, currency, percent and degree signs."""
-    line = _THOUSANDS.sub(lambda digits: digits[0].replace(",", ""), bare_latex(text))
-    line = compact(_WORDING.sub(_UNIT, line))
+    line = compact(_WORDING.sub(_UNIT, _without_groups(bare_latex(text))))
     return [_unwrap(_DECORATION.sub("", side)) for side in _RELATION.split(line)]
+
+
+def _without_groups(line: str) -> str:
+    return _THOUSANDS.sub(lambda digits: digits[0].replace(",", ""), line)
 
 
 def _without_unit(side: str) -> str:

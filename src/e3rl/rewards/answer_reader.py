@@ -29,6 +29,12 @@ _NUMBER = re.compile(
     rf"{_SIGN}(?:(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+|/\d+)?|(?<!\d)\.\d+)",
     re.ASCII,
 )
+# What to do where completions have no answer.
+READ_ANSWERS = (
+    "Take the reward that reads what the policy writes (reward=last_number, ...), ask for the form "
+    "(policy/template=asked)"
+)
+
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 # A letter in brackets, or one that ends the statement: "the answer is a number" chooses nothing.

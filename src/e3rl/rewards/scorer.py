@@ -17,14 +17,26 @@ from e3rl.rewards.verdict import Verdict
 class Question:
     """What a scorer may know of a problem besides the completion.
 
-    `prompt` is the rendered prompt, `answer` the gold answer, `row` holds the further columns of
-    the problem's file, or what a generator says of the problem.
+    `prompt` is the rendered prompt, `answer` the gold answer, `row` holds source and level, and the
+    further columns of the problem's file, or what a generator says of the problem.
     """
 
     id: str
     prompt: str
     answer: str
     row: Mapping[str, Any] = field(default_factory=dict)
+
+
+def make_question(
+    problem_id: str,
+    prompt: str,
+    answer: str,
+    source: str,
+    level: int | None,
+    row: Mapping[str, Any],
+) -> Question:
+    """A question whose row has the problem's source and level beside its own columns."""
+    return Question(problem_id, prompt, answer, {"source": source, "level": level} | dict(row))
 
 
 @dataclass(frozen=True)

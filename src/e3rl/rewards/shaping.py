@@ -15,6 +15,10 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 class LengthShaping:
     """r ← r · (1 - b) with b = μℓ / (1 + μℓ) for prompts of rank ≤ `rank_threshold`.
 
+    Prompts that were solved in all of their rollouts come with rank 0, however many they are
+    (`RolloutBatch.ranks_for_shaping`): the rank that they share as the mean of their places grows
+    with their number, and would leave none of them easy beyond a fifth of all prompts.
+
     ℓ is the completion's length in tokens; with rewards of 0 and 1 a right answer earns 1 - b and
     a wrong one keeps 0. The penalty of the E3 reference code, with three differences:
 

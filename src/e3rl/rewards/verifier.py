@@ -7,6 +7,7 @@ caller's). `e3rl.rewards.pool` compares in processes that it can kill.
 """
 
 import logging
+import re
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
@@ -15,6 +16,8 @@ from e3rl.rewards.answer_formats import (
     INTEGER,
     bare_latex,
     ends_in_number,
+    equated_numbers,
+    have_other_units,
     is_copied,
     is_number,
     same_number,
@@ -28,25 +31,31 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 # Without the search for bare expressions: a number that stands in a text is not its answer.
 EXTRACTION = (LatexExtractionConfig(),)
 
+_EXPONENT = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
+_DECIMALS = re.compile(r"(?<=\.)\d+", re.ASCII)
+
 
 def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
     """The verdict where the text alone decides it, else None.
 
     Integers are compared as integers and an answer written like the gold is right, units aside;
     that is what `compare_answers` finds too, a thousand times slower. A restated question is
-    wrong, which `compare_answers` would not notice (see `e3rl.rewards.answer_formats`).
+    wrong, and so is a unit other than the gold's, which `compare_answers` would not notice (see
+    `e3rl.rewards.answer_formats`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         return CORRECT if int(answer) == int(gold) else WRONG
     if same_text(answer, gold) or same_number(answer, gold):
         return CORRECT
-    if is_number(gold) and not ends_in_number(answer):
+    if (is_number(gold) and not ends_in_number(answer)) or have_other_units(answer, gold):
         return WRONG
     return WRONG if is_copied(answer, prompt) else None
 
 
 def compare_answers(gold: str, answer: str) -> Verdict:
-    """Whether math-verify finds the answer equal to the gold.
+    """Whether math-verify finds the answer equal to the gold, and in itself free of contradiction.
+
+    Of `45 = 46` it looks at the last side alone; that the sides are equal is asked for besides.
 
     Hostile answers (towers of powers, factorials of factorials) make this hang, run out of memory
     or crash the process. Running out of memory or stack is a verdict; errors of other kinds that
@@ -55,10 +64,11 @@ def compare_answers(gold: str, answer: str) -> Verdict:
     try:
         forms = _parse(answer)
         equal = verify(_parse(gold), forms, timeout_seconds=None)
+        consistent = not equal or all(_agree(a, b) for a, b in equated_numbers(answer))
     except (MemoryError, RecursionError):
         return ERROR
     if equal:
-        return CORRECT
+        return CORRECT if consistent else WRONG
     # math-verify hands back the bare text where it could not read an expression.
     return UNPARSED if all(isinstance(form, str) for form in forms) else WRONG
 
@@ -68,9 +78,20 @@ def can_be_matched(gold: str) -> bool:
     return bool(_parse(gold))
 
 
+def _agree(one: str, other: str) -> bool:
+    """Whether two numbers are equal, to as many decimals as the shorter one is written with.
+
+    What cannot be read contradicts nothing.
+    """
+    forms = [_parse(one), _parse(other)]
+    if any(all(isinstance(form, str) for form in readings) for readings in forms):
+        return True
+    decimals = min([6, *(len(digits) for digits in _DECIMALS.findall(f"{one} {other}"))])
+    return bool(verify(*forms, float_rounding=decimals, timeout_seconds=None))
+
+
 def _parse(text: str) -> list[Any]:
     """Math-verify's readings of one LaTeX answer, best first; empty where there is none."""
-    forms: list[Any] = parse(
-        f"${bare_latex(text)}$", extraction_config=EXTRACTION, parsing_timeout=None
-    )
+    line = _EXPONENT.sub(r"\1\\cdot10^{\2}", bare_latex(text))
+    forms: list[Any] = parse(f"${line}$", extraction_config=EXTRACTION, parsing_timeout=None)
     return forms

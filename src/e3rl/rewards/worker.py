@@ -125,13 +125,14 @@ class Worker:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([type(self.scorer).__module__])
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
+        process = context.Process(
             target=serve,
             args=(theirs, self.scorer, self.memory_limit_mb, own_folder()),
             name="reward-worker",
             daemon=True,
         )
-        self._process.start()
+        process.start()
+        self._process = process  # from here on it can be interrupted
         theirs.close()
         try:
             ready = self._pipe.poll(START_S) and self._pipe.recv()

@@ -1,4 +1,4 @@
-"""pass@k and mean@n from n samples of which c are right."""
+"""pass@k and mean@n from n samples of which c are right, max@k of rewards between."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,36 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     for j in range(k):
         all_wrong *= np.maximum(samples - right - j, 0) / (samples - j)
     return 1.0 - all_wrong
+
+
+def max_at_k(rewards: ArrayLike, k: int) -> float:
+    """The largest reward that k of n samples are expected to hold, without bias.
+
+        max@k = Σ_j C(j-1, k-1)/C(n, k) r_(j),   r_(1) ≤ ... ≤ r_(n)
+
+    (arXiv 2510.23393), which for rewards of 0 and 1 is pass@k.
+
+    Args:
+        rewards: (n,) of one problem.
+        k: samples that one may try, 1 <= k <= n.
+
+    Raises ValueError for k outside 1..n.
+    """
+    values = np.sort(np.asarray(rewards, np.float64))
+    return float(max_at_k_weights(values.size, k) @ values)
+
+
+def max_at_k_weights(n: int, k: int) -> NDArray[np.float64]:
+    """(n,) share of the k-subsets of n whose largest member is the j-th smallest.
+
+    Raises ValueError for k outside 1..n.
+    """
+    if not 1 <= k <= n:
+        raise ValueError(f"max@{k} of {n} samples: k must lie in 1..{n}")
+    # C(j-1, k-1)/C(j, k-1) = (j-k+1)/j leads from each weight to the one before; the last is k/n.
+    j = np.arange(1, n)
+    steps = np.append((j - k + 1).clip(min=0) / j, k / n)
+    return steps[::-1].cumprod()[::-1]
 
 
 def mean_at_n(n: ArrayLike, c: ArrayLike) -> NDArray[np.float64]:

@@ -27,7 +27,9 @@ class EntropyTarget:
     batch, nothing is clamped, and τ_{t+1} aims at the target of step t, one step late.
 
     With look-ahead L, τ_{t+1+L} is decided: gain(τ_t, ln α) for that step's target. It starts from
-    the temperature that H_t was measured at, so that a correction under way is not made twice.
+    the temperature that H_t was measured at, so that a correction under way is not made twice. The
+    steps fall into 1 + L classes that never see each other: a gain g per observation is g/(1 + L)
+    per step, a drift's lag is 1 + L times as long, and neighbours differ by their own noise.
 
     Args:
         gain: how far τ moves for a given error (`temperatures/gains.py`).

@@ -193,7 +193,8 @@ class GRPOModule(LightningModule):
         weights, totals = self._weights(batch, active if renormalise else rows)
         self._statistics.rollouts += len(rows)
         self._statistics.skipped += len(rows) - len(active)
-        if self.settings.empty_batch == "skip" and all_sum([len(active)])[0] == 0:
+        taught = int((batch.tensor("advantages")[rows] != 0).sum())
+        if self.settings.passes_over_empty(self.loss) and all_sum([taught])[0] == 0:
             return
         if self._statistics.steps == 0 and self.settings.old_logprobs == "trainer":
             old = None  # it is this policy: no rounding between two passes moves ratios off 1

@@ -28,7 +28,8 @@ class UpdateSettings:
             change the gradient (and none where the loss has terms on them), "renormalise" also
             takes them out of every count (another objective), "off" forwards all.
         empty_batch: when every advantage is 0, "step" still takes the (zero-gradient) optimiser
-            step, as the unskipped update would; "skip" leaves the optimiser alone.
+            step, as the unskipped update would (momentum and weight decay move the policy);
+            "skip" leaves the optimiser alone, unless the loss has terms on such rollouts.
         old_logprobs: who says what the old policy's log-probs are. "trainer": the policy before
             the first step; "sampler" (bypass): the engine, so that one importance ratio, clipped
             like any other, covers both what the engine and what the steps changed.
@@ -79,6 +80,10 @@ class UpdateSettings:
     def skips(self, loss: PolicyLoss) -> bool:
         """Whether rollouts with advantage 0 are left out."""
         return self.skip_zero_advantage != "off" and not loss.needs_every_rollout
+
+    def passes_over_empty(self, loss: PolicyLoss) -> bool:
+        """Whether there is no optimiser step where every advantage is 0."""
+        return self.empty_batch == "skip" and not loss.needs_every_rollout
 
 
 class UpdateStatistics:

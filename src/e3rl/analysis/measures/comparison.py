@@ -3,7 +3,8 @@
 Intervals resample training seeds and problems (`statistics.bootstrap`). Where both arms have the
 same seeds these are drawn as pairs, since runs of one seed share the first policy, the order of
 prompts and the noise of validation. An arm with one seed says nothing of other seeds: its
-intervals are over problems alone.
+intervals are over problems alone. Where problems tell too little (none solved, or all), intervals
+are wider than resampling says (`statistics.shares`).
 
 **Verdict**: `better` where the interval of the paired difference lies above 0, `worse` where it
 lies below, else `not distinguishable`. With fewer than `ENOUGH_SEEDS` seeds the interval hardly
@@ -36,6 +37,7 @@ from e3rl.statistics.bootstrap import (
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.iqm import iqm_interval
 from e3rl.statistics.power import detectable_difference, variance_components
+from e3rl.statistics.shares import share_interval, widen_difference
 
 BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 ENOUGH_SEEDS = 5
@@ -108,7 +110,7 @@ def compare_scores(item: Scores, control: Scores | None, level: float = 0.95) ->
         "seeds": item.n_seeds,
         "problems": item.table.shape[1],
         "by_seed": item.table.mean(axis="columns").tolist(),
-        **interval_columns("value", mean_interval(item.table.to_numpy(dtype=np.float64), level)),
+        **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
         **interval_columns("iqm", iqm_interval(item.by_source(), level)),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
@@ -123,7 +125,7 @@ def compare_scores(item: Scores, control: Scores | None, level: float = 0.95) ->
         )
     mine, other = _on_shared_problems(item.table, control.table)
     pairs = _same_seeds(mine, other)
-    interval = difference_interval(mine, other, level)
+    interval = widen_difference(difference_interval(mine, other, level), mine.mean() - other.mean())
     return row | {
         **interval_columns("difference", interval),
         **interval_columns(

@@ -14,8 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.statistics.bootstrap import Interval, cluster_bootstrap_columns, paired_difference
+from e3rl.statistics.bootstrap import Interval
 from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.shares import difference_intervals, share_intervals
 
 EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
 MEASURED = ("temperature", "entropy")
@@ -33,6 +34,7 @@ class EvaluationResult:
     temperature: float
     entropy: float
     seeds: tuple[pd.DataFrame, ...]
+    no_answer: float | None = None  # share of completions without an answer, where counted
 
     @property
     def n_problems(self) -> int:
@@ -61,8 +63,8 @@ class EvaluationResult:
         return sum((table.loc[common] for table in tables[1:]), tables[0].loc[common]) / len(tables)
 
     def pass_at_k(self, ks: Sequence[int], level: float = 0.95) -> list[Interval]:
-        """Mean over problems with its bootstrap interval, one for each k."""
-        return cluster_bootstrap_columns(self.per_problem(ks).to_numpy(), level)
+        """Mean over problems with its interval (`statistics.shares`), one for each k."""
+        return share_intervals(self.per_problem(ks).to_numpy(), level)
 
     def by_seed_and_problem(self, k: int) -> NDArray[np.float64]:
         """(S, P) pass@k of every seed on the problems that all seeds have."""
@@ -85,7 +87,7 @@ def pass_at_k_difference(
     if pair.empty:
         return None, 0
     left, right = pair.to_numpy().T
-    return paired_difference(left, right, level), len(pair)
+    return difference_intervals((left - right)[:, None], level)[0], len(pair)
 
 
 def find_evaluation(
@@ -109,7 +111,10 @@ def find_evaluation(
     if not tables:
         return None
     temperature, entropy = (float(np.mean([f[key] for f in facts])) for key in MEASURED)
-    return EvaluationResult(runs[0].name, name, temperature, entropy, tuple(tables))
+    counted = [fact.get("no_answer", np.nan) for fact in facts]
+    shares = [n / table["n"].sum() for n, table in zip(counted, tables, strict=True)]
+    without = None if np.isnan(shares).any() else float(np.mean(shares))
+    return EvaluationResult(runs[0].name, name, temperature, entropy, tuple(tables), without)
 
 
 def evaluation_names(arms: Arms) -> list[str]:

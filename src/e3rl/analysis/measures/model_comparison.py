@@ -8,7 +8,7 @@ import pandas as pd
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns, verdict
 from e3rl.analysis.measures.model_scores import ALL_SETS, ModelResult
-from e3rl.statistics.bootstrap import cluster_bootstrap_columns, mean_of_sets
+from e3rl.statistics.shares import difference_intervals, difference_intervals_of_sets
 
 Key = tuple[str, str]  # problem set, evaluation
 
@@ -61,7 +61,7 @@ def _difference(mine: pd.DataFrame, other: pd.DataFrame, where: str) -> pd.DataF
 def _rows(pairs: Mapping[Key, pd.DataFrame], level: float) -> list[Row]:
     rows = []
     for (problem_set, evaluation), table in pairs.items():
-        intervals = cluster_bootstrap_columns(table.to_numpy(), level)
+        intervals = difference_intervals(table.to_numpy(), level)
         rows += [
             _row(problem_set, evaluation, str(name), len(table), interval)
             for name, interval in zip(table, intervals, strict=True)
@@ -71,7 +71,9 @@ def _rows(pairs: Mapping[Key, pd.DataFrame], level: float) -> list[Row]:
         if len(alike) > 1:
             names = [name for name in alike[0] if all(name in table for table in alike)]
             problems = sum(map(len, alike))
-            intervals = mean_of_sets([table[names].to_numpy() for table in alike], level)
+            intervals = difference_intervals_of_sets(
+                [table[names].to_numpy() for table in alike], level
+            )
             rows += [
                 _row(ALL_SETS, evaluation, str(name), problems, interval)
                 for name, interval in zip(names, intervals, strict=True)

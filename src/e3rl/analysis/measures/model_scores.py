@@ -1,7 +1,7 @@
 """`ModelResult`: one model sampled on one problem set, and the rows of the paper's table.
 
 Everything is estimated from the finished problems of an evaluation's log (`evaluation.log`), by
-problem first; intervals then resample problems.
+problem first; intervals are then over problems (`statistics.shares`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.statistics.bootstrap import cluster_bootstrap_columns, mean_of_sets
 from e3rl.statistics.majority import majority_at_k, votes
 from e3rl.statistics.pass_at_k import mean_at_n, pass_at_k
+from e3rl.statistics.shares import share_intervals, share_intervals_of_sets
 
 AVERAGE = "avg@n"  # mean@n, which is pass@1 and maj@1 as well
 ALL_SETS = "mean of sets"
@@ -36,6 +36,7 @@ class ModelResult:
     problems: pd.DataFrame  # (P,) problem_id, n, correct, and `others`, sizes of wrong classes
     lengths: NDArray[np.int64]  # (N,) tokens of all completions
     truncated: int  # completions that reached the length limit
+    no_answer: int  # completions without an answer in the required form
 
     @staticmethod
     def of_rows(
@@ -80,8 +81,9 @@ def model_rows(found: Sequence[ModelResult], ks: Sequence[int], level: float = 0
     Returns:
         dicts with model, set, evaluation, temperature, entropy, problems, samples, level; avg@n,
         pass@k and maj@k with _low and _high; length_mean, length_p50 and length_p95 in tokens, and
-        truncated, the share of completions that reached the limit. Over all sets temperature and
-        entropy are None where they differ, and so are percentiles of lengths.
+        truncated and no_answer, the shares of completions that reached the limit and that have no
+        answer in the required form. Over all sets temperature and entropy are None where they
+        differ, and so are percentiles of lengths.
     """
     tables = [each.measures(ks) for each in found]
     rows = []
@@ -98,7 +100,7 @@ def _arm(each: ModelResult) -> tuple[str, str]:
 
 
 def _row(each: ModelResult, table: pd.DataFrame, level: float) -> Row:
-    intervals = cluster_bootstrap_columns(table.to_numpy(), level)
+    intervals = share_intervals(table.to_numpy(), level)
     middle, tail = np.percentile(each.lengths, [50, 95])
     row: Row = {
         "model": each.model,
@@ -117,12 +119,13 @@ def _row(each: ModelResult, table: pd.DataFrame, level: float) -> Row:
         "length_p50": float(middle),
         "length_p95": float(tail),
         "truncated": each.truncated / len(each.lengths),
+        "no_answer": each.no_answer / len(each.lengths),
     }
 
 
 def _over_sets(found: Sequence[ModelResult], tables: Sequence[pd.DataFrame], level: float) -> Row:
     names = [name for name in tables[0] if all(name in table for table in tables)]
-    intervals = mean_of_sets([table[names].to_numpy() for table in tables], level)
+    intervals = share_intervals_of_sets([table[names].to_numpy() for table in tables], level)
     temperatures = {each.temperature for each in found}
     row: Row = {
         "model": found[0].model,
@@ -141,6 +144,7 @@ def _over_sets(found: Sequence[ModelResult], tables: Sequence[pd.DataFrame], lev
         "length_p50": None,
         "length_p95": None,
         "truncated": float(np.mean([each.truncated / len(each.lengths) for each in found])),
+        "no_answer": float(np.mean([each.no_answer / len(each.lengths) for each in found])),
     }
 
 
@@ -157,4 +161,5 @@ def _gather_result(model: str, problem_set: str, name: str, rows: Sequence[Row])
         problems=plain.assign(others=others),
         lengths=np.array([tokens for row in rows for tokens in row["lengths"]]),
         truncated=sum(row["truncated"] for row in rows),
+        no_answer=sum(number is None for row in rows for number in row["classes"]),
     )

@@ -15,7 +15,6 @@ from e3rl.analysis.figures.training_panels import (
     annealing_starts,
 )
 from e3rl.analysis.figures.validation_panels import evaluation_title
-from e3rl.analysis.measures.comparison import mean_interval
 from e3rl.analysis.measures.costs import AXES, AXIS_LABELS, cost_before
 from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
@@ -28,6 +27,7 @@ from e3rl.analysis.measures.evaluations import (
 )
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.shares import share_interval
 
 FigureData = dict[str, Any]
 CurveData = dict[str, Any]
@@ -159,7 +159,7 @@ def _intervals(x: NDArray[np.float64], items: Sequence[Interval], n_seeds: int) 
 
 
 def _interval(item: EvaluationResult, k: int) -> Interval:
-    return mean_interval(item.by_seed_and_problem(k))
+    return share_interval(item.by_seed_and_problem(k))
 
 
 def _number(value: float) -> float | None:

@@ -88,6 +88,7 @@ def _row(item: EvaluationResult, control: EvaluationResult | None, k: int, level
         "problems": item.n_problems,
         "samples": item.n_samples,
         "seeds": len(item.seeds),
+        "no_answer": item.no_answer,
         "pass@1_by_seed": item.by_seed(1).tolist(),
         "level": level,
         "against": f"{control.arm} {control.name}" if control else None,
@@ -130,6 +131,7 @@ def _texts(row: Row) -> dict[str, str]:
         "entropy": "" if math.isnan(row["entropy"]) else f"{row['entropy']:.3f}",
         **{f"{name} %": interval_text(row, name, ".1f", 100) for name in plain},
         **{f"Δ {name}": interval_text(row, f"{name}_difference", "+.1f", 100) for name in plain},
+        "no answer %": "" if row["no_answer"] is None else f"{100 * row['no_answer']:.1f}",
         "against": row["against"] or "",
         "problems": str(row["problems"]),
         "paired": ""

@@ -71,4 +71,5 @@ def _texts(row: Row, ks: Sequence[int]) -> dict[str, str]:
         **{name: interval_text(row, name, ".1f", 100) for name in dict.fromkeys(measures)},
         "tokens mean / p50 / p95": " / ".join("–" if x is None else f"{x:.0f}" for x in lengths),
         "truncated %": f"{100 * row['truncated']:.1f}",
+        "no answer %": f"{100 * row['no_answer']:.1f}",
     }

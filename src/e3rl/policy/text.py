@@ -1,0 +1,29 @@
+"""Text of tokens, whose spelling may depend on those before them; texts that end a completion."""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+
+UNFINISHED = "\ufffd"  # what decoders write for bytes that are no character, or not yet one
+CONTEXT = 6  # tokens before a piece of text that may decide how it is spelled, such as its space
+
+Decode = Callable[[list[int]], str]
+
+
+def continuation(decode: Decode, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """What `tokens` add to the text of those before them."""
+    start = list(before[-CONTEXT:])
+    old, whole = decode(start), decode(start + list(tokens))
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(old, whole, strict=False))
+    return whole[sum(1 for _ in same) :]
+
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Raise ValueError for stop strings that are none, or that no text can hold."""
+    if isinstance(stop, str):
+        raise ValueError(f"policy.stop={stop!r}: give a list, policy.stop=[{stop!r}]")
+    for string in stop:
+        if not isinstance(string, str) or not string or UNFINISHED in string:
+            raise ValueError(
+                f"policy.stop={list(stop)!r}: {string!r} is no text that a completion could end "
+                "with; give texts of one character or more, in quotes where they look like numbers"
+            )
