@@ -2,7 +2,8 @@
 
 They are generated once, in a process of its own whose hashes are not randomised: some tasks (word
 ladders, ransom notes) walk over sets of strings and would give other problems in every process,
-others draw from the random numbers of the process, which are seeded for each problem. The same settings give the same problems everywhere, which a checkpoint and all ranks rely on.
+others draw from the random numbers of the process, which are seeded for each problem. The same
+settings give the same problems everywhere, which a checkpoint and all ranks rely on.
 
 Splits are disjoint for every seed and size because the hash of a question decides its split. The
 question is hashed in a normal form, so that 3+4 and 4+3 are one (`normal_form`).
