@@ -175,10 +175,8 @@ def test_a_resumed_run_can_be_killed_and_resumed_again(tmp_path: Path) -> None:
     assert steps == [2, 3, 4, 5]  # lost by the first kill, then by the second
 
 
-@pytest.mark.parametrize(
-    "validate_every",
-    [1, pytest.param(3, marks=pytest.mark.slow)],  # 3: each epoch's last step
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("validate_every", [1, 3])  # 3: each epoch's last step
 def test_a_run_killed_after_every_step_ends_as_the_uninterrupted_one(
     validate_every: int, tmp_path: Path
 ) -> None:

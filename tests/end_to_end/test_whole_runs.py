@@ -200,6 +200,7 @@ def test_two_ranks_write_one_folder_and_resume_together(trainer: str, tmp_path: 
     assert_same(final_state(folder), state)
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_does_not_stop_the_others_and_is_told_at_once(tmp_path: Path) -> None:
     settings = [*TINY, *QUICK, "epochs=1", "validate_every=3"]
     done = finished(tmp_path, "-m", "module.settings.minibatches=0,-1,1", *E3, *settings)
