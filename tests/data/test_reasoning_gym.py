@@ -170,31 +170,49 @@ def test_a_level_that_the_task_states_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (GymTask("chain_summ"), "no task 'chain_summ'; it has chain_sum"),
+        (GymTask("composite"), "no task 'composite'"),
+        (GymTask("gcd", knobs={"digits": 1}), "no knob digits; it has min_numbers, max_numbers"),
+        (GymTask("gcd", knobs={"min_numbers": 9}), "gcd refuses .*max_numbers must be >="),
+        (GymTask("gcd", knobs={"max_value": "x"}), "gcd refuses .*max_value"),
+        (GymTask("gcd", level=7), "gcd has levels 0 to 3, not 7"),
+        (GymTask("acre", level=0), "acre has no levels"),
+    ],
+    ids=lambda value: "",
+)
+def test_unknown_tasks_knobs_and_levels_are_refused_with_those_there_are(
+    task: GymTask, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        task.dataset()
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tasks": ["chain_summ"]}, "no task 'chain_summ'; it has chain_sum"),
         ({"tasks": []}, "name at least one task"),
         ({"tasks": {"gcd": 0}}, "weights must be numbers above 0, not gcd: 0"),
-        ({"knobs": {"gcd": {"digits": 1}}}, "no knob digits; it has min_numbers, max_numbers"),
-        ({"knobs": {"gcd": {"min_numbers": 9}}}, "gcd refuses .*max_numbers must be >="),
         ({"knobs": {"lcm": {}}}, "knobs: lcm is not among the tasks gcd"),
-        ({"levels": {"gcd": 7}}, "gcd has levels 0 to 3, not 7"),
-        ({"tasks": ["acre"], "levels": {"acre": 0}}, "acre has no levels"),
-        ({"tasks": ["composite"]}, "no task 'composite'"),
         ({"tasks": ["gcd", "lcm"], "size": 1}, "size=1 leaves no problem for lcm"),
         ({"split": "test"}, "choose one of train, validation"),
-        (
-            {"knobs": {"gcd": {"max_value": 4}}, "size": 50},
-            "has only 8 different questions to train on, not 50",
-        ),
     ],
 )
-def test_what_cannot_be_generated_is_refused_with_the_remedy(
-    given: dict[str, object], message: str
-) -> None:
+def test_mixtures_that_cannot_be_are_refused(given: dict[str, object], message: str) -> None:
     settings = {"tasks": ["gcd"], "split": "train", "size": 4} | given
     with pytest.raises(ValueError, match=message):
         reasoning_gym_problems(**settings)
+
+
+def test_a_task_with_too_few_questions_says_how_many_it_has() -> None:
+    pairs = [(a, b) for a in range(1, 5) for b in range(a, 5)]
+    forms = [normal_form("gcd", "", {"numbers": pair}) for pair in pairs]
+    there = [split_of(form) for form in forms].count("train")
+    assert 0 < there < len(set(forms)) == 10
+    message = f"has only {there} different questions to train on, not 50"
+    with pytest.raises(ValueError, match=message):
+        reasoning_gym_problems(["gcd"], "train", 50, knobs={"gcd": {"max_value": 4}})
 
 
 def test_lists_stand_for_the_tuples_of_a_task() -> None:
