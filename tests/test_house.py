@@ -108,7 +108,9 @@ def test_every_command_that_runs_python_sets_up_first() -> None:
     assert [name for name, needs in running if "setup" not in needs.split()] == []
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/nightly", ".ci/setup", ".ci/setup_browser", ".ci/check_wheel"])
+@pytest.mark.parametrize(
+    "script", [".ci/run", ".ci/nightly", ".ci/setup", ".ci/setup_browser", ".ci/check_wheel"]
+)
 def test_scripts_are_bash_that_stops_at_the_first_failure(script: str) -> None:
     subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)
     assert "\nset -euo pipefail\n" in (ROOT / script).read_text()

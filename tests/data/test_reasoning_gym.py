@@ -13,6 +13,7 @@ pytest.importorskip("reasoning_gym", reason="pip install 'reasoning-gym==0.1.25'
 from e3rl.data.loader import PromptLoader
 from e3rl.data.problem import Problem
 from e3rl.data.reasoning_gym import normal_form, reasoning_gym_problems, split_of
+from e3rl.data.reasoning_gym_data import ReasoningGymData
 from e3rl.rewards.answer_reader import AnswerReader
 from e3rl.rewards.gym_task import GymTask, list_tasks, read_entry
 from e3rl.rewards.reasoning_gym import ReasoningGymScorer
@@ -218,3 +219,15 @@ def test_a_task_with_too_few_questions_says_how_many_it_has() -> None:
 def test_lists_stand_for_the_tuples_of_a_task() -> None:
     dataset = GymTask("puzzle24", knobs={"operators": ["+", "-"]}).dataset()
     assert dataset.config.operators == ("+", "-")
+
+
+def test_a_data_module_has_two_sets_of_the_same_tasks_and_no_question_in_common() -> None:
+    data = ReasoningGymData(
+        ["chain_sum"], 4, size=24, validation_size=8, knobs={"chain_sum": {"max_digits": 1}}
+    )
+    train = reasoning_gym_problems(
+        ["chain_sum"], "train", 24, knobs={"chain_sum": {"max_digits": 1}}
+    )
+    assert list(data.train_problems) == train
+    assert len(data.validation_problems) == 8
+    assert {p.id for p in data.train_problems}.isdisjoint(p.id for p in data.validation_problems)
