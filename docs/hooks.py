@@ -18,6 +18,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s#]+)(#[^()\s]*)?\)
 TITLES = {
     "lookahead": "Look-ahead",
     "pass_at_k": "pass@k",
+    "smollm2": "SmolLM2",
     "vllm_throughput": "vLLM throughput",
 }
 DEFINITION = re.compile(r"^(\[[^\]]+\]: )(\S+?)(#\S+)?$", re.M)  # [name]: link

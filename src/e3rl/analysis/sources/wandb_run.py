@@ -79,13 +79,14 @@ def evaluations_of(validation: pd.DataFrame) -> pd.DataFrame:
             "temperature": row[f"val/{name}/temperature"],
             "entropy": row.get(f"val/{name}/entropy", float("nan")),
             "tokens": None,
+            "no_answer": float("nan"),
         }
         for row in validation.to_dict("records")
         for name in names
         if pd.notna(row[f"val/{name}/temperature"])
     ]
     table = pd.DataFrame(rows, columns=list(EVALUATION_COLUMNS))
-    return table.astype({"temperature": "float64", "entropy": "float64"})
+    return table.astype(dict.fromkeys(("temperature", "entropy", "no_answer"), "float64"))
 
 
 def _metrics(item: Record) -> dict[str, Any] | None:
