@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from functools import cache
 
 import pytest
+import yaml
 
 pytest.importorskip("reasoning_gym", reason="pip install 'reasoning-gym==0.1.25'")
 
+from compositions import composed
 from e3rl.data.loader import PromptLoader
 from e3rl.data.problem import Problem
 from e3rl.data.reasoning_gym import normal_form, reasoning_gym_problems, split_of
@@ -165,8 +167,8 @@ def test_a_mixture_is_shared_by_weights_and_levels() -> None:
     assert max(numbers) < 10  # a curriculum's level 0: one digit
 
 
-def test_a_level_that_the_task_states_is_taken() -> None:
-    (problem,) = reasoning_gym_problems(["bitwise_arithmetic"], "train", 1)
+def test_a_task_may_be_named_alone_and_the_level_that_it_states_is_taken() -> None:
+    (problem,) = reasoning_gym_problems("bitwise_arithmetic", "train", 1)
     assert problem.level == 2
 
 
@@ -204,6 +206,12 @@ def test_mixtures_that_cannot_be_are_refused(given: dict[str, object], message: 
     settings = {"tasks": ["gcd"], "split": "train", "size": 4} | given
     with pytest.raises(ValueError, match=message):
         reasoning_gym_problems(**settings)
+
+
+@pytest.mark.parametrize("tasks", ["gcd", "[chain_sum, gcd]", "{chain_sum: 3, gcd: 1}"])
+def test_one_task_several_or_weights_can_be_chosen_on_the_command_line(tasks: str) -> None:
+    cfg = composed("data=reasoning_gym", f"data.tasks={tasks}")
+    assert cfg.data.tasks == yaml.safe_load(tasks)
 
 
 def test_a_task_with_too_few_questions_says_how_many_it_has() -> None:

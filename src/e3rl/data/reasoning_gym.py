@@ -32,7 +32,7 @@ from e3rl.seeds import derive_seed
 from e3rl.statistics.apportion import water_fill
 
 Split = Literal["train", "validation"]
-Tasks = Sequence[str] | Mapping[str, float]
+Tasks = str | Sequence[str] | Mapping[str, float]
 Knobs = Mapping[str, Mapping[str, Any]]
 Levels = Mapping[str, int | Sequence[int]]
 
@@ -73,7 +73,7 @@ def reasoning_gym_problems(
     holds what `reward=reasoning_gym` needs.
 
     Args:
-        tasks: names, for equal shares, or a weight by name.
+        tasks: a name, several for equal shares, or a weight by name.
         split: `train`, three quarters of all questions, or `validation`, the others.
         size: number of problems.
         seed: of the draws; any will do, splits are disjoint for all of them.
@@ -128,6 +128,7 @@ def _sort_terms(expression: str) -> str:
 
 def _share_out(tasks: Tasks, size: int, knobs: Knobs, levels: Levels) -> list[_Share]:
     """How many problems of each task and level, as near to the weights as whole numbers are."""
+    tasks = [tasks] if isinstance(tasks, str) else tasks
     weights = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(tasks, 1.0)
     if not weights:
         raise ValueError("tasks: name at least one task of reasoning-gym, e.g. tasks=[chain_sum]")
