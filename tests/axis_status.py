@@ -74,7 +74,8 @@ def page() -> str:
         for group in groups:
             marks = ", ".join(f"`{name}` {mark}" for name, mark in status(group).items())
             lines.append(f"| {axis} | `{group}` | {marks} |")
-    links = [f"[{name}]: ../experiments/{name}/README.md" for name in sorted(_arms())]
+    named = sorted({*_arms(), *(path.parts[-3] for path in _own_runs())})
+    links = [f"[{name}]: ../experiments/{name}/README.md" for name in named]
     return "\n".join([HEAD, *lines, "", *links]) + "\n"
 
 
@@ -92,7 +93,7 @@ def _mark(group: str, name: str, found: Mapping[str, set[str]]) -> str:
     others = set().union(*(names for other, names in found.items() if other != name))
     if here:
         told = sorted(here & others or here)
-        everywhere = not here & others and here == set(_arms())
+        everywhere = not here & others and here >= set(_arms())
         return f"**trained** ({'all studies' if everywhere else ', '.join(f'[{x}]' for x in told)})"
     if name in simulated().get(group, ()):
         return "*simulated*"
@@ -130,7 +131,13 @@ def _runs() -> tuple[tuple[Flat, tuple[str, ...]], ...]:
             and config["seed"] in plan.get("seeds", [config["seed"]])
         ]
         found.append((dict(_flat(config)), tuple(names)))
+    found += [(dict(_flat(_yaml(path))), (path.parts[-3],)) for path in _own_runs()]
     return tuple(found)
+
+
+def _own_runs() -> list[Path]:
+    """Configurations of runs that belong to one study."""
+    return sorted(ROOT.glob("experiments/*/run/config.yaml"))
 
 
 def _looks(group: str) -> dict[str, Flat]:
