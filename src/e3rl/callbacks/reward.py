@@ -1,7 +1,7 @@
 """Slot `reward`: scores completions in worker processes while others are being generated."""
 
+import logging
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +14,8 @@ from e3rl.distributed import all_gather, all_sum, rank
 from e3rl.rewards.answer_reader import READ_ANSWERS
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verdict import STATUSES, Verdict
+
+log = logging.getLogger(__name__)
 
 PART = "reward/part/"  # and the name of a reward among several: its mean over rollouts
 COUNTS = tuple(f"reward/{name}" for name in (*STATUSES, "no_answer"))
@@ -86,11 +88,13 @@ class RewardScorer(Slot):
             return
         self._warned = True
         cut = float(batch.tensor("truncated").float().mean())
-        warnings.warn(
-            f"{without / judged:.0%} of this step's completions have no answer that the reward can "
-            f"read, and {cut:.0%} reach max_new_tokens: whatever the policy knows, it earns "
-            f"nothing. {READ_ANSWERS}, or raise max_new_tokens",
-            stacklevel=2,
+        log.warning(
+            "%.0f%% of this step's completions have no answer that the reward can read, and "
+            "%.0f%% reach max_new_tokens: whatever the policy knows, it earns nothing. %s, or "
+            "raise max_new_tokens",
+            100 * without / judged,
+            100 * cut,
+            READ_ANSWERS,
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
