@@ -13,8 +13,8 @@ class ReasoningGymData(PromptDataModule):
         size: number of problems to train on.
         validation_size: number of problems to validate on.
         problems_seed: of the draws of problems, not of the run.
-        prompts_per_step, validation_prompts_per_batch, seed, max_prompt_tokens, on_bad_row,
-            lookahead: see `PromptDataModule`.
+        prompts_per_step, validation_prompts_per_batch, seed: see `PromptDataModule`.
+        max_prompt_tokens, on_bad_row, lookahead: see `PromptDataModule`.
 
     Raises ValueError for tasks and settings that there are not, and where a task cannot give so
     many different problems.
