@@ -219,7 +219,7 @@ def test_a_task_with_too_few_questions_says_how_many_it_has() -> None:
     forms = [normal_form("gcd", "", {"numbers": pair}) for pair in pairs]
     there = [split_of(form) for form in forms].count("train")
     assert 0 < there < len(set(forms)) == 10
-    message = f"has only {there} different questions to train on, not 50"
+    message = f"gave only {there} different questions to train on, not 50"
     with pytest.raises(ValueError, match=message):
         reasoning_gym_problems(["gcd"], "train", 50, knobs={"gcd": {"max_value": 4}})
 

@@ -195,9 +195,10 @@ def _draw_distinct(share: _Share, split: Split, seed: int, seen: set[str]) -> li
             fruitless = fruitless + 1 if key in seen else 0
             if fruitless > PATIENCE:
                 raise ValueError(
-                    f"task {share.task.name} with {share.task.settings} has only {len(found)} "
+                    f"task {share.task.name} with {share.task.settings} gave only {len(found)} "
                     f"different questions to {'train' if split == 'train' else 'validate'} on, not "
-                    f"{share.count}: ask for a smaller size, or make it harder"
+                    f"{share.count}, and {PATIENCE} draws no other: ask for a smaller size, or "
+                    "make it harder"
                 )
             is_wanted = key not in seen and split_of(key) == split
             seen.add(key)
