@@ -12,12 +12,13 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
-from e3rl.batch import RolloutBatch
+from e3rl.batch import MeasuredEntropy, RolloutBatch
 from e3rl.distributed import gather_full
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
 from e3rl.training.entropy_meter import EntropyMeter
+from e3rl.training.forward import measure_entropy
 from e3rl.training.module import GRPOModule
 from e3rl.training.update import UpdateSettings
 
@@ -70,6 +71,15 @@ class Recorder(Callback):
         self.weights.append(weights_of(pl_module.policy))
 
 
+def measure_apart(
+    meter: EntropyMeter, policy: Policy, batch: RolloutBatch, budget: int = 10**6
+) -> MeasuredEntropy:
+    """What the meter finds without an update, by passes of its own."""
+    probe = meter.begin(batch)
+    measure_entropy(policy, batch, torch.arange(batch.n_rollouts), budget, probe)
+    return probe.result()
+
+
 class Batches:
     """A loader; a plain list would be taken for several loaders."""
 
@@ -118,7 +128,7 @@ def make_module(
         loss=loss or make_loss(),
         optimizer=optimizer,
         settings=UpdateSettings(**({"max_grad_norm": NO_CLIP} | settings)),
-        probe=EntropyMeter(rows=probe_rows),
+        probe=EntropyMeter(rows=probe_rows, share=1.0),
         scheduler=scheduler,
     )
 

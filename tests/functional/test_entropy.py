@@ -9,7 +9,7 @@ from e3rl.functional.entropy import (
     sampled_entropy,
     sampled_entropy_t1,
     token_entropy,
-    token_varentropy,
+    entropy_and_varentropy,
 )
 from e3rl.functional.logprobs import token_logprobs
 
@@ -25,7 +25,7 @@ def test_a_fair_and_a_biased_coin_worked_by_hand():
     biased = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     torch.testing.assert_close(entropy, torch.tensor([math.log(2), biased]))
     # ln p is ln 3 apart between the sides: variance (3/4)(1/4)(ln 3)².
-    varentropy = token_varentropy(logits, torch.ones(2))
+    varentropy = entropy_and_varentropy(logits, torch.ones(2))[1]
     torch.testing.assert_close(varentropy, torch.tensor([0.0, 3 / 16 * math.log(3) ** 2]))
 
 
@@ -46,7 +46,7 @@ def test_varentropy_is_the_slope_of_entropy_in_log_temperature(seed, tau):
     above = token_entropy(logits, taus * math.exp(step))
     below = token_entropy(logits, taus * math.exp(-step))
     slope = (above - below) / (2 * step)
-    torch.testing.assert_close(token_varentropy(logits, taus), slope, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(entropy_and_varentropy(logits, taus)[1], slope, atol=1e-6, rtol=1e-5)
 
 
 def test_the_gradient_is_that_of_finite_differences():

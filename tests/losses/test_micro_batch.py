@@ -1,7 +1,7 @@
 import torch
 
 from e3rl.functional.logprobs import token_logprobs
-from e3rl.functional.packing import microbatches
+from e3rl.functional.packing import Pack, microbatches
 from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
 
@@ -19,7 +19,7 @@ def test_log_probs_of_all_rollouts_stand_at_their_tokens_whatever_the_packs(poli
 
 def test_rows_outside_the_packs_stay_0(policy, make_batch):
     batch = make_batch(group_sizes=(2, 1))
-    values = per_token(policy, batch, [torch.tensor([2])], token_logprobs)
+    values = per_token(policy, batch, [Pack(torch.tensor([2]))], token_logprobs)
     assert bool((values[:2] == 0).all())
     assert bool((values[2] != 0).any())
 
@@ -27,7 +27,7 @@ def test_rows_outside_the_packs_stay_0(policy, make_batch):
 def test_a_micro_batch_is_cut_to_its_own_longest_rollout(policy, make_batch):
     batch = make_batch(group_sizes=(3, 2))
     shortest = int(batch.lengths.argmin())
-    micro = forward(policy, batch, torch.tensor([shortest]))
+    micro = forward(policy, batch, Pack(torch.tensor([shortest])))
     assert micro.positions.shape == (1, int(batch.lengths[shortest]))
     assert micro.logprobs.shape == (int(batch.completion_mask[shortest].sum()),)
     own = batch.sampler_logprobs[shortest][batch.completion_mask[shortest]]

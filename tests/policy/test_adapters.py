@@ -14,6 +14,7 @@ from e3rl.evaluation.sampling import load_weights
 from e3rl.policy.adapters import DIGEST, LoRA, without_adapters
 from e3rl.policy.head import HeadSettings
 from e3rl.policy.policy import Policy
+from e3rl.functional.packing import Pack
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
 from update_harness import ADAMW, fit, gap, make_loss, make_module, weights_of
@@ -92,7 +93,7 @@ def test_adapters_are_float32_beside_a_bfloat16_base(make_batch):
     kinds = {p.requires_grad: p.dtype for p in half.parameters()}
     assert kinds == {True: torch.float32, False: torch.bfloat16}
     batch = make_batch(group_sizes=(2,))
-    forward(half, batch, torch.arange(2)).logprobs.sum().backward()
+    forward(half, batch, Pack(torch.arange(2))).logprobs.sum().backward()
     grads = [p.grad for p in half.parameters() if p.requires_grad]
     assert {g.dtype for g in grads} == {torch.float32}
 
@@ -160,7 +161,7 @@ def test_recomputed_activations_give_the_same_gradients(make_batch):
     for checkpointing in (False, True):
         torch.manual_seed(0)
         own = moved(Policy(lora=LoRA(r=2), gradient_checkpointing=checkpointing))
-        forward(own, batch, torch.arange(5)).logprobs.sum().backward()
+        forward(own, batch, Pack(torch.arange(5))).logprobs.sum().backward()
         found.append({n: p.grad for n, p in own.named_parameters() if p.grad is not None})
     assert len(found[0]) > 0
     assert gap(*found) == 0
@@ -172,8 +173,8 @@ def test_the_reference_is_the_base_and_no_second_copy(policy, lora, make_batch):
     assert not list(reference.parameters())
     before = logits(other, batch)
     with torch.no_grad():
-        found = forward(reference, batch, torch.arange(3)).logprobs
-    torch.testing.assert_close(found, forward(policy, batch, torch.arange(3)).logprobs)
+        found = forward(reference, batch, Pack(torch.arange(3))).logprobs
+    torch.testing.assert_close(found, forward(policy, batch, Pack(torch.arange(3))).logprobs)
     assert torch.equal(logits(other, batch), before)  # adapters are on again
     with pytest.raises(RuntimeError, match="no rollouts"), without_adapters(other.model):
         raise RuntimeError("no rollouts today")

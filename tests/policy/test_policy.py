@@ -9,6 +9,7 @@ from e3rl.config.composition import register_resolvers
 from e3rl.data.problem import Problem
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.policy.policy import Policy, embedded_folder
+from e3rl.functional.packing import Pack
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
 
@@ -73,7 +74,7 @@ def test_forward_gives_the_logits_of_the_models_own_forward_at_the_sampled_token
 def test_log_probs_of_a_padded_micro_batch_are_those_of_each_rollout_alone(policy, make_batch):
     batch = make_batch(group_sizes=(3, 2, 2))
     rows = torch.tensor([4, 0, 6, 2])
-    micro = forward(policy, batch, rows)
+    micro = forward(policy, batch, Pack(rows))
     wanted = reference_logprobs(policy, batch)[rows][batch.completion_mask[rows]].float()
     assert torch.allclose(micro.logprobs, wanted, atol=1e-5)
     assert micro.tokens.tolist() == batch.tokens[rows][batch.completion_mask[rows]].tolist()
@@ -127,7 +128,7 @@ def test_a_model_with_tied_embeddings_trains_and_comes_back_from_disk(tmp_path, 
     model = policy.model
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     batch = make_batch()
-    micro = forward(policy, batch, torch.arange(batch.n_rollouts))
+    micro = forward(policy, batch, Pack(torch.arange(batch.n_rollouts)))
     wanted = reference_logprobs(policy, batch)[batch.completion_mask].float()
     assert torch.allclose(micro.logprobs, wanted, atol=1e-5)
     wanted.sum().backward()
@@ -370,9 +371,9 @@ def test_gradient_checkpointing_recomputes_and_leaves_the_gradient_as_it_is(poli
         own = Policy(gradient_checkpointing=checkpointing)
         attention = own.model.get_decoder().layers[0].self_attn
         attention.register_forward_hook(lambda *_: calls.append(checkpointing))  # noqa: B023
-        forward(own, batch, rows)  # settles how the head is called
+        forward(own, batch, Pack(rows))  # settles how the head is called
         calls.clear()
-        forward(own, batch, rows).logprobs.sum().backward()
+        forward(own, batch, Pack(rows)).logprobs.sum().backward()
         gradients.append({name: p.grad for name, p in own.named_parameters()})
         assert calls == [checkpointing] * (2 if checkpointing else 1)
     for name, gradient in gradients[0].items():

@@ -13,9 +13,10 @@ from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov
 from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.policy import Policy
 from e3rl.training.entropy_meter import EntropyMeter
+from e3rl.functional.packing import Pack
 from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
-from update_harness import exact_copy, fit, gap, make_loss, make_module, size
+from update_harness import exact_copy, fit, gap, make_loss, make_module, measure_apart, size
 
 pytestmark = pytest.mark.end_to_end
 
@@ -80,21 +81,21 @@ def test_an_update_is_the_same_by_blocks_whatever_the_loss(exact, make_batch, na
 def test_log_probs_and_entropies_are_those_of_the_model(policy, make_batch):
     batch = make_batch(group_sizes=(3, 2))
     chunked = with_head(policy, CHUNKED)
-    micro = forward(chunked, batch, torch.arange(5), entropies=True)
+    micro = forward(chunked, batch, Pack(torch.arange(5)), entropies=True)
     wanted = reference_logprobs(policy, batch)[batch.completion_mask].float()
     torch.testing.assert_close(micro.logprobs, wanted, atol=1e-5, rtol=1e-5)
     logits = policy(batch.tokens, batch.completion_mask)
     torch.testing.assert_close(logits, chunked(batch.tokens, batch.completion_mask))
     entropies = token_entropy(logits, micro.temperatures)
     torch.testing.assert_close(micro.entropies, entropies, atol=1e-5, rtol=1e-5)
-    assert forward(chunked, batch, torch.arange(5)).entropies is None
+    assert forward(chunked, batch, Pack(torch.arange(5))).entropies is None
 
 
 def test_the_probe_is_the_same_by_blocks(policy, make_batch):
     batch = make_batch(group_sizes=(3, 2))
-    probe = EntropyMeter(rows=5, factors=(0.5, 2.0))
+    probe = EntropyMeter(5, 1.0, (0.5, 2.0))
     one, other = (
-        vars(probe.measure(with_head(policy, head), batch, 10**6))
+        vars(measure_apart(probe, with_head(policy, head), batch))
         for head in (HeadSettings(), CHUNKED)
     )
     assert other["curve_sums"] == pytest.approx(one["curve_sums"], rel=1e-5)
@@ -117,7 +118,7 @@ def test_logits_of_bfloat16_weights_are_float32_where_that_is_asked_for(make_bat
     assert not torch.equal(logits.bfloat16().float(), logits)
     chunked = with_head(fine, HeadSettings("chunked", 5, "float32"))
     for policy in (fine, chunked):
-        values = per_token(policy, batch, [torch.arange(2)], lambda z, *_: z.logsumexp(dim=1))
+        values = per_token(policy, batch, [Pack(torch.arange(2))], lambda z, *_: z.logsumexp(dim=1))
         found = values[batch.completion_mask]
         torch.testing.assert_close(found, logits.logsumexp(dim=1), atol=1e-5, rtol=1e-5)
 
@@ -174,9 +175,9 @@ def test_families_that_scale_cap_or_shift_their_logits_are_known(tmp_path, make_
     names = [name for name, _ in policy.named_parameters()]
     by_hand = torch.autograd.grad(wanted.sum(), list(policy.parameters()), retain_graph=True)
     for head in (CHUNKED, HeadSettings()):
-        micro = forward(with_head(policy, head), batch, torch.arange(3))
+        micro = forward(with_head(policy, head), batch, Pack(torch.arange(3)))
         torch.testing.assert_close(micro.logprobs, wanted, atol=1e-5, rtol=1e-5)
-    found = forward(policy, batch, torch.arange(3)).logprobs.sum()
+    found = forward(policy, batch, Pack(torch.arange(3))).logprobs.sum()
     gradients = torch.autograd.grad(found, list(policy.parameters()))
     for name, one, other in zip(names, gradients, by_hand, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3, msg=name)
@@ -203,7 +204,7 @@ def test_a_model_that_alters_its_logits_in_an_unknown_way_is_refused_and_runs_wh
     batch = make_batch(group_sizes=(2,))
     policy = Policy()
     wanted = reference_logprobs(policy, batch)[batch.completion_mask].float()
-    micro = forward(policy, batch, torch.arange(2))
+    micro = forward(policy, batch, Pack(torch.arange(2)))
     torch.testing.assert_close(micro.logprobs, wanted, atol=1e-5, rtol=1e-5)
 
 

@@ -6,6 +6,7 @@ import torch
 from e3rl.batch import MeasuredEntropy, RolloutBatch
 from e3rl.policy.policy import Policy
 from e3rl.training.entropy_meter import EntropyMeter
+from update_harness import measure_apart
 
 FACTORS = (0.5, 1.0, 2.0)
 
@@ -42,7 +43,7 @@ def by_hand(policy: Policy, batch: RolloutBatch, rows: list[int]) -> MeasuredEnt
 
 @pytest.mark.parametrize("budget", [1, 10**6])
 def test_with_rows_for_all_it_is_the_exact_entropy_of_every_sampled_token(policy, batch, budget):
-    probe = EntropyMeter(rows=8, factors=FACTORS).measure(policy, batch, budget)
+    probe = measure_apart(EntropyMeter(8, 1.0, FACTORS), policy, batch, budget)
     wanted = by_hand(policy, batch, list(range(8)))
     assert probe.tokens == wanted.tokens == int(batch.completion_mask.sum())
     for name in ("entropy_sum", "entropy_t1_sum", "varentropy_sum", "sampled_t1_sum"):
@@ -54,17 +55,17 @@ def test_with_rows_for_all_it_is_the_exact_entropy_of_every_sampled_token(policy
 
 
 def test_with_fewer_rows_it_measures_the_rows_it_chose(policy, batch):
-    probe = EntropyMeter(rows=3, factors=FACTORS)
+    probe = EntropyMeter(3, 1.0, FACTORS)
     rows = probe.choose(batch).tolist()
     assert len(set(rows)) == 3
-    measured = probe.measure(policy, batch, 10**6)
+    measured = measure_apart(probe, policy, batch)
     wanted = by_hand(policy, batch, rows)
     assert measured.tokens == wanted.tokens
     assert measured.entropy_sum == pytest.approx(wanted.entropy_sum, rel=1e-4)
 
 
 def test_the_choice_repeats_for_a_stream_and_changes_with_it(batch):
-    probe, other = EntropyMeter(rows=4), copy.deepcopy(batch)
+    probe, other = EntropyMeter(4, 1.0), copy.deepcopy(batch)
     assert torch.equal(probe.choose(batch), probe.choose(batch))
     choices = set()
     for step in range(20):
@@ -88,21 +89,31 @@ def test_every_rollout_is_chosen_equally_often(batch):
 def test_rollouts_without_advantage_are_measured_too(policy, batch):
     still = copy.deepcopy(batch)
     still.advantages = torch.zeros_like(batch.advantages)
-    probe = EntropyMeter(rows=8)
-    assert probe.measure(policy, still, 100) == probe.measure(policy, batch, 100)
+    probe = EntropyMeter(8, 1.0)
+    found = (measure_apart(probe, policy, each, 100) for each in (still, batch))
+    assert next(found) == next(found)
 
 
 def test_each_rank_measures_its_share_of_the_rows(batch, monkeypatch):
     monkeypatch.setattr(
         "e3rl.training.entropy_meter.all_sum", lambda values: [32.0]
     )  # 24 rollouts elsewhere
-    assert len(EntropyMeter(rows=16).choose(batch)) == 4
+    assert len(EntropyMeter(16, 1.0).choose(batch)) == 4
     assert len(EntropyMeter(rows=1).choose(batch)) == 1
-    assert len(EntropyMeter(rows=32).choose(batch)) == 8
+    assert len(EntropyMeter(32, 1.0).choose(batch)) == 8
+
+
+def test_of_few_rollouts_a_share_is_measured(batch):
+    assert len(EntropyMeter(rows=64).choose(batch)) == 2  # a quarter of 8
+    assert len(EntropyMeter(rows=64, share=0.3).choose(batch)) == 3
+    assert len(EntropyMeter(rows=1, share=0.3).choose(batch)) == 1
 
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match=r"probe\.rows=-1"):
         EntropyMeter(rows=-1)
+    for share in (0, 1.1):
+        with pytest.raises(ValueError, match=rf"probe\.share={share}"):
+            EntropyMeter(share=share)
     with pytest.raises(ValueError, match=r"probe\.factors=.*must be > 0"):
         EntropyMeter(factors=(1.0, 0.0))

@@ -21,6 +21,7 @@ from update_harness import (
     gradient,
     make_loss,
     make_module,
+    measure_apart,
     size,
     weights_of,
 )
@@ -108,7 +109,8 @@ def test_single_precision_gradients_agree_too(policy, batch):
         fit(make_module(policy, tokens_per_microbatch=budget), [batch]).gradients[0]
         for budget in (1, 10**6)
     ]
-    assert gap(*gradients) < 1e-6
+    # Either is some 3e-6 off what float64 gives.
+    assert gap(*gradients) < 5e-6 * size(gradients[0])
 
 
 # -- rollouts without advantage
@@ -638,9 +640,9 @@ def test_gradient_norms_are_those_of_autograd_for_every_rollout_and_only_where_w
 
 def test_the_probe_measures_the_policy_before_the_update_and_only_when_it_has_rows(policy, batch):
     module = make_module(policy, probe_rows=batch.n_rollouts, optimizer=ADAMW, minibatches=2)
-    before = module.probe.measure(policy, batch, 10**6)
+    before = measure_apart(module.probe, policy, batch)
     fitted = fit(module, [batch])
     assert fitted.batches[0].entropy.entropy_sum == pytest.approx(before.entropy_sum, rel=1e-5)
-    after = module.probe.measure(module.policy, batch, 10**6)
+    after = measure_apart(module.probe, module.policy, batch)
     assert after.entropy_sum != pytest.approx(before.entropy_sum, rel=1e-4)
     assert fit(make_module(policy), [batch]).batches[0].entropy is None

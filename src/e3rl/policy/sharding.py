@@ -8,12 +8,12 @@ rank.
 """
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from e3rl.batch import RolloutBatch
 from e3rl.distributed import all_max, is_sharded
+from e3rl.functional.packing import Pack
 from e3rl.policy.policy import DTYPES, Policy
 
 # Lightning's precision -> what blocks compute in. Autocast alone would gather float32.
@@ -54,7 +54,7 @@ def shard(policy: Policy, mesh: DeviceMesh, precision: str = "32-true") -> None:
         fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=mixed)
 
 
-def idle_packs(policy: Policy, batch: RolloutBatch, own: int, least: int = 0) -> list[Tensor]:
+def idle_packs(policy: Policy, batch: RolloutBatch, own: int, least: int = 0) -> list[Pack]:
     """Micro-batches that a rank goes through after its own, for the sake of ranks that have more.
 
     Each is this rank's shortest rollout, to be counted as nothing. All ranks must ask for them,
@@ -69,4 +69,4 @@ def idle_packs(policy: Policy, batch: RolloutBatch, own: int, least: int = 0) ->
     if not is_sharded(policy.model):
         return []
     missing = max(least, int(all_max(own))) - own
-    return [batch.tensor("lengths").argmin()[None]] * missing
+    return [Pack(batch.tensor("lengths").argmin()[None])] * missing

@@ -21,11 +21,10 @@ from e3rl.evaluation.sampling import PolicyHolder, validate
 from e3rl.functional.kl import k3
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.mismatch import WeightSums, summarize_weights
-from e3rl.functional.packing import microbatches
 from e3rl.policy.policy import Policy
 from e3rl.readiness.sample import Mismatch, Sample
 from e3rl.rewards.pool import RewardPool
-from e3rl.training.forward import measure
+from e3rl.training.forward import cut, measure
 
 ROWS_COMPARED = 32  # rollouts per batch that the trainer scores as well
 UPDATE_FORWARDS = 3  # a backward pass is reckoned as two forward passes
@@ -53,7 +52,7 @@ class SamplingModule(PolicyHolder):
         n = batch.n_rollouts
         batch.advantages = torch.zeros_like(batch.tensor("rewards"))  # nothing is updated
         rows = torch.linspace(0, n - 1, min(n, ROWS_COMPARED)).long().unique().to(self.device)
-        for pack in microbatches(batch.tensor("lengths"), rows, self.tokens_per_microbatch):
+        for pack in cut(self.policy, batch, rows, self.tokens_per_microbatch):
             started = time.monotonic()
             sampled, own = measure(self.policy, batch, pack, token_logprobs)
             self.gaps.append((own.float() - sampled.sampler_logprobs).double().cpu())

@@ -1,5 +1,10 @@
-"""Exact entropy of the sampling policy on a uniform sample of a step's rollouts."""
+"""Exact entropy of the sampling policy on a uniform sample of a step's rollouts.
 
+Rollouts that the update forwards anyway are measured in passing, before the first step; only those
+that it skips take a pass of their own.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
@@ -7,17 +12,14 @@ from torch import Tensor
 
 from e3rl.batch import MeasuredEntropy, RolloutBatch
 from e3rl.distributed import all_sum
-from e3rl.functional.entropy import (
-    sampled_entropy_t1,
-    token_entropy,
-    token_varentropy,
-)
+from e3rl.functional.entropy import entropy_and_varentropy, sampled_entropy_t1, token_entropy
 from e3rl.functional.logprobs import token_logprobs
-from e3rl.functional.packing import microbatches
-from e3rl.policy.policy import Policy
-from e3rl.policy.sharding import idle_packs
+from e3rl.functional.packing import Pack
+from e3rl.functional.predictions import Predictions
+from e3rl.losses.micro_batch import SampledTokens
 from e3rl.seeds import derive_seed
-from e3rl.training.forward import measure
+
+SUMS = 5  # tokens, entropy, the same at temperature 1, varentropy, sampled entropy at temperature 1
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,23 @@ class EntropyMeter:
     """How much to measure, without gradient, before each update.
 
     Args:
-        rows: rollouts forwarded, a uniform sample of the step's on all ranks together (rounded
-            up on each); 0 switches the probe off.
+        rows: rollouts measured, a uniform sample of the step's on all ranks together (rounded up
+            on each); 0 switches the probe off.
+        share: at most this part of the step's rollouts, so that the probe stays cheap beside the
+            update whatever their number.
         factors: multipliers of the sampling temperature at which the entropy is measured too
             (what the gain rule `solve` needs).
     """
 
     rows: int = 64
+    share: float = 0.25
     factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rows < 0:
             raise ValueError(f"probe.rows={self.rows}: use 0 (off) or a number of rollouts")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"probe.share={self.share}: use a part in (0, 1] of the rollouts")
         if any(factor <= 0 for factor in self.factors):
             raise ValueError(f"probe.factors={self.factors}: temperature multipliers must be > 0")
 
@@ -44,51 +51,72 @@ class EntropyMeter:
         """(m,) uniform rows of this rank, drawn from the batch's seed stream."""
         n = batch.n_rollouts
         everywhere = int(all_sum([n])[0])
-        if self.rows >= everywhere:
+        wanted = min(self.rows, self.share * everywhere)
+        if wanted >= everywhere:
             return torch.arange(n)
-        share = -(-self.rows * n // everywhere)  # budgets give ranks unequal numbers of rollouts
+        own = math.ceil(wanted * n / everywhere)  # budgets give ranks unequal numbers of rollouts
         generator = torch.Generator().manual_seed(derive_seed(*batch.stream, "probe"))
-        return torch.randperm(n, generator=generator)[:share].sort().values
+        return torch.randperm(n, generator=generator)[:own].sort().values
+
+    def begin(self, batch: RolloutBatch) -> "EntropyProbe":
+        """A measurement of the batch's chosen rollouts."""
+        chosen = torch.zeros_like(batch.tensor("lengths"), dtype=torch.bool)
+        chosen[self.choose(batch).to(chosen.device)] = True
+        return EntropyProbe(chosen, tuple(self.factors))
+
+
+class EntropyProbe:
+    """One batch's measurement, to be shown every chosen rollout once.
+
+    The rollouts that an update does not skip would not do: their entropy is another one.
+
+    Args:
+        chosen: (N,) bool.
+        factors: see `EntropyMeter`.
+    """
+
+    def __init__(self, chosen: Tensor, factors: tuple[float, ...]) -> None:
+        self.chosen = chosen
+        self._factors = factors
+        self._sums = torch.zeros(SUMS + len(factors), dtype=torch.float64)
 
     @torch.no_grad()
-    def measure(
-        self, policy: Policy, batch: RolloutBatch, tokens_per_microbatch: int
-    ) -> MeasuredEntropy:
-        """Sums over the sampled tokens of the chosen rollouts, on all ranks.
+    def add(self, pack: Pack, predictions: Predictions, sampled: SampledTokens) -> None:
+        """Count the chosen rollouts of a micro-batch."""
+        tokens = self.chosen[pack.rows][sampled.rollout].nonzero()[:, 0]
+        if len(tokens):
+            of, taus = sampled.tokens[tokens], sampled.temperatures[tokens]
+            found = predictions.at(tokens).measure(self._columns, of, taus)
+            self._sums += found.sum(dim=0, dtype=torch.float64).cpu()
 
-        The rollouts that an update does not skip would not do: their entropy is another one.
-        """
-        lengths = batch.tensor("lengths")
-        rows = self.choose(batch).to(lengths.device)
-        sums = torch.zeros(5 + len(self.factors), dtype=torch.float64)
-        packs = microbatches(lengths, rows, tokens_per_microbatch)
-        idle = idle_packs(policy, batch, len(packs))
-        for pack in packs:
-            _, found = measure(policy, batch, pack, self._columns)
-            sums += found.sum(dim=0, dtype=torch.float64).cpu()
-        for pack in idle:
-            measure(policy, batch, pack, self._columns)
-        totals = all_sum(sums.tolist())
+    def result(self) -> MeasuredEntropy:
+        """Sums over the sampled tokens of the chosen rollouts, on all ranks."""
+        totals = all_sum(self._sums.tolist())
         return MeasuredEntropy(
             tokens=int(totals[0]),
             entropy_sum=totals[1],
             entropy_t1_sum=totals[2],
             varentropy_sum=totals[3],
             sampled_t1_sum=totals[4],
-            factors=tuple(self.factors),
-            curve_sums=tuple(totals[5:]),
+            factors=self._factors,
+            curve_sums=tuple(totals[SUMS:]),
         )
 
     def _columns(self, logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
         """(m, 5 + K) metrics of each token, the last K along the curve."""
         ones = torch.ones_like(temperatures)
-        at_one = token_logprobs(logits, tokens, ones)
+        entropy, varentropy = entropy_and_varentropy(logits, temperatures)
+        logprobs = token_logprobs(logits, tokens, temperatures)
+        entropy_t1, logprobs_t1 = entropy, logprobs
+        if bool((temperatures != 1).any()):
+            entropy_t1 = token_entropy(logits, ones)
+            logprobs_t1 = token_logprobs(logits, tokens, ones)
         metrics = [
             ones,
-            token_entropy(logits, temperatures),
-            token_entropy(logits, ones),
-            token_varentropy(logits, temperatures),
-            sampled_entropy_t1(token_logprobs(logits, tokens, temperatures), at_one),
-            *(token_entropy(logits, temperatures * factor) for factor in self.factors),
+            entropy,
+            entropy_t1,
+            varentropy,
+            sampled_entropy_t1(logprobs, logprobs_t1),
+            *(token_entropy(logits, temperatures * factor) for factor in self._factors),
         ]
         return torch.stack(metrics, dim=1)

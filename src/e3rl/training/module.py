@@ -22,7 +22,7 @@ from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
-from e3rl.functional.packing import microbatches
+from e3rl.functional.packing import Pack
 from e3rl.functional.precision import float32_by_default
 from e3rl.functional.predictions import Measure
 from e3rl.losses.exploration import TokenEffects, explore
@@ -30,8 +30,8 @@ from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs, shard
 from e3rl.seeds import derive_seed
-from e3rl.training.entropy_meter import EntropyMeter
-from e3rl.training.forward import entropies, forward, per_token
+from e3rl.training.entropy_meter import EntropyMeter, EntropyProbe
+from e3rl.training.forward import cut, entropies, forward, measure_entropy, per_token
 from e3rl.training.update import UpdateSettings, UpdateStatistics
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
@@ -69,6 +69,7 @@ class GRPOModule(LightningModule):
         self.probe = probe
         settings.check(loss)
         self._skips = settings.skips(loss)
+        _ = policy.sharing  # found out while the weights are whole
         # In a list: the reference is neither trained nor saved, it is the policy's own start.
         self._reference = [policy.reference()] if loss.kl_coef else []
         self._statistics = UpdateStatistics(self.loss.corrects)
@@ -99,9 +100,8 @@ class GRPOModule(LightningModule):
         started = time.monotonic()
         batch.check()
         self._statistics = UpdateStatistics(self.loss.corrects)
-        if self.probe.rows:
-            budget = self.settings.tokens_per_microbatch
-            batch.entropy = self.probe.measure(self.policy, batch, budget)
+        parts = list(self._minibatches(batch))
+        probe = self._begin_probe(batch, parts[0]) if self.probe.rows else None
         if batch.wants_grad_norms:
             self._measure_grad_norms(batch)
         self._observe_entropy(batch)
@@ -109,13 +109,25 @@ class GRPOModule(LightningModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
-        for rows in self._minibatches(batch):
-            self._step(batch, rows, old, effects)
+        for number, rows in enumerate(parts):
+            self._step(batch, rows, old, effects, probe if number == 0 else None)
+        if probe is not None:
+            batch.entropy = probe.result()
         batch.metrics |= self._statistics.metrics(learning_rate)
         batch.metrics["time/update_s"] = time.monotonic() - started
 
     def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         """Callbacks validate; Lightning runs its validation loop only where this exists."""
+
+    def _begin_probe(self, batch: RolloutBatch, first: Tensor) -> EntropyProbe:
+        """Measure what it has chosen of the rollouts that the first minibatch does not forward."""
+        probe = self.probe.begin(batch)
+        passed = torch.zeros_like(probe.chosen)
+        if self._skips or not self.settings.passes_over_empty(self.loss):
+            passed[self._active(batch, first)] = True
+        rows, budget = (~passed).nonzero()[:, 0], self.settings.tokens_per_microbatch
+        measure_entropy(self.policy, batch, rows, budget, probe)
+        return probe
 
     def _old_logprobs(self, batch: RolloutBatch) -> Tensor | None:
         """(N, T) before the first step, 0 where nothing is forwarded.
@@ -170,8 +182,8 @@ class GRPOModule(LightningModule):
         """Those of `rows` that are forwarded."""
         return rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
 
-    def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Tensor]:
-        return microbatches(batch.tensor("lengths"), rows, self.settings.tokens_per_microbatch)
+    def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Pack]:
+        return cut(self.policy, batch, rows, self.settings.tokens_per_microbatch)
 
     def _minibatches(self, batch: RolloutBatch) -> Iterator[Tensor]:
         """Row tensors: the whole batch, or parts shuffled anew in each inner epoch."""
@@ -185,9 +197,14 @@ class GRPOModule(LightningModule):
                 yield part.to(self.device)
 
     def _step(
-        self, batch: RolloutBatch, rows: Tensor, old: Tensor | None, effects: TokenEffects | None
+        self,
+        batch: RolloutBatch,
+        rows: Tensor,
+        old: Tensor | None,
+        effects: TokenEffects | None,
+        probe: EntropyProbe | None,
     ) -> None:
-        """One optimiser step on a minibatch."""
+        """One optimiser step on a minibatch; a probe sees its rollouts before it."""
         active = self._active(batch, rows)
         renormalise = self.settings.skip_zero_advantage == "renormalise"
         weights, totals = self._weights(batch, active if renormalise else rows)
@@ -201,7 +218,7 @@ class GRPOModule(LightningModule):
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
-        self._backward(batch, active, weights, totals, old, effects)
+        self._backward(batch, active, weights, totals, old, effects, probe)
         optimizer.step()
         self._statistics.steps += 1
         if isinstance(scheduler, LRScheduler):
@@ -227,6 +244,7 @@ class GRPOModule(LightningModule):
         totals: Totals,
         old: Tensor | None,
         effects: TokenEffects | None,
+        probe: EntropyProbe | None,
     ) -> None:
         """Accumulate a minibatch's gradient; ranks meet in the last backward only, or in every
         one where the policy is sharded."""
@@ -235,14 +253,14 @@ class GRPOModule(LightningModule):
         first = self._statistics.steps == 0
         for number, pack in enumerate(packs):
             with nullcontext() if number == len(packs) - 1 else self._no_sync():
-                micro = forward(self.policy, batch, pack, entropies=self.loss.entropy_coef > 0)
+                micro = forward(self.policy, batch, pack, self.loss.entropy_coef > 0, probe)
                 parts = self.loss(
                     micro,
-                    weights[pack][micro.rollout],
+                    weights[pack.rows][micro.rollout],
                     totals,
-                    None if old is None else old[pack, : micro.positions.shape[1]][micro.positions],
+                    None if old is None else _at(old, pack, micro.positions),
                     self._reference_logprobs(batch, pack),
-                    None if effects is None else effects.at(pack, micro.positions),
+                    None if effects is None else effects.at(pack.rows, micro.positions),
                 )
                 # DDP averages over ranks, and the weights already divide by global counts.
                 self.manual_backward(parts.loss * world_size())
@@ -255,7 +273,7 @@ class GRPOModule(LightningModule):
             zero = torch.stack([p.sum() for p in self.policy.parameters() if p.requires_grad])
             self.manual_backward(zero.sum() * 0.0)
 
-    def _reference_logprobs(self, batch: RolloutBatch, pack: Tensor) -> Tensor | None:
+    def _reference_logprobs(self, batch: RolloutBatch, pack: Pack) -> Tensor | None:
         if not self._reference:
             return None
         reference = self._reference[0]
@@ -289,3 +307,8 @@ class GRPOModule(LightningModule):
                 f"gradient norm is {float(norm)} at optimiser step {self.global_step}; the weights "
                 "are still those before it: lower module.optimizer.lr, or resume a checkpoint"
             )
+
+
+def _at(values: Tensor, pack: Pack, positions: Tensor) -> Tensor:
+    """(N, T) values of a batch -> (M,) at the sampled tokens of a micro-batch."""
+    return values[pack.rows, : positions.shape[1]][positions]
