@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3rl.functional.entropy import (
+    entropy_and_varentropy,
     sampled_entropy,
     sampled_entropy_t1,
     token_entropy,
-    entropy_and_varentropy,
 )
 from e3rl.functional.logprobs import token_logprobs
 

@@ -11,10 +11,10 @@ import torch
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.engines.weight_checks import check_shapes, expected_shapes, named_weights
 from e3rl.evaluation.sampling import load_weights
+from e3rl.functional.packing import Pack
 from e3rl.policy.adapters import DIGEST, LoRA, without_adapters
 from e3rl.policy.head import HeadSettings
 from e3rl.policy.policy import Policy
-from e3rl.functional.packing import Pack
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
 from update_harness import ADAMW, fit, gap, make_loss, make_module, weights_of

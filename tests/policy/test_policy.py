@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from e3rl.config.composition import register_resolvers
 from e3rl.data.problem import Problem
 from e3rl.functional.logprobs import token_logprobs
-from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.functional.packing import Pack
+from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
 

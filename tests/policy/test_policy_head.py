@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from e3rl.functional.entropy import token_entropy
+from e3rl.functional.packing import Pack
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
 from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov
 from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.policy import Policy
 from e3rl.training.entropy_meter import EntropyMeter
-from e3rl.functional.packing import Pack
 from e3rl.training.forward import forward, per_token
 from finished_batches import reference_logprobs
 from update_harness import exact_copy, fit, gap, make_loss, make_module, measure_apart, size

@@ -646,3 +646,26 @@ def test_the_probe_measures_the_policy_before_the_update_and_only_when_it_has_ro
     after = measure_apart(module.probe, module.policy, batch)
     assert after.entropy_sum != pytest.approx(before.entropy_sum, rel=1e-4)
     assert fit(make_module(policy), [batch]).batches[0].entropy is None
+
+
+def test_the_probe_forwards_only_what_the_first_step_does_not(policy, batch):
+    """Tokens that go through the decoder, all rollouts measured."""
+    tokens = int((batch.lengths).sum())
+    skipped = int(batch.lengths[batch.advantages == 0].sum())
+    apart = copy.deepcopy(policy)
+    apart.share_prompts = False  # so that tokens can be added up
+    apart(batch.tokens, batch.completion_mask)  # settles how the head is called
+    settings = {"tokens_per_microbatch": 1}  # and nothing is padded
+    for skip, probe_rows, forwarded in (
+        ("exact", 0, tokens - skipped),
+        ("exact", batch.n_rollouts, tokens),
+        ("off", batch.n_rollouts, tokens),
+    ):
+        module = make_module(apart, probe_rows=probe_rows, skip_zero_advantage=skip, **settings)
+        seen: list[int] = []
+        module.policy.model.get_decoder().register_forward_pre_hook(
+            lambda _, args, kwargs, seen=seen: seen.append(kwargs["input_ids"].numel()),
+            with_kwargs=True,
+        )
+        fit(module, [batch])
+        assert sum(seen) == forwarded

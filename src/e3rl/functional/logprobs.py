@@ -33,7 +33,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tens
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """∂ ln p(a) / ∂z_v = (1[v = a] - p_v) / τ, in one buffer where autograd's own steps take three."""
+    """∂ ln p(a) / ∂z_v = (1[v = a] - p_v) / τ, in one buffer; autograd's own steps take three."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:

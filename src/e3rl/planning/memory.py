@@ -10,13 +10,12 @@ from e3rl.policy.shape import ModelShape
 
 GIB = 2**30
 ADAM_MOMENTS = 2
-# Float32 tensors of the logits' shape alive at once. Update: the scaled logits and the two parts
-# of their gradient, through the chosen token and through the log-sum-exp.
-LOGITS_IN_UPDATE = 3
+# Float32 tensors of the logits' shape alive at once. Update: the log-softmax and its gradient.
+LOGITS_IN_UPDATE = 2
 # Each token entropy that is trained on: its log-softmax, probabilities, and their gradient.
 LOGITS_OF_ENTROPY = 3
-# The probe's varentropy: log-probs, probabilities, deviations, their squares, the product.
-LOGITS_IN_PROBE = 5
+# The probe: log-probs, probabilities, and their product at another temperature.
+LOGITS_IN_PROBE = 3
 # A block of a chunked head: the logits raised to float32 and divided by the temperature, in the
 # backward pass then the probabilities and their slopes.
 LOGITS_IN_BLOCK = 2

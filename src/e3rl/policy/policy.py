@@ -25,7 +25,7 @@ from e3rl.policy.head import HeadSettings, adjustments
 from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
 from e3rl.policy.model_path import check_model_path, name_path
 from e3rl.policy.packaged import PACKAGED, fetch_once
-from e3rl.policy.shared_attention import PromptSharing, decoder_arguments, find_sharing
+from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
 from e3rl.policy.text import check_stop, continuation
 
 EMBEDDED = "embedded"
@@ -281,10 +281,12 @@ class Policy(nn.Module):
     ) -> WholeLogits | LogitBlocks:
         if self._adjustment is None and not self._runs_whole:
             self._detect_head_adjustment()
+        if layout is not None and self.sharing is None:
+            raise ValueError(f"{self.path} cannot be given a layout: it shares no prompts")
         if self._adjustment is None:
-            return WholeLogits(self._states(self.model, "logits", tokens, positions, layout))
+            return WholeLogits(predict(self.model, "logits", tokens, positions, layout))
         decoder = self.model.get_decoder()
-        hidden = self._states(decoder, "last_hidden_state", tokens, positions, layout)
+        hidden = predict(decoder, "last_hidden_state", tokens, positions, layout)
         layer = self.model.get_output_embeddings()
         if self.head.mode == "full" and self.head.dtype == "compute":
             return WholeLogits(self._adjustment(layer(hidden)))
@@ -294,32 +296,15 @@ class Policy(nn.Module):
             return WholeLogits(head.logits(hidden))
         return LogitBlocks(hidden, head, self.head.block)
 
-    def _states(
-        self,
-        module: nn.Module,
-        output: str,
-        tokens: Tensor,
-        positions: Tensor,
-        layout: SharedPrompts | None,
-    ) -> Tensor:
-        """(M, ...) of a module's output, from the token before each of `positions`."""
-        if layout is not None:
-            if self.sharing is None:
-                raise ValueError(f"{self.path} cannot be given a layout: it shares no prompts")
-            found = module(**decoder_arguments(layout), use_cache=False)
-            return cast(Tensor, found[output][0].index_select(0, layout.states))
-        before = torch.roll(positions, shifts=-1, dims=1)
-        return cast(Tensor, module(input_ids=tokens, use_cache=False)[output][before])
-
     @property
     def sharing(self) -> PromptSharing | None:
         """When passes may be given a layout with each prompt once; None where never.
 
         Found out when somebody first asks, which must be before ranks share the weights.
         """
-        if self._sharing is None:
-            self._sharing = (find_sharing(self.model) if self.share_prompts else None,)
-        return self._sharing[0]
+        if self.share_prompts and self._sharing is None:
+            self._sharing = (find_sharing(self.model),)
+        return self._sharing[0] if self.share_prompts and self._sharing else None
 
     @torch.no_grad()
     def _detect_head_adjustment(self) -> None:

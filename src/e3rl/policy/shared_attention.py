@@ -96,6 +96,25 @@ def decoder_arguments(layout: SharedPrompts) -> dict[str, Any]:
     }
 
 
+def predict(
+    module: Any, output: str, tokens: Tensor, positions: Tensor, layout: SharedPrompts | None
+) -> Tensor:
+    """(M, ...) of a module's output at the token before each of `positions`.
+
+    Args:
+        module: a decoder, or a model with its head.
+        output: the output's name.
+        tokens, positions: (n, t) int64 and bool, right-padded rollouts and the M tokens to predict.
+        layout: the same with each prompt once, for a module that may have it.
+    """
+    if layout is not None:
+        found: Tensor = module(**decoder_arguments(layout), use_cache=False)[output]
+        return found[0].index_select(0, layout.states)
+    before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
+    found = module(input_ids=tokens, use_cache=False)[output]
+    return found[before]
+
+
 @dataclass(frozen=True)
 class PromptSharing:
     """When a model's passes may share prompts, and when that pays.
@@ -144,7 +163,7 @@ def _sharing_gap(model: Any) -> float:
     positions = (torch.arange(6, device=device) >= 3).repeat(2, 1)
     layout = share_prompts(tokens, positions, torch.zeros(2, device=device).long())
     decoder = model.get_decoder()
-    apart = decoder(input_ids=tokens, use_cache=False).last_hidden_state[:, 2:5].flatten(0, 1)
-    found = decoder(**decoder_arguments(layout), use_cache=False).last_hidden_state[0]
-    together = found[layout.states]
+    apart, together = (
+        predict(decoder, "last_hidden_state", tokens, positions, each) for each in (None, layout)
+    )
     return float((apart - together).float().norm() / apart.float().norm())
