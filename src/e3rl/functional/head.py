@@ -170,15 +170,22 @@ def _head_gradients(
         slope, scaled = head.adjustment.slope(logits), scaled_logits(logits, temperatures[rows])
         del logits  # memory for what follows
         given = [None if gradient is None else gradient[rows] for gradient in gradients]
-        slopes = _logit_gradient(scaled, tokens[rows], normalisers[rows], entropies[rows], given)
-        slopes *= slope / temperatures[rows, None].to(precise)
+        slopes, factors = _logit_gradient(
+            scaled, tokens[rows], normalisers[rows], entropies[rows], given
+        )
+        factors = factors / temperatures[rows].to(precise)
+        if isinstance(slope, Tensor):
+            slopes *= slope
+        else:
+            factors = factors * slope
+        # Rows are scaled where they are narrow: (m, H) and not (m, V).
+        factors, slopes = factors[:, None], slopes.to(ctx.dtype)
         if by_bias is not None:
-            by_bias += slopes.sum(dim=0)
-        slopes = slopes.to(ctx.dtype)
+            by_bias += slopes.T.to(precise) @ factors[:, 0]
         if by_hidden is not None:
-            by_hidden[rows] = (slopes @ head.weight).to(hidden.dtype)
+            by_hidden[rows] = ((slopes @ head.weight).to(precise) * factors).to(hidden.dtype)
         if by_weight is not None:
-            _add_product(by_weight, slopes, hidden[rows].to(ctx.dtype))
+            _add_product(by_weight, slopes, (hidden[rows].to(precise) * factors).to(ctx.dtype))
     return by_hidden, by_weight, by_bias
 
 
@@ -192,25 +199,25 @@ def _logit_gradient(
     normalisers: Tensor,
     entropies: Tensor,
     gradients: list[Tensor | None],
-) -> Tensor:
-    """(m, V) gradient with respect to `scaled`, which is overwritten.
+) -> tuple[Tensor, Tensor]:
+    """The gradient with respect to `scaled`, which is overwritten, as (m, V) rows and (m,) factors.
 
     `gradients` are those of log-probs and entropies, (m,) each or None.
     """
     by_logprob, by_entropy = gradients
-    logprobs = scaled.sub_(normalisers[:, None])
+    if by_logprob is None:
+        by_logprob = torch.zeros_like(normalisers)
+    scaled.sub_(normalisers[:, None])  # log-probs from here on
     if by_entropy is None:
-        slopes = logprobs.exp_()
-        slopes *= 0 if by_logprob is None else -by_logprob[:, None]
-    else:
-        probs = logprobs.exp()
-        slopes = logprobs.add_(entropies[:, None]).mul_(-by_entropy[:, None])
-        if by_logprob is not None:
-            slopes -= by_logprob[:, None]
-        slopes *= probs
-    if by_logprob is not None:
-        slopes.scatter_add_(1, tokens[:, None], by_logprob[:, None].to(slopes.dtype))
-    return slopes
+        slopes = scaled.exp_()
+        ones = torch.ones_like(normalisers)
+        return slopes.scatter_add_(1, tokens[:, None], -ones[:, None]), -by_logprob
+    probs = scaled.exp()
+    slopes = scaled.add_(entropies[:, None]).mul_(-by_entropy[:, None])
+    slopes -= by_logprob[:, None]
+    slopes *= probs
+    slopes.scatter_add_(1, tokens[:, None], by_logprob[:, None].to(slopes.dtype))
+    return slopes, torch.ones_like(normalisers)
 
 
 def _add_product(total: Tensor, slopes: Tensor, hidden: Tensor) -> None:
