@@ -70,6 +70,7 @@ def _run(
     tokens = batch.tensor("tokens")[rows, :width]
     positions = batch.tensor("completion_mask")[rows, :width]
     rollout = positions.nonzero()[:, 0]
+    batch.passes.add(lengths, len(rollout))
     sampled = SampledTokens(
         tokens=tokens[positions],
         temperatures=batch.tensor("temperatures")[rows][rollout],
