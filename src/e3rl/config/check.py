@@ -24,7 +24,7 @@ from e3rl.config.composition import ConfigurationError, to_plain_dict
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 GROUPS = (
     *("data", "policy", "engine", "budget", "temperature", "reward", "shaping", "advantage"),
-    *("loss", "callbacks", "module", "trainer", "logger", "paths"),
+    *("loss", "callbacks", "module", "trainer", "logger", "profiler", "paths"),
 )
 COLLECTIONS = ("callbacks", "logger")  # groups of objects by name
 GIVEN = {"module.policy"}  # settings that the entry point fills in
