@@ -72,9 +72,14 @@ class PhaseClock(Profiler):
 
     def lap(self) -> dict[str, float]:
         """Seconds of every phase since the last lap, by `phase_column`; what took none is out."""
+        found = self.look()
+        self._seconds = {}
+        return found
+
+    def look(self) -> dict[str, float]:
+        """What `lap` would return, in the midst of one."""
         self._count()
-        seconds, self._seconds = self._seconds, {}
-        return {phase_column(phase): value for phase, value in seconds.items()}
+        return {phase_column(phase): seconds for phase, seconds in self._seconds.items()}
 
     def finish(self) -> None:
         """Count what follows as the run's last phase."""

@@ -179,12 +179,9 @@ def finish(
             logger.log_counts("validation", run.problems)
             logger.log_counts("prompts", run.prompts)
             logger.experiment.finish()
-    seconds = clock.lap()
-    figures = save_figures(run_dir, seconds)
-    for name, more in clock.lap().items():
-        seconds[name] = seconds.get(name, 0.0) + more
+    figures = save_figures(run_dir, clock.look)
     summary: dict[str, Any] = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
-    summary |= {SINCE_LAST_ROW: seconds}
+    summary |= {SINCE_LAST_ROW: clock.lap()}
     write_atomically(
         run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n"
     )  # last: it says finished

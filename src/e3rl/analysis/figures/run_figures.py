@@ -7,7 +7,7 @@ seed; lines of validation have 95 % bootstrap intervals over problems. `axis` is
 `costs.AXES`: what several arms are drawn against. A single run is drawn against its steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,34 +219,32 @@ def pass_at_k_of_models(found: Sequence[ModelResult]) -> Figure:
 
 
 def save_figures(
-    run_dir: str | Path, since_last_row: Mapping[str, float] | None = None
+    run_dir: str | Path, since_last_row: Callable[[], Mapping[str, float]] | None = None
 ) -> list[Path]:
     """Write every figure of a run as PNG to RUN/figures; returns the paths, the overview's first.
 
-    A quantity that the run did not record is an empty panel that says so. `since_last_row` are the
-    seconds of a run that has no summary yet, as it is going to have them.
+    A quantity that the run did not record is an empty panel that says so. The overview is drawn
+    last: `since_last_row` then tells the seconds of a run that has no summary yet.
     """
     run = load_run(run_dir)
-    if since_last_row is not None:
-        run = replace(run, summary={SINCE_LAST_ROW: since_last_row})
     arms = {run.name: [run]}
-    figures = {
-        "overview": overview_figure(run),
-        "entropy": entropy_figure(arms),
-        "temperature": temperature_figure(arms),
-        "reward": reward_figure(arms),
-        "all_wrong": all_wrong_figure(arms),
-        "budget": budget_figure(arms),
-        "pass_at_k": pass_at_k_figure(arms),
-        "pass_at_1": pass_at_1_figure(arms),
-    }
     folder = Path(run_dir) / "figures"
     folder.mkdir(exist_ok=True)
-    paths = []
-    for name, figure in figures.items():
-        path = folder / f"{name}.png"
-        figure.savefig(path, dpi=200)
-        paths.append(path)
+    figures = {
+        "entropy": entropy_figure,
+        "temperature": temperature_figure,
+        "reward": reward_figure,
+        "all_wrong": all_wrong_figure,
+        "budget": budget_figure,
+        "pass_at_k": pass_at_k_figure,
+        "pass_at_1": pass_at_1_figure,
+    }
+    paths = [folder / f"{name}.png" for name in ("overview", *figures)]
+    for path, draw in zip(paths[1:], figures.values(), strict=True):
+        draw(arms).savefig(path, dpi=200)
+    if since_last_row is not None:
+        run = replace(run, summary={SINCE_LAST_ROW: since_last_row()})
+    overview_figure(run).savefig(paths[0], dpi=200)
     return paths
 
 

@@ -43,7 +43,7 @@ def draw_time_by_step(ax: Axes, run: Run) -> None:
         colour = PHASE_COLOURS[str(phase)]
         ax.bar(starts, height, width * 0.86, base, align="edge", color=colour, label=phase)
         base = base + height
-    ax.set_xlabel("rollout steps")
+    ax.set_xlabel("rollout step")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     ax.margins(x=0.01)
     note = f", means of {width:.0f} steps" if width > 1 else ""
