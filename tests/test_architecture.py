@@ -44,7 +44,7 @@ ROOMS = {
     "analysis.measures": "numbers made of recorded runs",
     "analysis.tables": "numbers as tables",
     "analysis.figures": "numbers as pictures",
-    "analysis.page": "the report's page",
+    "analysis.page": "what is made public of recorded runs: the report's page, studies",
     "simulator": "budget rules on tables of pass rates",
     "evaluation": "models sampled on problem sets",
     "readiness": "whether a run is worth starting",
@@ -74,8 +74,8 @@ LIGHT = {
     "evaluation.log",
     *("readiness.answer_test", "readiness.checks", "readiness.pass_rates"),
     *("readiness.rendering", "readiness.rule_ranking", "readiness.sample"),
-    *("train", "evaluate", "preflight", "simulate", "report", "record", "export", "study"),
-    *("dataset_card", ENTRY),
+    *COMMANDS,
+    ENTRY,
 }
 HEAVY = {"torch", "lightning", "transformers"}
 # Who may import e3rl inside a function, and why.
