@@ -101,7 +101,7 @@ HOMES: Mapping[str, set[str]] = {
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
 CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print
-CONSOLE |= {"policy.packaged"}  # a download that nobody waits for without being told
+CONSOLE |= {"policy.packaged", "policy.warm_start"}  # nobody waits for these without being told
 # So slow to import, and so rarely needed, that only a function may.
 LAZY = {"vllm", "wandb", "peft", "reasoning_gym"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 45

@@ -37,9 +37,9 @@ class Speedometer:
         Draws no random numbers.
         """
         policy = pl_module.policy
-        if not isinstance(policy, Policy) or not hasattr(policy, "model"):
+        weight = max(layer_weights(policy), key=Tensor.numel, default=None)
+        if weight is None or not isinstance(policy, Policy):
             return None
-        weight = max(layer_weights(policy.model), key=Tensor.numel)
         settings = getattr(pl_module, "settings", None)
         rows = int(getattr(settings, "tokens_per_microbatch", ROWS))
         with trainer.precision_plugin.forward_context():
@@ -78,10 +78,10 @@ class Speedometer:
         return row
 
 
-def layer_weights(model: Any) -> Iterator[Tensor]:
+def layer_weights(policy: Any) -> Iterator[Tensor]:
     """Matrices (out, in) of linear layers, embeddings and the output layer left out."""
-    for module in model.get_decoder().modules():
-        if isinstance(module, nn.Linear):
+    for name, module in policy.named_modules():
+        if isinstance(module, nn.Linear) and not name.endswith("lm_head"):
             yield module.weight
 
 

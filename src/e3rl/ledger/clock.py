@@ -43,7 +43,8 @@ class PhaseClock(Profiler):
         super().__init__()
         self.inner = inner or PassThroughProfiler()
         self._thread = threading.get_ident()
-        self._actions = [("", "start")]  # under way, the innermost last, with their phases
+        # Under way, the innermost last; one without a phase is in that of the one around it.
+        self._actions: list[tuple[str, str | None]] = [("", "start")]
         self._since = time.monotonic() if began is None else began
         self._seconds: dict[str, float] = {}
         self._engine_runs = False
@@ -52,7 +53,7 @@ class PhaseClock(Profiler):
         if threading.get_ident() != self._thread:
             return
         phase = self._phase_of(action_name)
-        if phase != self._actions[-1][1]:
+        if phase is not None:
             self._count()
             if self._actions[0][1] == "start":
                 self._actions[0] = ("", "rest")
@@ -79,28 +80,34 @@ class PhaseClock(Profiler):
     def look(self) -> dict[str, float]:
         """What `lap` would return, in the midst of one."""
         self._count()
-        return {phase_column(phase): seconds for phase, seconds in self._seconds.items()}
+        return {phase_column(phase): s for phase, s in self._seconds.items() if s > 0}
 
     def finish(self) -> None:
         """Count what follows as the run's last phase."""
         self._count()
         self._actions = [("", "finish")]
 
-    def _phase_of(self, action: str) -> str:
-        current = self._actions[-1][1]
+    @property
+    def _phase(self) -> str:
+        return next(phase for _, phase in reversed(self._actions) if phase is not None)
+
+    def _phase_of(self, action: str) -> str | None:
+        """The phase that an action begins, None where it goes on with that around it."""
         if action == SYNC and not self._engine_runs:
             return "engine"
         if action == "save_checkpoint":
             return "checkpoint"
-        if current == "validation" or any(word in action for word in VALIDATES):
+        if self._phase == "validation":
+            return None
+        if any(word in action for word in VALIDATES):
             return "validation"
         if action.startswith("[Strategy]") and action.endswith(".training_step"):
             return "forward"
-        return PHASE_OF_ACTION.get(action, current)
+        return PHASE_OF_ACTION.get(action)
 
     def _count(self) -> None:
         now = time.monotonic()
-        phase = self._actions[-1][1]
+        phase = self._phase
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
         self._since = now
 

@@ -230,7 +230,7 @@ def save_figures(
     arms = {run.name: [run]}
     folder = Path(run_dir) / "figures"
     folder.mkdir(exist_ok=True)
-    figures = {
+    figures: dict[str, Callable[[Arms], Figure]] = {
         "entropy": entropy_figure,
         "temperature": temperature_figure,
         "reward": reward_figure,

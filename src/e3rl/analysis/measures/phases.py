@@ -43,11 +43,10 @@ def phases_by_step(run: Run) -> pd.DataFrame:
     first rollout step of a stretch. A validation's seconds belong to the step before it.
     """
     trained = _by_phase(run.train).set_index(run.train["rollout_step"])
-    steps = run.validation["rollout_step"] - 1 if len(run.validation) else []
-    validated = _by_phase(run.validation).set_index(pd.Index(steps))
+    validated = _by_phase(run.validation).set_index(run.validation["rollout_step"] - 1)
     both = pd.concat([trained, validated[validated.index >= 0]]).fillna(0.0)
     kept = [name for name in PHASES if name in both and name not in OUTSIDE_STEPS]
-    if not len(run.train) or not kept:
+    if run.train.empty or not kept:
         return pd.DataFrame()
     width = -(-len(run.train) // BARS)
     first = int(run.train["rollout_step"].min())
@@ -62,4 +61,6 @@ def _by_phase(rows: pd.DataFrame) -> pd.DataFrame:
     """The columns of phases, by their names."""
     found = {phase: phase_column(phase) for phase in PHASES}
     kept = {phase: name for phase, name in found.items() if name in rows}
-    return pd.DataFrame({phase: rows[name].fillna(0.0) for phase, name in kept.items()})
+    return pd.DataFrame(
+        {phase: rows[name].fillna(0.0) for phase, name in kept.items()}, index=rows.index
+    )
