@@ -33,6 +33,7 @@ AXES = {
     "model": ("policy", "policy/template", "policy/head", "policy/lora"),
     "who samples": ("engine", "rollout.lookahead"),
     "processes": ("trainer",),
+    "where the time goes": ("profiler",),
 }
 SETTINGS = {  # values of settings, and the choice of a group that has them
     "budget.difficulty": (get_args(DifficultyMeasure), "budget=e3_rank"),

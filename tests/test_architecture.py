@@ -44,7 +44,7 @@ ROOMS = {
     "analysis.measures": "numbers made of recorded runs",
     "analysis.tables": "numbers as tables",
     "analysis.figures": "numbers as pictures",
-    "analysis.page": "the report's page",
+    "analysis.page": "what is made public of recorded runs: the report's page, studies",
     "simulator": "budget rules on tables of pass rates",
     "evaluation": "models sampled on problem sets",
     "readiness": "whether a run is worth starting",
@@ -74,8 +74,8 @@ LIGHT = {
     "evaluation.log",
     *("readiness.answer_test", "readiness.checks", "readiness.pass_rates"),
     *("readiness.rendering", "readiness.rule_ranking", "readiness.sample"),
-    *("train", "evaluate", "preflight", "simulate", "report", "record", "export", "study"),
-    *("dataset_card", ENTRY),
+    *COMMANDS,
+    ENTRY,
 }
 HEAVY = {"torch", "lightning", "transformers"}
 # Who may import e3rl inside a function, and why.
@@ -97,11 +97,11 @@ HOMES: Mapping[str, set[str]] = {
     "hydra": HYDRA,
     "omegaconf": HYDRA,
     "lightning": {*COMMANDS, "training", "callbacks", "data.datamodule", "checkpoints.atomic"}
-    | {"ledger.logger", "ledger.wandb_mirror", "evaluation", "runs.run"},
+    | {"ledger.logger", "ledger.clock", "ledger.wandb_mirror", "evaluation", "runs.run"},
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
 CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print
-CONSOLE |= {"policy.packaged"}  # a download that nobody waits for without being told
+CONSOLE |= {"policy.packaged", "policy.warm_start"}  # nobody waits for these without being told
 # So slow to import, and so rarely needed, that only a function may.
 LAZY = {"vllm", "wandb", "peft", "reasoning_gym"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 45

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from e3rl import study
+from e3rl.analysis.page import study
+from e3rl.study import main
 
 pytestmark = pytest.mark.end_to_end
 
@@ -55,7 +56,7 @@ def asked(folder: Path, **changed: Any) -> Path:
 def test_a_study_writes_tables_figures_and_what_is_missing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study.main([str(asked(folder))])
+    main([str(asked(folder))])
     text = (folder / "README.md").read_text()
     assert "Words that stay." in text
     assert "old" not in text
@@ -85,9 +86,9 @@ def test_a_study_may_be_about_some_seeds(folder: Path) -> None:
 
 
 def test_made_again_it_is_the_same(folder: Path) -> None:
-    study.main([str(asked(folder))])
+    main([str(asked(folder))])
     first = (folder / "README.md").read_text()
-    study.main([str(folder)])
+    main([str(folder)])
     assert (folder / "README.md").read_text() == first
 
 
@@ -107,7 +108,7 @@ def test_a_mistake_is_told_and_nothing_is_written(
     folder: Path, changed: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        study.main([str(asked(folder, **changed))])
+        main([str(asked(folder, **changed))])
     assert stopped.value.code == 2
     assert message.replace("\\", "") in capsys.readouterr().err
     assert (folder / "README.md").read_text() == README
@@ -123,7 +124,7 @@ def test_every_kind_of_table_and_figure_that_fits_the_runs_is_made(folder: Path)
     for each in tables:
         text = (folder / "README.md").read_text()
         (folder / "README.md").write_text(f"{text}<!-- table: {each} -->\n<!-- end -->\n")
-    study.main([str(asked(folder, figures={name: {} for name in fitting}, tables=tables))])
+    main([str(asked(folder, figures={name: {} for name in fitting}, tables=tables))])
     assert {path.stem for path in (folder / "figures").iterdir()} == fitting
     text = (folder / "README.md").read_text()
     assert text.count("| GRPO ") + text.count("| grpo ") >= 2

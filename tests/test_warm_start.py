@@ -6,8 +6,7 @@ import torch
 
 from e3rl.data.arithmetic import FAMILIES, LEVELS, N_BUCKETS, SPLIT_BUCKETS, draw
 from e3rl.policy.policy import Policy
-from e3rl.seeds import derive_seed
-from e3rl.warm_start import (
+from e3rl.policy.warm_start import (
     BOX_CLOSE,
     BOX_OPEN,
     END,
@@ -21,6 +20,7 @@ from e3rl.warm_start import (
     learning_rate,
     train,
 )
+from e3rl.seeds import derive_seed
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_shipped_policy_has_the_tokenizer_and_the_shape_that_are_made_here(p
 
 
 def test_without_mistakes_every_demonstration_ends_in_the_gold_answer(monkeypatch):
-    monkeypatch.setattr("e3rl.warm_start.P_MISTAKE", 0.0)
+    monkeypatch.setattr("e3rl.policy.warm_start.P_MISTAKE", 0.0)
     rng = random.Random(0)
     for problem in problems():
         text = demonstration(problem, rng)
@@ -89,8 +89,8 @@ def test_without_mistakes_every_demonstration_ends_in_the_gold_answer(monkeypatc
 
 
 def test_with_certain_mistakes_no_single_step_is_right(monkeypatch):
-    monkeypatch.setattr("e3rl.warm_start.P_MISTAKE", 1.0)
-    monkeypatch.setattr("e3rl.warm_start.P_DIRECT", 0.0)
+    monkeypatch.setattr("e3rl.policy.warm_start.P_MISTAKE", 1.0)
+    monkeypatch.setattr("e3rl.policy.warm_start.P_DIRECT", 0.0)
     rng = random.Random(0)
     for problem in problems(50):
         text = demonstration(problem, rng)

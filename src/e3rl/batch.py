@@ -21,6 +21,7 @@ from torch import Tensor
 
 from e3rl.budgets.base import Allocation
 from e3rl.checkpoints.strict_state import require_keys
+from e3rl.functional.flops import PassCounts
 from e3rl.rewards.scorer import Question, make_question
 
 
@@ -133,6 +134,7 @@ class RolloutBatch:
     # -- written by the module
     entropy: MeasuredEntropy | None = None
     grad_norms: Tensor | None = None  # (N,) float32, ‖∂ ln p(completion) / ∂ logits‖
+    passes: PassCounts = field(default_factory=PassCounts)  # what went through the policy
 
     metrics: dict[str, float] = field(default_factory=dict)  # of the step, by name
     born: float = field(default_factory=time.monotonic)  # seconds, for the length of the step
@@ -301,6 +303,7 @@ Columns = Mapping[str, list[Any]]
 LEFT_OUT = {
     *("allocation", "base_temperature", "temperature_of", "truncation_of", "scorer"),
     *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
+    "passes",
 }
 PADS = {"completion_mask": 0, "sampler_logprobs": 0}
 

@@ -1,12 +1,17 @@
 """Process settings that must be in place before torch, tokenizers or a hub client load.
 
-They are defaults: whatever the user has exported wins. Also what the process has used of memory.
+They are defaults: whatever the user has exported wins. Also what the process has used of memory,
+and since when it runs.
 """
 
 import os
 import resource
 import sys
+import time
 from pathlib import Path
+
+LOADED = time.monotonic()
+_claimed = False  # whether a run counts the seconds since the start of the process
 
 
 def cache_folder() -> Path:
@@ -52,3 +57,23 @@ def peak_memory_gib() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, KiB elsewhere
     return peak / unit
+
+
+def claim_start() -> float:
+    """`time.monotonic()` at which a run that begins now began to take time.
+
+    The first one of a process began with the process.
+    """
+    global _claimed
+    first, _claimed = not _claimed, True
+    return process_start() if first else time.monotonic()
+
+
+def process_start() -> float:
+    """`time.monotonic()` at the start of this process; where no one tells it, when this loaded."""
+    stat = Path("/proc/self/stat")
+    if not stat.is_file():
+        return LOADED
+    ticks = int(stat.read_text().rpartition(")")[2].split()[19])  # since boot; see proc(5)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age

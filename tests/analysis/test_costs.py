@@ -2,7 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.costs import AXES, common_cost, cost_before, total_cost
+from e3rl.analysis.measures.axes import AXES
+from e3rl.analysis.measures.costs import common_cost, cost_before, total_cost
 from e3rl.analysis.sources.runs import Run
 
 

@@ -12,8 +12,8 @@ from matplotlib.image import imread
 
 from browser import Elements, addresses, browse
 from e3rl.analysis.figures.style import arm_colour
+from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.measures.comparison import compare_arms
-from e3rl.analysis.measures.costs import AXES
 from e3rl.analysis.measures.curves import seed_band
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import page_figures

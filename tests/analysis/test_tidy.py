@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from e3rl.analysis.measures.costs import AXES
+from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.tidy import tidy_table
 

@@ -64,7 +64,7 @@ def test_a_resumed_run_is_disturbed_once(tmp_path: Path, after: int, gains: list
 
 def test_a_policy_without_that_normalisation_is_refused_before_training(tmp_path: Path) -> None:
     run = Fit(slots(disturbance=Disturbance(step=3, factor=2.0)), tmp_path)
-    run.module.policy.model = torch.nn.Linear(1, 1)  # type: ignore[assignment]
+    run.module.policy.model = torch.nn.Identity()  # type: ignore[assignment]
     with pytest.raises(ValueError, match="does not have; leave it out"):
         run.fit()
     assert run.engine.versions == []

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.profilers import PassThroughProfiler
 from scripted import SEED, Fit, ScriptedEngine, ScriptedPool, scored_batch, slots
 
 from e3rl.batch import Rollout, RolloutBatch
@@ -166,7 +167,9 @@ def test_the_pool_judges_against_the_prompt_s_own_answer() -> None:
     batch = scored_batch([[(1.0, [-1.0])], [(0.0, [-1.0])]])
     batch.answers = ["4", "5"]
     batch.problem_rows = [{}, {"unit": "km"}]
-    trainer: Any = type("T", (), {"is_global_zero": True, "progress_bar_callback": None})
+    trainer: Any = SimpleNamespace(
+        is_global_zero=True, progress_bar_callback=None, profiler=PassThroughProfiler()
+    )
     slot.on_validation_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
     assert batch.scorer is not None
     batch.scorer.submit(Rollout(1, 0, (1, 2), (7,), (-1.0,), 1.0, False, "right", 0))

@@ -4,10 +4,12 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.profilers import PassThroughProfiler
 from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, slots
 
 from e3rl.batch import RolloutBatch, RolloutScore
@@ -52,7 +54,8 @@ def ready(rows: Sequence[int], counts: Sequence[int], step: int = 0) -> RolloutB
 
 def sample(batch: RolloutBatch, engine: ScriptedEngine, seed: int = SEED) -> RolloutBatch:
     slot = RolloutSampler(engine, max_new_tokens=3, seed=seed)
-    slot.on_train_batch_start(None, StubModule(), batch, 0)  # type: ignore[arg-type]
+    trainer: Any = SimpleNamespace(profiler=PassThroughProfiler())
+    slot.on_train_batch_start(trainer, StubModule(), batch, 0)
     return batch
 
 

@@ -48,7 +48,7 @@ def saved(folder: Path) -> list[int]:
 
 def rows_without_times(folder: Path) -> list[dict[str, Any]]:
     rows = read_rows(folder / "metrics.jsonl")
-    clocks = ("time/", "resources/", "cost/seconds")
+    clocks = ("time/", "phase/", "speed/", "resources/", "cost/seconds")
     return [{k: x for k, x in row.items() if not k.startswith(clocks)} for row in rows]
 
 

@@ -25,8 +25,8 @@ from e3rl.training.module import GRPOModule
 
 LEDGERS = ("metrics", "prompts", "validation", "completions")
 CLOCKS = (  # metrics of the machine, not of the run
-    *("time/", "resources/", "cost/seconds", "engine/start_s", "engine/sync_s", "engine/canary_s"),
-    "engine/tokens_per_s",
+    *("time/", "phase/", "speed/", "resources/", "cost/seconds", "engine/start_s"),
+    *("engine/sync_s", "engine/canary_s", "engine/tokens_per_s"),
 )
 STEPS = 6
 ENGINE = os.environ.get("ENGINE", "vllm")  # as the make commands have it

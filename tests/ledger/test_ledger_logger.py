@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch.profilers import PassThroughProfiler
 
 from e3rl.ledger import logger as ledger_logger_file
 from e3rl.ledger.ledger import read_rows
@@ -105,7 +106,9 @@ def test_a_row_reaches_every_logger_at_once(tmp_path: Path) -> None:
             self.seen = [step, metrics]
 
     ledger, other = LedgerLogger(str(tmp_path)), Other()
-    trainer: Any = SimpleNamespace(loggers=[ledger, other], current_epoch=2)
+    trainer: Any = SimpleNamespace(
+        loggers=[ledger, other], current_epoch=2, profiler=PassThroughProfiler()
+    )
     log_row(trainer, {"policy/loss": 0.25}, 7)
     row = {"rollout_step": 7, "epoch": 2, "policy/loss": 0.25}
     assert other.seen == [7, row]

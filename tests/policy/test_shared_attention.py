@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from e3rl.functional.flops import PassCounts
 from e3rl.functional.packing import Pack
 from e3rl.policy import shared_attention
 from e3rl.policy.policy import Policy
@@ -135,3 +136,24 @@ def test_the_saved_model_and_its_configuration_do_not_know_of_it(tmp_path: Path)
     own.save(tmp_path)
     again = Policy(str(tmp_path))
     assert again.sharing is not None
+
+
+def test_tokens_and_pairs_are_counted_as_they_went_through(policy, make_batch):
+    batch = make_batch(group_sizes=(4, 1))
+    prompt = batch.completion_mask.int().argmax(dim=1)
+    layouts = {True: batch.prompt_tokens, False: [batch.prompt_tokens[g] for g in batch.group]}
+    for shared, prompts in layouts.items():
+        batch.passes = PassCounts()
+        forward(policy, batch, Pack(torch.arange(5), shared))
+        cut_off = 5 if shared else 0  # last tokens of completions, which predict nothing
+        own = (batch.lengths - prompt).sum() - cut_off
+        tokens, pairs, logits = batch.passes.with_gradient.tolist()
+        assert tokens == sum(map(len, prompts)) + own
+        assert logits == batch.completion_mask.sum()
+        of_prompts = sum(n * (n + 1) / 2 for n in map(len, prompts))
+        ends = batch.lengths - int(shared)  # the last token that goes in
+        of_completions = sum(
+            sum(range(int(start) + 1, int(end) + 1))
+            for start, end in zip(prompt, ends, strict=True)
+        )
+        assert pairs == of_prompts + of_completions

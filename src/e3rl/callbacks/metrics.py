@@ -12,6 +12,7 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.callbacks.speed import Speedometer
 from e3rl.distributed import all_gather, all_max, all_sum
 from e3rl.environment import peak_memory_gib
 from e3rl.ledger.logger import ledgers, log_row
@@ -36,6 +37,10 @@ class RolloutMetrics(Slot):
             raise ValueError(f"completions_per_step={completions_per_step}: use 0 or more")
         self.completions_per_step = completions_per_step
         self.costs = dict.fromkeys(COSTS, 0.0)
+        self._speedometer: Speedometer | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._speedometer = Speedometer.of(trainer, pl_module)
 
     def on_train_batch_end(
         self,
@@ -53,6 +58,8 @@ class RolloutMetrics(Slot):
             self.costs[name] += cost
         row |= {f"cost/{name}": cost for name, cost in self.costs.items()}
         row |= {"time/step_s": seconds} | resources(batch, pl_module.device) | batch.metrics
+        if self._speedometer is not None:
+            row |= self._speedometer.metrics(batch, seconds)
         shards = all_gather(prompt_rows(batch))
         log_row(trainer, row, step)
         head = {"rollout_step": step, "epoch": trainer.current_epoch}

@@ -4,6 +4,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from lightning import LightningModule, Trainer
@@ -11,6 +13,7 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.slot import Slot
 from e3rl.distributed import all_gather, all_sum, rank
+from e3rl.ledger.clock import REWARD
 from e3rl.rewards.answer_reader import READ_ANSWERS
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verdict import STATUSES, Verdict
@@ -51,8 +54,7 @@ class RewardScorer(Slot):
     ) -> None:
         for each in (batch, batch.upcoming):
             if each is not None:
-                progress = _shows_progress(trainer)
-                each.scorer = PooledScorer(self.pool, each, self.shaping, progress)
+                each.scorer = self._scorer(trainer, each, self.shaping)
 
     def on_validation_batch_start(
         self,
@@ -62,7 +64,13 @@ class RewardScorer(Slot):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        batch.scorer = PooledScorer(self.pool, batch, None, _shows_progress(trainer))
+        batch.scorer = self._scorer(trainer, batch, None)
+
+    def _scorer(
+        self, trainer: Trainer, batch: RolloutBatch, shaping: Shaping | None
+    ) -> "PooledScorer":
+        waiting = partial(trainer.profiler.profile, REWARD)  # type: ignore[attr-defined]
+        return PooledScorer(self.pool, batch, shaping, _shows_progress(trainer), waiting)
 
     def on_train_batch_end(
         self,
@@ -140,10 +148,16 @@ class PooledScorer:
     """
 
     def __init__(
-        self, pool: RewardPool, batch: RolloutBatch, shaping: Shaping | None, progress: bool
+        self,
+        pool: RewardPool,
+        batch: RolloutBatch,
+        shaping: Shaping | None,
+        progress: bool,
+        waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._pool = pool
         self._progress = progress
+        self._waiting_for_scores = waiting
         self._batch = batch
         self._shaping = shaping
         self._waiting: list[Rollout] = []
@@ -156,7 +170,8 @@ class PooledScorer:
     def collect(self) -> list[RolloutScore]:
         rollouts, self._waiting = self._waiting, []
         started = time.monotonic()
-        verdicts = self._pool.collect(self._progress)
+        with self._waiting_for_scores():
+            verdicts = self._pool.collect(self._progress)
         waited = time.monotonic() - started
         saved = self._batch.metrics.get("time/reward_saved_s", 0.0)
         saved += max(0.0, self._pool.scoring_s - waited)

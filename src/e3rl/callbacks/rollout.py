@@ -13,6 +13,7 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot
 from e3rl.engines.base import ManagedEngine, RolloutEngine, RolloutRequest
+from e3rl.ledger.clock import SYNC
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
 
@@ -62,13 +63,13 @@ class RolloutSampler(Slot):
         policy = policy_of(pl_module)
         if batch.group is None:
             self._seed(batch)
-            self._sync(batch, policy)
+            self._sync(trainer, batch, policy)
             self._sample(batch, policy)
             batch.to(pl_module.device)
         following = batch.upcoming
         if following is not None and following.allocation is not None:
             self._seed(following)
-            self._sync(following, policy)
+            self._sync(trainer, following, policy)
             self._sample_ahead(following, policy)
 
     def on_validation_batch_start(
@@ -80,7 +81,7 @@ class RolloutSampler(Slot):
         dataloader_idx: int = 0,
     ) -> None:
         policy = policy_of(pl_module)
-        self._sync(batch, policy)
+        self._sync(trainer, batch, policy)
         self._sample(batch, policy)
         batch.to(pl_module.device)
 
@@ -105,11 +106,12 @@ class RolloutSampler(Slot):
             )
         batch.stream = (self.seed, *batch.stream)
 
-    def _sync(self, batch: RolloutBatch, policy: Policy) -> None:
+    def _sync(self, trainer: Trainer, batch: RolloutBatch, policy: Policy) -> None:
         batch.require("allocation", "base_temperature", "temperature_of", "scorer")
         assert batch.base_temperature is not None
         started = time.monotonic()
-        self.engine.sync(policy, self.version, batch.base_temperature)
+        with trainer.profiler.profile(SYNC):  # type: ignore[attr-defined]
+            self.engine.sync(policy, self.version, batch.base_temperature)
         batch.metrics["time/sync_s"] = time.monotonic() - started
 
     def _sample(self, batch: RolloutBatch, policy: Policy) -> None:

@@ -11,6 +11,7 @@ import json
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from hydra.utils import get_object
@@ -24,7 +25,7 @@ from e3rl.config.composition import ConfigurationError, to_plain_dict
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 GROUPS = (
     *("data", "policy", "engine", "budget", "temperature", "reward", "shaping", "advantage"),
-    *("loss", "callbacks", "module", "trainer", "logger", "paths"),
+    *("loss", "callbacks", "module", "trainer", "logger", "profiler", "paths"),
 )
 COLLECTIONS = ("callbacks", "logger")  # groups of objects by name
 GIVEN = {"module.policy"}  # settings that the entry point fills in
@@ -188,7 +189,7 @@ class _Settings:
             yield f"{path}._target_={node['_target_']}: {' '.join(str(error).split())}"
             return
         parameters = inspect.signature(target).parameters.values()
-        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        hints = _parameter_types(target.__init__ if inspect.isclass(target) else target)
         given = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             known = [p.name for p in parameters]
@@ -257,6 +258,14 @@ def wrong_values(values: Mapping[str, Any], fields_of: type, path: str = "") -> 
     hints = typing.get_type_hints(fields_of, include_extras=True)
     for name in (name for name in hints if name in values):
         yield from _wrong_type(values[name], hints[name], f"{path}{name}")
+
+
+def _parameter_types(function: Any) -> dict[str, Any]:
+    """Types of what a function takes; what it returns may be known to type checkers alone."""
+    function = inspect.unwrap(function)
+    own = {k: v for k, v in getattr(function, "__annotations__", {}).items() if k != "return"}
+    known = getattr(function, "__globals__", {})
+    return typing.get_type_hints(SimpleNamespace(__annotations__=own), known)
 
 
 def _is_interpolated(written: Any) -> bool:

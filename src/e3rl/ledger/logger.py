@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from e3rl.distributed import rank
+from e3rl.ledger.clock import lap_of
 from e3rl.ledger.ledger import Ledger
 
 FILES = ("metrics", "prompts", "validation", "completions")
@@ -93,10 +94,11 @@ def ledgers(trainer: Trainer) -> list[LedgerLogger]:
 
 
 def log_row(trainer: Trainer, row: Mapping[str, float], step: int) -> None:
-    """Hand one complete row to every logger, at once.
+    """Hand one complete row to every logger, at once, with the seconds since the row before.
 
     Lightning itself would pass rows on only after the checkpoint callback has run; a run killed
     in between would then have saved a step whose row was never written.
     """
+    whole = {"rollout_step": step, "epoch": trainer.current_epoch, **row, **lap_of(trainer)}
     for logger in trainer.loggers:
-        logger.log_metrics({"rollout_step": step, "epoch": trainer.current_epoch, **row}, step=step)
+        logger.log_metrics(whole, step=step)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from e3rl.functional.flops import MatmulSizes
 from e3rl.policy.adapters import ADAPTER, LoRA
 from e3rl.policy.policy import Policy, resolve_path
 
@@ -115,3 +116,27 @@ class ModelShape:
             key_value=(getattr(config, "num_key_value_heads", None) or heads) * head_dim,
             vocabulary=config.vocab_size,
         )
+
+
+def matmul_sizes(policy: Policy) -> MatmulSizes:
+    """What the operations of a pass over a policy follow from; whole sizes where it is sharded."""
+    shape = ModelShape.of_policy(policy)
+    head = policy.model.get_output_embeddings().weight
+    looked_up = {
+        id(parameter)
+        for module in policy.model.modules()
+        if isinstance(module, torch.nn.Embedding)
+        for parameter in module.parameters()
+    }
+    sizes = {True: 0, False: 0}
+    for parameter in policy.model.parameters():
+        if parameter.ndim > 1 and parameter is not head and id(parameter) not in looked_up:
+            sizes[parameter.requires_grad] += parameter.numel()
+    return MatmulSizes(
+        trained=sizes[True],
+        frozen=sizes[False],
+        head=shape.hidden * shape.vocabulary,
+        head_trained=head.requires_grad,
+        layers=shape.layers,
+        query=shape.query,
+    )

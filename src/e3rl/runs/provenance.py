@@ -21,7 +21,7 @@ from e3rl.config.saved import read_saved_configuration
 # A resumed run may change these and what is below them: where and how it is observed, and the
 # machine it runs on. Everything else decides its numbers.
 CHANGEABLE = (
-    *("ckpt_path", "control", "paths", "logger", "sweep", "plan"),
+    *("ckpt_path", "control", "paths", "logger", "profiler", "sweep", "plan"),
     *("validate_every", "checkpoint_every"),
     *("callbacks.checkpoint", "callbacks.metrics", "engine.progress", "reward.workers", "trainer"),
 )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ProgressBar
@@ -14,6 +15,7 @@ from torch import distributed
 
 from e3rl.analysis.figures.run_figures import save_figures
 from e3rl.analysis.measures.evaluations import EvaluationResult
+from e3rl.analysis.measures.phases import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import SUMMARY, Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import set_aside
@@ -27,7 +29,9 @@ from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
+from e3rl.environment import claim_start
 from e3rl.evaluation.sampling import evaluate_policy, to_evaluation_result
+from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
@@ -55,6 +59,7 @@ def execute(cfg: DictConfig) -> Outcome | None:
     Returns None on other ranks than zero. Raises ConfigurationError, with every mistake that can
     be known by then, before any work.
     """
+    began = claim_start()
     check(cfg)
     silence_libraries()
     run_dir = Path(cfg.paths.run_dir)
@@ -66,7 +71,8 @@ def execute(cfg: DictConfig) -> Outcome | None:
     data = build_data(cfg, policy)
     plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
     module = build(cfg, "module", policy=policy)
-    trainer = build_trainer(cfg, plan.total_steps)
+    clock = PhaseClock(build(cfg, "profiler") if cfg.profiler else None, began)
+    trainer = build_trainer(cfg, plan.total_steps, clock)
     if resume is None:
         check_folder_is_free(run_dir)  # on every rank, or some would wait for those that refuse
     if trainer.is_global_zero:
@@ -86,10 +92,13 @@ def execute(cfg: DictConfig) -> Outcome | None:
         raise SystemExit(143 if isinstance(stop, SIGTERMException) else 130) from stop
     if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
         distributed.destroy_process_group()
-    return finish(cfg, run_dir, data, trainer.loggers) if trainer.is_global_zero else None
+    if not trainer.is_global_zero:
+        return None
+    clock.finish()
+    return finish(cfg, run_dir, data, clock, trainer.loggers)
 
 
-def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
+def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Trainer:
     """The trainer with callbacks, loggers, atomic checkpoints and progress."""
     callbacks: list[Callback] = [
         build(cfg, f"callbacks.{name}") for name, node in cfg.callbacks.items() if node
@@ -107,6 +116,7 @@ def build_trainer(cfg: DictConfig, total_steps: int) -> Trainer:
         callbacks=[*callbacks, *progress],
         logger=loggers,
         plugins=[AtomicCheckpointIO()],
+        profiler=clock,
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in progress),
     )
     return trainer
@@ -144,11 +154,18 @@ def resume_hint(cfg: DictConfig) -> str:
 
 
 def finish(
-    cfg: DictConfig, run_dir: Path, data: PromptDataModule, loggers: Sequence[Logger] = ()
+    cfg: DictConfig,
+    run_dir: Path,
+    data: PromptDataModule,
+    clock: PhaseClock,
+    loggers: Sequence[Logger] = (),
 ) -> Outcome:
-    """Export the ledger, draw the figures, compare with the control, write the summary."""
+    """Export the ledger, compare with the control, draw the figures, write the summary.
+
+    The summary has the seconds since the ledger's last row, by phase; the figures go without those
+    that it takes to draw the last of them.
+    """
     export(run_dir)
-    figures = save_figures(run_dir)
     run = load_run(run_dir)
     evaluations = arm_evaluations({run.name: [run]})
     control = control_evaluations(cfg, run, data, evaluations)
@@ -162,7 +179,9 @@ def finish(
             logger.log_counts("validation", run.problems)
             logger.log_counts("prompts", run.prompts)
             logger.experiment.finish()
-    summary = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
+    figures = save_figures(run_dir, clock.look)
+    summary: dict[str, Any] = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
+    summary |= {SINCE_LAST_ROW: clock.lap()}
     write_atomically(
         run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n"
     )  # last: it says finished

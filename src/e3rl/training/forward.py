@@ -130,5 +130,8 @@ def _run(
     )
     group = batch.tensor("group")[rows]
     layout = share_prompts(tokens, positions, group) if pack.shared else None
+    columns = torch.arange(1, width + 1, device=tokens.device).expand_as(tokens)
+    attended = columns[columns <= lengths[:, None]] if layout is None else layout.position_ids + 1
+    batch.passes.add(attended, len(rollout))
     found = policy(tokens, positions, lambda predictions: read(predictions, sampled), layout)
     return sampled, found

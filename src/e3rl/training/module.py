@@ -25,6 +25,7 @@ from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import Pack
 from e3rl.functional.precision import float32_by_default
 from e3rl.functional.predictions import Measure
+from e3rl.ledger.clock import BACKWARD, PROBE
 from e3rl.losses.exploration import TokenEffects, explore
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
@@ -101,9 +102,13 @@ class GRPOModule(LightningModule):
         batch.check()
         self._statistics = UpdateStatistics(self.loss.corrects)
         parts = list(self._minibatches(batch))
-        probe = self._begin_probe(batch, parts[0]) if self.probe.rows else None
+        probe = None
+        if self.probe.rows:
+            with self.trainer.profiler.profile(PROBE):  # type: ignore[attr-defined]
+                probe = self._begin_probe(batch, parts[0])
         if batch.wants_grad_norms:
-            self._measure_grad_norms(batch)
+            with self.trainer.profiler.profile(PROBE):  # type: ignore[attr-defined]
+                self._measure_grad_norms(batch)
         self._observe_entropy(batch)
         old, effects = self._old_logprobs(batch), self._effects(batch)
         optimizer = self.optimizers()
@@ -263,7 +268,8 @@ class GRPOModule(LightningModule):
                     None if effects is None else effects.at(pack.rows, micro.positions),
                 )
                 # DDP averages over ranks, and the weights already divide by global counts.
-                self.manual_backward(parts.loss * world_size())
+                with self.trainer.profiler.profile(BACKWARD):  # type: ignore[attr-defined]
+                    self.manual_backward(parts.loss * world_size())
             self._statistics.add(parts, micro.sampler_logprobs, first)
         for pack in idle:
             micro = forward(self.policy, batch, pack)

@@ -4,15 +4,22 @@ Every function takes runs by arm (`runs.group_by_arm`; one run is `{run.name: [r
 `Figure` of its own, without pyplot: nothing is shown, no backend is chosen, no state is left.
 Lines of training are means over seeds, their bands the range from the smallest to the largest
 seed; lines of validation have 95 % bootstrap intervals over problems. `axis` is one of
-`costs.AXES`: what several arms are drawn against. A single run is drawn against its steps.
+`axes.AXES`: what several arms are drawn against. A single run is drawn against its steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from e3rl.analysis.figures import budget_panel, response_panel, training_panels, validation_panels
+from e3rl.analysis.figures import (
+    budget_panel,
+    response_panel,
+    time_panels,
+    training_panels,
+    validation_panels,
+)
 from e3rl.analysis.figures.style import (
     MUTED,
     arm_colour,
@@ -25,6 +32,7 @@ from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.curves import smoothing_window
 from e3rl.analysis.measures.evaluations import evaluation_names, has_groups
 from e3rl.analysis.measures.model_scores import ModelResult
+from e3rl.analysis.measures.phases import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import Arms, Run, load_run
 
 INTERVALS = ", intervals: problems resampled"
@@ -159,17 +167,21 @@ def response_figure(
 
 @with_style
 def overview_figure(run: Run) -> Figure:
-    """One run at a glance: entropy, temperature, pass@1; outcomes, budget, pass@k."""
+    """One run at a glance: entropy, temperature, pass@1; outcomes, budget, pass@k; where the time
+    went, step by step and in all."""
     arms = {run.name: [run]}
     window = smoothing_window([run.train])
-    figure = Figure(figsize=(12.6, 7.0), layout="constrained")
-    top, bottom = figure.subplots(2, 3)
+    figure = Figure(figsize=(12.6, 10.4), layout="constrained")
+    grid = figure.add_gridspec(3, 3)
+    top, bottom = ([figure.add_subplot(grid[row, column]) for column in range(3)] for row in (0, 1))
     training_panels.draw_entropy_of_run(top[0], run, window)
     training_panels.draw_temperature(top[1], arms)
     validation_panels.draw_pass_at_1_of_run(top[2], run)
     training_panels.draw_outcomes_of_run(bottom[0], run, window)
     budget_panel.draw_rollout_counts(bottom[1], [run])
     validation_panels.draw_pass_at_k_of_run(bottom[2], run)
+    time_panels.draw_time_by_step(figure.add_subplot(grid[2, :2]), run)
+    time_panels.draw_time_of_run(figure.add_subplot(grid[2, 2]), run)
     figure.suptitle(f"{arm_label(run.name)}, seed {run.seed}", x=0.01, ha="left", weight="bold")
     return figure
 
@@ -206,30 +218,33 @@ def pass_at_k_of_models(found: Sequence[ModelResult]) -> Figure:
     return figure
 
 
-def save_figures(run_dir: str | Path) -> list[Path]:
-    """Write every figure of a run, and the overview first, as PNG to RUN/figures.
+def save_figures(
+    run_dir: str | Path, since_last_row: Callable[[], Mapping[str, float]] | None = None
+) -> list[Path]:
+    """Write every figure of a run as PNG to RUN/figures; returns the paths, the overview's first.
 
-    Returns the paths. A quantity that the run did not record is an empty panel that says so.
+    A quantity that the run did not record is an empty panel that says so. The overview is drawn
+    last: `since_last_row` then tells the seconds of a run that has no summary yet.
     """
     run = load_run(run_dir)
     arms = {run.name: [run]}
-    figures = {
-        "overview": overview_figure(run),
-        "entropy": entropy_figure(arms),
-        "temperature": temperature_figure(arms),
-        "reward": reward_figure(arms),
-        "all_wrong": all_wrong_figure(arms),
-        "budget": budget_figure(arms),
-        "pass_at_k": pass_at_k_figure(arms),
-        "pass_at_1": pass_at_1_figure(arms),
-    }
     folder = Path(run_dir) / "figures"
     folder.mkdir(exist_ok=True)
-    paths = []
-    for name, figure in figures.items():
-        path = folder / f"{name}.png"
-        figure.savefig(path, dpi=200)
-        paths.append(path)
+    figures: dict[str, Callable[[Arms], Figure]] = {
+        "entropy": entropy_figure,
+        "temperature": temperature_figure,
+        "reward": reward_figure,
+        "all_wrong": all_wrong_figure,
+        "budget": budget_figure,
+        "pass_at_k": pass_at_k_figure,
+        "pass_at_1": pass_at_1_figure,
+    }
+    paths = [folder / f"{name}.png" for name in ("overview", *figures)]
+    for path, draw in zip(paths[1:], figures.values(), strict=True):
+        draw(arms).savefig(path, dpi=200)
+    if since_last_row is not None:
+        run = replace(run, summary={SINCE_LAST_ROW: since_last_row()})
+    overview_figure(run).savefig(paths[0], dpi=200)
     return paths
 
 

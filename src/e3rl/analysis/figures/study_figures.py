@@ -20,7 +20,7 @@ from e3rl.analysis.figures.style import (
 from e3rl.analysis.figures.training_panels import SAMPLED, TARGET, draw_arms
 from e3rl.analysis.figures.validation_panels import draw_pass_at_1_of_arms
 from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.measures.costs import AXIS_LABELS
+from e3rl.analysis.measures.axes import AXIS_LABELS
 from e3rl.analysis.measures.curves import seed_band
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from e3rl.analysis.measures.costs import AXIS_LABELS
+from e3rl.analysis.measures.axes import AXIS_LABELS
 from e3rl.analysis.sources.runs import Arms
 
 P = ParamSpec("P")
@@ -96,7 +96,7 @@ def arm_colour(arm: str, arms: Sequence[str] = ()) -> str:
 
 
 def format_cost_axis(ax: Axes, axis: str = "steps") -> None:
-    """An axis of `costs.AXES` with whole numbers, large ones in thousands or millions."""
+    """An axis of `axes.AXES` with whole numbers, large ones in thousands or millions."""
     ax.set_xlabel(AXIS_LABELS[axis])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     if axis != "steps":

@@ -10,14 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-AXES = ("steps", "rollouts", "tokens", "seconds")
-AXIS_LABELS = {
-    "steps": "rollout step",
-    "rollouts": "rollouts sampled",
-    "tokens": "tokens generated",
-    "seconds": "seconds of training",
-}
-AXIS_UNITS = {**AXIS_LABELS, "steps": "rollout steps"}  # after a number
+from e3rl.analysis.measures.axes import AXES
 
 
 def cost_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np.float64]:

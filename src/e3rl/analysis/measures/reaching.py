@@ -49,7 +49,7 @@ def costs_to_reach(
         control: arm whose cost the others' is divided by, None for none.
         targets: pass@1, as shares.
         name: evaluation.
-        axis: of the cost, see `costs.AXES`.
+        axis: of the cost, see `axes.AXES`.
         level: coverage of the intervals.
         n_boot: replicates.
 

@@ -49,7 +49,7 @@ def scores_at(
         runs: seeds of one arm.
         name: evaluation.
         k: of pass@k.
-        axis: of the budget, see `costs.AXES`.
+        axis: of the budget, see `axes.AXES`.
         budget: cost at which to compare.
         whole: the mean over the costs from the first validation to `budget` (the area under the
             curve) in place of the value at `budget`.

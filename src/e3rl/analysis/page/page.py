@@ -10,6 +10,7 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import BETTER, WORSE
 from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
+from e3rl.analysis.page.time_bars import time_bars
 from e3rl.analysis.sources.config_differences import config_differences
 from e3rl.analysis.sources.runs import Arms
 from e3rl.analysis.tables.cells import Cells
@@ -20,7 +21,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def render_report(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
-    """The whole page: curves, the table of arms with verdicts, what their configurations differ in.
+    """The whole page: curves, the table of arms with verdicts, where the time went, what the
+    configurations differ in.
 
     Args:
         arms: runs by arm.
@@ -55,6 +57,8 @@ def render_report(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[s
 </div>
 <h2>Arms</h2>
 {_comparison(rows)}
+<h2>Where the time went</h2>
+{time_bars(arms)}
 <h2>What the configurations differ in</h2>
 {_differences(arms)}
 <script type="application/json" id="data">{numbers}</script>

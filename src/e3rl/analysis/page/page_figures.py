@@ -15,7 +15,8 @@ from e3rl.analysis.figures.training_panels import (
     annealing_starts,
 )
 from e3rl.analysis.figures.validation_panels import evaluation_title
-from e3rl.analysis.measures.costs import AXES, AXIS_LABELS, cost_before
+from e3rl.analysis.measures.axes import AXES, AXIS_LABELS
+from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.measures.evaluations import (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import ENOUGH_SEEDS
-from e3rl.analysis.measures.costs import AXIS_UNITS
 from e3rl.analysis.tables.cells import (
     Cells,
     as_markdown,

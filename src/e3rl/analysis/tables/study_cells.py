@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.costs import AXIS_UNITS
+from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.step_response import BAND, LATE, WINDOW
 from e3rl.analysis.tables.cells import Cells, drop_empty_columns, interval_text, number_text
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from e3rl.analysis.measures.costs import AXES, cost_before
+from e3rl.analysis.measures.axes import AXES
+from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.sources.runs import Run
 
 FIRST = ("arm", "seed", "run", "kind", "epoch", *AXES)

@@ -1,0 +1,98 @@
+"""What `e3rl report` makes: a page, a table to print, and what to know about both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.axes import AXIS_UNITS
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.costs import total_cost
+from e3rl.analysis.page.page import render_report
+from e3rl.analysis.sources.runs import Run, group_by_arm
+from e3rl.analysis.sources.source import read_runs
+from e3rl.analysis.tables.comparison_table import comparison_text
+from e3rl.analysis.tables.tidy import tidy_table
+
+DEFAULT_CONTROL = "grpo"
+SHORT = 0.8  # a run that spent less than this share of the longest is mentioned
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, and where that is written.
+
+    Args:
+        runs: run folders or folders above them, offline W&B runs, wandb:PROJECT.
+        out: the page.
+        table: tidy table of all runs, .csv or .parquet.
+        control: arm that the others are compared with; None: grpo, where it is there.
+        axis: of the equal cost; None: tokens, where they are recorded.
+        k: of the larger pass@k.
+        title: of the page.
+    """
+
+    runs: Sequence[str]
+    out: Path
+    table: Path | None = None
+    control: str | None = None
+    axis: str | None = None
+    k: int = 16
+    title: str = "Comparison of arms"
+
+
+def write_report(options: Comparison) -> str:
+    """Write the page; returns the table, what to know about it, and where the page is.
+
+    Raises ValueError where no run has trained a step.
+    """
+    found = read_runs(options.runs)
+    runs = [run for run in found if not run.train.empty]
+    if not runs:
+        raise ValueError(f"none of {len(found)} runs has finished a training step yet")
+    arms, axis = group_by_arm(runs), options.axis or default_axis(runs)
+    control = options.control or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
+    rows: list[Row] = []
+    if any(not run.problems.empty for run in runs):
+        rows = compare_arms(arms, control, (1, options.k), axis)
+    notes = remarks(found, axis)
+    page = render_report(arms, rows, options.title, notes)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(page, encoding="utf-8")
+    if options.table is not None:
+        write_table(runs, options.table)
+    table = comparison_text(rows) if rows else "no run was validated"
+    return "\n\n".join([table, *notes, f"page: {options.out}"])
+
+
+def remarks(runs: Sequence[Run], axis: str) -> list[str]:
+    """Runs that were left out, and one so short that it cuts the comparison of all others."""
+    notes = [f"left out, no training step yet: {run.path}" for run in runs if run.train.empty]
+    spent = {run.path: total_cost(run.train, axis) for run in runs if not run.train.empty}
+    shortest = min(spent, key=lambda path: spent[path])
+    if spent[shortest] < SHORT * max(spent.values()):
+        notes.append(
+            f"all arms are compared at {spent[shortest]:,.0f} {AXIS_UNITS[axis]}, where "
+            f"{shortest} ends; leave it out to compare them later"
+        )
+    return notes
+
+
+def write_table(runs: Sequence[Run], path: Path) -> None:
+    """The tidy table of all runs; ValueError for a file that is neither CSV nor Parquet."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"--table {path}: give a name that ends in .csv or .parquet")
+    table = tidy_table(runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        table.to_csv(path, index=False)
+    else:
+        table.to_parquet(path, index=False)
+
+
+def default_axis(runs: Sequence[Run]) -> str:
+    """Tokens, or steps where some run did not record what it spent."""
+    spent = [total_cost(run.train, "tokens") for run in runs]
+    return "tokens" if np.isfinite(spent).all() else "steps"
