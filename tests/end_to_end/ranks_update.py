@@ -87,17 +87,18 @@ def single(policy: Policy) -> GRPOModule:
 
 
 def blocks(policy: Policy) -> GRPOModule:
-    """Log-probs and entropies by blocks of the vocabulary, with gradients for both."""
-    own = Policy(head=HeadSettings("chunked", block=16), gradient_checkpointing=True)
+    """Log-probs and entropies by blocks of the vocabulary, with gradients for both, in float64."""
+    own = exact_copy(Policy(head=HeadSettings("chunked", block=16), gradient_checkpointing=True))
     return make_module(
         own, make_loss(entropy_coef=0.01, kl_coef=0.05), SMALL_STEPS, tokens_per_microbatch=60
     )
 
 
 def adapters(policy: Policy) -> GRPOModule:
-    """Low-rank adapters on a frozen base in bfloat16."""
+    """Low-rank adapters on a frozen base in bfloat16, where sharing prompts rounds otherwise."""
     torch.manual_seed(0)
     base = {"dtype": "bfloat16", "head": HeadSettings("chunked", block=16, dtype="float32")}
+    base |= {"share_prompts": False}
     own = Policy(**base, lora=LoRA(r=2), gradient_checkpointing=True)
     return make_module(own, make_loss(kl_coef=0.05), SMALL_STEPS, tokens_per_microbatch=60)
 

@@ -11,7 +11,7 @@ from e3rl.functional.packing import (
     pays_to_share,
     shared_microbatches,
 )
-from e3rl.functional.shared_prompts import Segments, SharedPrompts, share_prompts
+from e3rl.functional.shared_prompts import Segments, SharedPrompts, share_prompts, take
 
 # Two rollouts of the prompt 5 6 7, of 3 and 1 tokens, and one of the prompt 8 9.
 TOKENS = torch.tensor(
@@ -119,6 +119,19 @@ def history(layout: SharedPrompts, state: int, row: int) -> list[int]:
     found = [*own, *range(start, state + 1)]
     assert layout.position_ids[found].tolist() == list(range(len(found)))
     return layout.tokens[found].tolist()
+
+
+def test_gradients_of_what_is_taken_often_are_summed_in_float32():
+    values = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor([2, 0, 2, 2])
+    assert torch.equal(take(values, rows), values[rows])
+    assert torch.autograd.gradcheck(lambda x: take(x, rows), values)
+    coarse = torch.ones(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    # 1 + 1/512 is 1 in bfloat16, and so would be the sum of all 257.
+    weights = torch.tensor([1.0] + [1 / 512] * 256, dtype=torch.bfloat16)[:, None]
+    (take(coarse, torch.zeros(257).long()) * weights).sum().backward()
+    assert coarse.grad is not None
+    assert float(coarse.grad) == 1.5
 
 
 # -- micro-batches

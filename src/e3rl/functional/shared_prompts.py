@@ -87,6 +87,31 @@ class _Collect(torch.autograd.Function):
         return spread.index_copy_(0, place, gradient), None
 
 
+def take(values: Tensor, rows: Tensor) -> Tensor:
+    """(n, ...) and (m,) int64, any of them several times -> (m, ...), differentiable.
+
+    Gradients of rows that were taken often are summed in float32 at least.
+    """
+    found: Tensor = _Take.apply(values, rows)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.length = len(values)
+        return values.index_select(0, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        precise = torch.promote_types(gradient.dtype, torch.float32)
+        total = gradient.new_zeros(ctx.length, *gradient.shape[1:], dtype=precise)
+        return total.index_add_(0, rows, gradient.to(precise)).to(gradient.dtype), None
+
+
 @dataclass(frozen=True)
 class SharedPrompts:
     """S tokens of n rollouts: the P prompts one after another, then the completions.

@@ -14,7 +14,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from e3rl.functional.shared_prompts import SharedPrompts, share_prompts
+from e3rl.functional.shared_prompts import SharedPrompts, share_prompts, take
 
 NAME = "e3rl_shared_prompts"
 PLAIN = "sdpa"  # what it is without a layout
@@ -52,7 +52,7 @@ def attend(
     if layout.completions is not None:
         queries, keys, values = (layout.completions.spread(x[end:]) for x in laid)
         keys, values = (
-            torch.cat([of_prompt.index_select(0, layout.prompt_of), own], dim=1)
+            torch.cat([take(of_prompt, layout.prompt_of), own], dim=1)
             for of_prompt, own in ((prompts[1], keys), (prompts[2], values))
         )
         found = _attention([queries, keys, values], layout.mask, scaling)
@@ -109,7 +109,7 @@ def predict(
     """
     if layout is not None:
         found: Tensor = module(**decoder_arguments(layout), use_cache=False)[output]
-        return found[0].index_select(0, layout.states)
+        return take(found[0], layout.states)
     before = torch.roll(positions, shifts=-1, dims=1)  # the state that predicts token t is t-1
     found = module(input_ids=tokens, use_cache=False)[output]
     return found[before]
