@@ -24,8 +24,6 @@ def main(cfg: DictConfig) -> float | None:
     """Run one job, unless its sweep finished it before; returns the final pass@1 at temperature 1,
     for sweepers."""
     from e3rl.config.check import check
-    from e3rl.runs.run import execute, render_outcome
-    from e3rl.runs.sweep_jobs import finished_job
 
     check(cfg)
     if cfg.plan.only:
@@ -33,6 +31,9 @@ def main(cfg: DictConfig) -> float | None:
 
         show_plan(cfg)
         return None
+    from e3rl.runs.run import execute, render_outcome
+    from e3rl.runs.sweep_jobs import finished_job
+
     if (summary := finished_job(cfg)) is not None:
         print(f"finished before, skipped: {cfg.paths.run_dir}")
         return None if summary["pass@1"] is None else float(summary["pass@1"])

@@ -17,6 +17,7 @@ from e3rl.runs.recording import sample_policy
 AT_ONE = Evaluation("t1", n=4, temperature=1.0)
 TINY = (
     *("debug=tiny", "logger=ledger_only", "max_new_tokens=20", "rollouts_per_prompt=4"),
+    "figures=false",
     *("epochs=1", "data.train.size=8", "data.validation.size=6", "validate_every=2"),
     *("budget=uniform", "temperature=fixed", "module.optimizer.lr=0.01", "sweep.name=test"),
     *("trainer.enable_progress_bar=false", "callbacks.pass_at_k.evaluations.0.n=4"),

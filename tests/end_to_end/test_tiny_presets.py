@@ -31,7 +31,7 @@ def test_a_preset_takes_two_steps(size: str, arm: str, engine: str, tmp_path: Pa
         *(f"experiment=paper/{size}/{arm}", "debug=tiny", *filter(None, [engine])),
         *("logger=ledger_only", f"paths.run_dir={tmp_path}", "sweep.name=test"),
         *("trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
-        "engine.progress=false",
+        *("engine.progress=false", "figures=false"),
     )
     outcome = running.execute(cfg)
     assert outcome is not None

@@ -34,8 +34,10 @@ needs_engine = pytest.mark.skipif(
     ENGINE == "vllm" and importlib.util.find_spec("vllm") is None,
     reason=f"vLLM is not installed: {INSTALL}; ENGINE=transformers runs this with transformers",
 )
-TINY = (  # 2 epochs of 3 steps of 4 prompts; validated in the middle and at the end of an epoch
+# 2 epochs of 3 steps of 4 prompts; validated in the middle and at the end of an epoch; no figures.
+TINY = (
     *("debug=tiny", "logger=ledger_only", "max_new_tokens=20", "rollouts_per_prompt=3"),
+    "figures=false",
     *("epochs=2", "data.train.size=12", "data.validation.size=2", "validate_every=2"),
     *("trainer.enable_progress_bar=false", "engine.progress=false", "trainer.accelerator=cpu"),
     *("callbacks.metrics.completions_per_step=1", "callbacks.pass_at_k.evaluations.0.n=2"),

@@ -95,6 +95,7 @@ class TopLevel:
     epochs: PositiveInt
     validate_every: PositiveInt
     checkpoint_every: PositiveInt
+    figures: bool
     control: str | None
     vocabulary_size: NonNegativeInt
     sweep: Sweep

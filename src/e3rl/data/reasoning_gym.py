@@ -83,13 +83,32 @@ def reasoning_gym_problems(
     Raises ValueError for unknown tasks, knobs and levels, with those there are, and where a task
     does not have that many different questions; ModuleNotFoundError without reasoning-gym.
     """
-    require_reasoning_gym()
-    if split not in get_args(Split):
-        raise ValueError(f"split={split!r}: choose one of {', '.join(get_args(Split))}")
-    shares = _share_out(tasks, size, knobs or {}, levels or {})
-    problems = _run_reproducibly(shares, split, seed)
-    random.Random(derive_seed("reasoning-gym", seed, split, "order")).shuffle(problems)
+    (problems,) = reasoning_gym_sets(tasks, {split: size}, seed, knobs, levels)
     return problems
+
+
+def reasoning_gym_sets(
+    tasks: Tasks,
+    sizes: Mapping[Split, int],
+    seed: int = 0,
+    knobs: Knobs | None = None,
+    levels: Levels | None = None,
+) -> list[list[Problem]]:
+    """`reasoning_gym_problems` of several splits, by their sizes.
+
+    The process that they are generated in takes seconds to load reasoning-gym; here it is one.
+    """
+    require_reasoning_gym()
+    if unknown := sizes.keys() - set(get_args(Split)):
+        raise ValueError(f"split={unknown.pop()!r}: choose one of {', '.join(get_args(Split))}")
+    wanted = [
+        (_share_out(tasks, size, knobs or {}, levels or {}), split, seed)
+        for split, size in sizes.items()
+    ]
+    found = _run_reproducibly(wanted)
+    for problems, split in zip(found, sizes, strict=True):
+        random.Random(derive_seed("reasoning-gym", seed, split, "order")).shuffle(problems)
+    return found
 
 
 def normal_form(task: str, question: str, metadata: Mapping[str, Any]) -> str:
@@ -163,13 +182,13 @@ def _is_weight(value: Any) -> bool:
     return isinstance(value, int | float) and 0 < value < float("inf")
 
 
-def _run_reproducibly(shares: list[_Share], split: Split, seed: int) -> list[Problem]:
-    """`_generate` in a process where equal strings have equal hashes."""
+def _run_reproducibly(wanted: list[tuple[list[_Share], Split, int]]) -> list[list[Problem]]:
+    """`_generate` of each in a process where equal strings have equal hashes."""
     before = os.environ.get("PYTHONHASHSEED")
     os.environ["PYTHONHASHSEED"] = "0"
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            return process.submit(_generate, shares, split, seed).result()
+            return [process.submit(_generate, *each).result() for each in wanted]
     finally:
         del os.environ["PYTHONHASHSEED"]
         if before is not None:

@@ -2,7 +2,7 @@
 
 from e3rl.data.bad_rows import OnBadRow
 from e3rl.data.datamodule import PromptDataModule
-from e3rl.data.reasoning_gym import Knobs, Levels, Tasks, reasoning_gym_problems
+from e3rl.data.reasoning_gym import Knobs, Levels, Tasks, reasoning_gym_sets
 
 
 class ReasoningGymData(PromptDataModule):
@@ -36,9 +36,12 @@ class ReasoningGymData(PromptDataModule):
         lookahead: int = 0,
     ) -> None:
         super().__init__(
-            reasoning_gym_problems(tasks, "train", size, problems_seed, knobs, levels),
-            reasoning_gym_problems(
-                tasks, "validation", validation_size, problems_seed, knobs, levels
+            *reasoning_gym_sets(
+                tasks,
+                {"train": size, "validation": validation_size},
+                problems_seed,
+                knobs,
+                levels,
             ),
             prompts_per_step,
             validation_prompts_per_batch,

@@ -179,7 +179,7 @@ def finish(
             logger.log_counts("validation", run.problems)
             logger.log_counts("prompts", run.prompts)
             logger.experiment.finish()
-    figures = save_figures(run_dir, clock.look)
+    figures = save_figures(run_dir, clock.look) if cfg.figures else []
     summary: dict[str, Any] = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
     summary |= {SINCE_LAST_ROW: clock.lap()}
     write_atomically(
@@ -191,8 +191,9 @@ def finish(
 def render_outcome(outcome: Outcome) -> str:
     """The summary table and where everything is."""
     table = arm_table_text(arm_rows(outcome.evaluations, control=outcome.control))
-    paths = "\n".join(f"  {path}" for path in outcome.figures)
-    return f"\n{table}\n\nrun folder: {outcome.run_dir}\nfigures:\n{paths}"
+    lines = [f"run folder: {outcome.run_dir}", *["figures:"] * bool(outcome.figures)]
+    lines += [f"  {path}" for path in outcome.figures]
+    return "\n".join(["", table, "", *lines])
 
 
 def control_evaluations(
