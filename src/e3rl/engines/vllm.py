@@ -42,6 +42,7 @@ from e3rl.engines.vllm_build import (
 from e3rl.engines.vllm_loop import StepLoop, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.vllm_sharing import share_prompts
 from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,
@@ -241,7 +242,10 @@ class VLLMEngine:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
         self._llm = build_llm(policy, self.settings, self.progress)
-        self._loop = StepLoop(self._llm.llm_engine, sampling_params)
+        engine = self._llm.llm_engine
+        on_cpu = policy.device.type == "cpu"
+        sharing = share_prompts(engine.engine_core.engine_core.scheduler) if on_cpu else None
+        self._loop = StepLoop(engine, sampling_params, sharing)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
     def _compare(self, policy: Policy, temperature: float) -> None:
