@@ -120,7 +120,7 @@ def test_the_canary_samples_at_the_temperature_that_rollouts_will_have(
         engine._loop, "_sampling_of", lambda r, stops: asked.append(r) or right(r, stops)
     )
     engine.sync(policy, next(VERSIONS), tau)
-    assert [r.temperature for r in asked] == [tau or 1.0, 2.0]
+    assert [r.temperature for r in asked] == [tau or 1.0] * 4 + [2.0] * 4
     assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
 
 

@@ -242,10 +242,8 @@ class VLLMEngine:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
         self._llm = build_llm(policy, self.settings, self.progress)
-        engine = self._llm.llm_engine
-        on_cpu = policy.device.type == "cpu"
-        sharing = share_prompts(engine.engine_core.engine_core.scheduler) if on_cpu else None
-        self._loop = StepLoop(engine, sampling_params, sharing)
+        sharing = share_prompts(self._llm) if policy.device.type == "cpu" else None
+        self._loop = StepLoop(self._llm.llm_engine, sampling_params, sharing)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
     def _compare(self, policy: Policy, temperature: float) -> None:
