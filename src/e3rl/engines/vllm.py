@@ -37,12 +37,12 @@ from e3rl.engines.vllm_build import (
     check_installed,
     release_memory,
     sampling_params,
+    share_prompts,
     shut_down,
 )
 from e3rl.engines.vllm_loop import StepLoop, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.engines.vllm_sharing import share_prompts
 from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,

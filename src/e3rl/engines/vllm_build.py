@@ -24,6 +24,7 @@ from e3rl.engines.progress import show_notice
 from e3rl.engines.vllm_loop import restore_process_state
 from e3rl.engines.vllm_parallel import place_engine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
+from e3rl.engines.vllm_sharing import PromptSharing
 from e3rl.engines.weight_checks import dtype_name
 from e3rl.environment import cache_folder
 from e3rl.policy.model_cache import make_once
@@ -193,6 +194,22 @@ def sampling_params(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
     )
     parameters.temperature = request.temperature  # what holds the entropy may be above
     return parameters
+
+
+def share_prompts(llm: Any) -> PromptSharing | None:
+    """Have the requests of a `vllm.LLM` share their prompts.
+
+    None for a model whose layers do not all keep keys and values of all tokens, and where vLLM
+    caches no prefixes.
+    """
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    kinds = [type(each) for each in managers]
+    if kinds != [FullAttentionManager] or not managers[0].enable_caching:
+        return None
+    return PromptSharing(scheduler)
 
 
 def shut_down(llm: Any) -> None:

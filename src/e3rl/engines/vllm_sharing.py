@@ -58,22 +58,6 @@ class PromptSharing:
         return ()
 
 
-def share_prompts(llm: Any) -> PromptSharing | None:
-    """Have the requests of a `vllm.LLM` share their prompts.
-
-    None for a model whose layers do not all keep keys and values of all tokens, and where vLLM
-    caches no prefixes.
-    """
-    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-
-    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
-    kinds = [type(each) for each in managers]
-    if kinds != [FullAttentionManager] or not managers[0].enable_caching:
-        return None
-    return PromptSharing(scheduler)
-
-
 def leaders_first(
     requests: Sequence[RolloutRequest], at_once: int
 ) -> tuple[list[RolloutRequest], list[RolloutRequest]]:
