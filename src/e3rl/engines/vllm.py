@@ -53,7 +53,7 @@ from e3rl.engines.weight_checks import (
 )
 from e3rl.policy.policy import Policy
 
-FIRST_TOKENS = "vLLM samples its first tokens (compiles up to a minute, once a machine) ..."
+FIRST_TOKENS = "vLLM samples its first tokens ..."
 log = logging.getLogger(__name__)
 
 
