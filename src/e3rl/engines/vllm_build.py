@@ -79,6 +79,8 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
             if on_cpu:
                 check_head_size(policy)
             llm = _start(str(folder), arguments | own)
+            if on_cpu and settings.tensor_parallel_size == 1:
+                llm.collective_rpc(_gather_without_ranks)
         _world.llms.add(llm)
     finally:
         release_memory()  # where it did not start, process groups would stay
@@ -147,8 +149,6 @@ def _start(folder: str, arguments: dict[str, Any]) -> Any:
         disable_log_stats=True,
         **arguments,
     )
-    if llm.llm_engine.vllm_config.parallel_config.tensor_parallel_size == 1:
-        llm.collective_rpc(_gather_without_ranks)
     # vLLM's own way out would end torch's process group, whoever has made it, and other engines.
     llm.llm_engine.engine_core._finalizer.detach()
     return llm
