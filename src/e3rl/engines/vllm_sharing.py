@@ -7,7 +7,7 @@ rollout of a group goes first; the others look it up, begin on copies of its las
 the last token of the prompt left to compute.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from e3rl.engines.base import RolloutRequest
@@ -25,7 +25,9 @@ class PromptSharing:
     def __init__(self, scheduler: Any) -> None:
         self._manager = scheduler.kv_cache_manager
         self._requests = scheduler.requests  # by name
-        self._blocks = self._manager.coordinator.single_type_managers[0].req_to_blocks
+        blocks = self._manager.coordinator.single_type_managers[0]
+        self._blocks: Mapping[str, Sequence[Any]] = blocks.req_to_blocks
+        self._block_size: int = blocks.block_size
         self._find_full_blocks = self._manager.get_computed_blocks
         self._names: dict[tuple[int, ...], dict[str, None]] = {}  # of requests, by prompt
         self.at_once: int = scheduler.max_num_running_reqs
@@ -48,13 +50,12 @@ class PromptSharing:
 
     def _blocks_of_another(self, names: dict[str, None], length: int) -> Sequence[Any]:
         """The blocks of a running request that has computed `length` tokens, or none."""
-        size = self._manager.coordinator.single_type_managers[0].block_size
         for name in list(names):
             request = self._requests.get(name)
             if request is None:
                 del names[name]
             elif request.num_computed_tokens >= length:  # in a step before this one
-                return self._blocks[name][: -(-length // size)]
+                return self._blocks[name][: -(-length // self._block_size)]
         return ()
 
 
