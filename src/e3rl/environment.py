@@ -38,8 +38,8 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     # C++ warnings of torch, such as the one about memory that vLLM binds to a NUMA node.
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # The first rollouts with vLLM compile for some twenty seconds; the default folder is a
-    # temporary one, from which machines forget the result.
+    # What torch compiles, as for `enforce_eager=false`, takes half a minute; the default folder is
+    # a temporary one, from which machines forget the result.
     "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
     # Headers are compiled in advance by default: seconds, and 150 MB in the temporary folder.
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",

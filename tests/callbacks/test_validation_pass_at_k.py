@@ -176,6 +176,16 @@ def test_every_evaluation_is_counted_and_named(tmp_path: Path) -> None:
     assert "val/greedy/pass@2" not in metric_row
 
 
+def test_what_is_sampled_once_is_counted_for_both_and_says_so(tmp_path: Path) -> None:
+    evaluations = [Evaluation("t1", n=4, temperature=1.0), Evaluation("live", n=4)]
+    engine = ScriptedEngine()
+    found = results(Fit(sampling(evaluations, engine), folder=tmp_path).validate())
+    assert len(engine.requests) == 3 * 4
+    assert found["live"] == replace(found["t1"], name="live", shared_with="t1")
+    rows = read_rows(tmp_path / "validation.jsonl")
+    assert [row.get("shared_with") for row in rows] == [None, "t1"]
+
+
 def test_an_entropy_is_matched_by_pilots_that_do_not_count() -> None:
     def entropy_at(tau: float) -> float:
         return 0.35 * tau**1.4

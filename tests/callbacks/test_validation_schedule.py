@@ -7,7 +7,7 @@ from scripted import scored_batch
 
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.validation_schedule import (
-    PILOT_ROLLOUTS,
+    PILOT_ROLLOUTS_PER_PROMPT,
     Evaluation,
     Segment,
     ValidationSchedule,
@@ -59,6 +59,40 @@ def test_known_temperatures_share_the_first_round() -> None:
     assert plan.next(batch) is None
 
 
+def test_what_would_be_sampled_like_another_evaluation_takes_its_rollouts() -> None:
+    plan = ValidationSchedule(
+        [
+            Evaluation("t1", n=4, temperature=1.0),
+            Evaluation("more", n=5, temperature=1.0),
+            Evaluation("nucleus", n=3, temperature=1.0, top_p=0.9),
+            Evaluation("live", n=3),
+            Evaluation("hot", n=2, temperature=1.3),
+        ]
+    )
+    batch = empty(2)
+    plan.begin(batch, live=1.0)
+    assert plan.next(batch) == [4 + 5 + 3 + 2] * 2
+    assert plan.segments == [
+        Segment("t1", 0, 4, 1.0),
+        Segment("more", 4, 5, 1.0),  # t1 has too few
+        Segment("nucleus", 9, 3, 1.0, 0.9),
+        Segment("live", 0, 3, 1.0, shared_with="t1"),
+        Segment("hot", 12, 2, 1.3),
+    ]
+    assert plan.temperature_of([0] * 14, list(range(14))) == [1.0] * 12 + [1.3] * 2
+    assert plan.next(batch) is None
+    plan.begin(batch, live=1.1)
+    assert plan.next(batch) == [4 + 5 + 3 + 3 + 2] * 2
+
+
+@pytest.mark.parametrize(("prompts", "each"), [(3, 4), (64, 4), (100, 2), (256, 1), (300, 1)])
+def test_pilots_of_many_prompts_take_fewer_rollouts_of_each(prompts: int, each: int) -> None:
+    plan = ValidationSchedule([Evaluation("matched", n=8, entropy=0.6)])
+    batch = empty(prompts)
+    plan.begin(batch, live=1.0)
+    assert plan.next(batch) == [each] * prompts
+
+
 def empty(n_prompts: int) -> RolloutBatch:
     full = scored_batch([[(1.0, [-1.0])]] * n_prompts)
     fresh = collate([], lambda _: ("", []), ("validation",))
@@ -93,11 +127,11 @@ def test_pilots_look_for_the_temperature_and_are_no_evaluation() -> None:
     plan = ValidationSchedule([Evaluation("t1", n=4, temperature=1.0), matched])
     batch = empty(3)
     rounds = run(plan, batch, slope=0.4)  # H = 0.4 tau, so 0.6 at tau = 1.5
-    assert rounds[0] == [4 + PILOT_ROLLOUTS] * 3
+    assert rounds[0] == [4 + PILOT_ROLLOUTS_PER_PROMPT] * 3
     assert rounds[-1] == [8] * 3
     pilots = [s for s in plan.segments if not s.evaluation]
     assert 1 <= len(pilots) <= 5
-    assert all(s.n == PILOT_ROLLOUTS for s in pilots)
+    assert all(s.n == PILOT_ROLLOUTS_PER_PROMPT for s in pilots)
     assert [s.evaluation for s in plan.segments if s.evaluation] == ["t1", "matched"]
     assert plan.segments[-1].temperature == pytest.approx(1.5, rel=0.01)
     ends = [s.start + s.n for s in plan.segments]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from engine_requests import many, trainer_logprobs
+from engine_requests import many
 from torch import Tensor
 
 from e3rl.batch import Rollout
@@ -25,14 +25,16 @@ from e3rl.engines.transformers import TransformersEngine
 from e3rl.policy.policy import Policy
 
 
-def test_prompts_are_fixed_and_span_two_blocks_and_more(policy):
-    first = canary_requests(policy, 32, 256, temperature=1.3, tokens=8)
-    assert first == canary_requests(policy, 32, 256, temperature=1.3, tokens=8)
-    assert all(len(r.prompt_tokens) > 64 for r in first)
-    assert all(0 <= t < policy.vocabulary_size for r in first for t in r.prompt_tokens)
-    assert [r.temperature for r in first] == [1.3, 2.0]
-    assert [r.max_new_tokens for r in first] == [8, 8]
-    assert first[0].prompt_tokens != first[1].prompt_tokens
+def test_prompts_are_fixed_span_a_block_that_they_share_and_end_differently(policy):
+    asked = canary_requests(policy, 32, 256, temperature=1.3, tokens=8)
+    assert asked == canary_requests(policy, 32, 256, temperature=1.3, tokens=8)
+    assert all(0 <= t < policy.vocabulary_size for r in asked for t in r.prompt_tokens)
+    assert [r.temperature for r in asked] == [1.3] * 4 + [2.0] * 4
+    assert [r.max_new_tokens for r in asked] == [2] * 8
+    assert {len(r.prompt_tokens) for r in asked} == {40}
+    assert len({r.prompt_tokens[:32] for r in asked}) == 2
+    assert len({r.prompt_tokens for r in asked}) == len({r.seed for r in asked}) == 8
+    assert [(r.prompt, r.sample) for r in asked] == [(p, s) for p in range(2) for s in range(4)]
 
 
 def test_greedy_rollouts_are_checked_at_the_temperature_that_scores_them(policy):
@@ -43,21 +45,28 @@ def test_greedy_rollouts_are_checked_at_the_temperature_that_scores_them(policy)
 def test_prompts_fit_into_a_short_model(policy):
     for r in canary_requests(policy, 128, 40, temperature=1.0, tokens=32):
         assert (len(r.prompt_tokens), r.max_new_tokens) == (32, 8)
-    for r in canary_requests(policy, 32, 90, temperature=1.0, tokens=32):
-        assert (len(r.prompt_tokens), r.max_new_tokens) == (72, 18)
+    for r in canary_requests(policy, 32, 44, temperature=1.0, tokens=32):
+        assert (len(r.prompt_tokens), r.max_new_tokens) == (36, 8)
+    for r in canary_requests(policy, 32, 4, temperature=1.0, tokens=32):
+        assert (len(r.prompt_tokens), r.max_new_tokens) == (1, 3)
 
 
 def test_gaps_are_distances_to_the_policys_own_log_probs_times_the_temperature(policy):
     engine = TransformersEngine(progress=False)
     engine.sync(policy, 0)
-    rollouts = [r for tau in (0.7, 1.2) for r in engine.generate(many(policy, 1, tau=tau))]
+    taus = (0.7, 1.2)
+    rollouts = [
+        dataclasses.replace(r, prompt=place)
+        for place, tau in enumerate(taus)
+        for r in engine.generate(many(policy, 1, tau=tau))
+    ]
     assert torch.cat(canary_gaps(policy, rollouts)).max() < 1e-4
     shifted = [
         dataclasses.replace(r, logprobs=tuple(x - 0.25 for x in r.logprobs)) for r in rollouts
     ]
-    for gaps, r in zip(canary_gaps(policy, shifted), rollouts, strict=True):
-        assert len(gaps) == len(trainer_logprobs(policy, r))
-        assert torch.allclose(gaps, torch.tensor(0.25 * r.temperature), atol=1e-4)
+    for place, (gaps, tau) in enumerate(zip(canary_gaps(policy, shifted[::-1]), taus, strict=True)):
+        assert len(gaps) == sum(len(r.tokens) for r in rollouts if r.prompt == place)
+        assert torch.allclose(gaps, torch.tensor(0.25 * tau), atol=1e-4)
 
 
 def test_a_quarter_of_the_tokens_counts_and_one_far_off_does_not():
@@ -97,7 +106,7 @@ HEALTHY = {
 @pytest.mark.parametrize("tails", ["laplace", "student"])
 @pytest.mark.parametrize("case", HEALTHY)
 def test_ten_thousand_healthy_syncs_never_stop(case: str, tails: str) -> None:
-    """Two prompts on each of 8 ranks; a prompt's rounding is up to 1.6 times that of others."""
+    """Two temperatures on each of 8 ranks; one's rounding is up to 1.6 times that of others."""
     name, rms = HEALTHY[case]
     rounding, rng = ROUNDING[name], np.random.default_rng(1)
     shape = (10_000, 16, rounding.tokens)
@@ -105,8 +114,8 @@ def test_ten_thousand_healthy_syncs_never_stop(case: str, tails: str) -> None:
         gaps = rng.laplace(scale=rms / np.sqrt(2), size=shape)
     else:  # three degrees of freedom: variance 3, and single gaps of twenty times the rms
         gaps = rng.standard_t(3, size=shape) * rms / np.sqrt(3)
-    of_prompts = rng.uniform(0.4, 1.6, size=(*shape[:2], 1))
-    gaps = np.abs(gaps * of_prompts / np.sqrt(1.12))  # 1.12: the mean square of those factors
+    of_groups = rng.uniform(0.4, 1.6, size=(*shape[:2], 1))
+    gaps = np.abs(gaps * of_groups / np.sqrt(1.12))  # 1.12: the mean square of those factors
     assert gaps.max(axis=(1, 2)).mean() > 4 * rms  # the largest gap is no measure
     quartiles = np.sort(gaps, axis=2)[..., -(rounding.tokens // 4)]
     assert quartiles.max() < rounding.tolerance
@@ -174,12 +183,12 @@ def rolled_layers(policy: Policy) -> Callable[[Tensor], Tensor]:
 
 
 def stale_cache(policy: Policy) -> Callable[[Tensor], Tensor]:
-    """Keys and values of the prompt's first two blocks are those of earlier weights."""
+    """Keys and values of the prompt's first block are those of earlier weights."""
     before = earlier(policy)
 
     def next_logits(ids: Tensor) -> Tensor:
-        cached = before.model(ids[None, :64], use_cache=True).past_key_values
-        return policy.model(ids[None, 64:], past_key_values=cached).logits[0, -1]
+        cached = before.model(ids[None, :32], use_cache=True).past_key_values
+        return policy.model(ids[None, 32:], past_key_values=cached).logits[0, -1]
 
     return next_logits
 

@@ -120,7 +120,7 @@ def test_the_canary_samples_at_the_temperature_that_rollouts_will_have(
         engine._loop, "_sampling_of", lambda r, stops: asked.append(r) or right(r, stops)
     )
     engine.sync(policy, next(VERSIONS), tau)
-    assert [r.temperature for r in asked] == [tau or 1.0, 2.0]
+    assert [r.temperature for r in asked] == [tau or 1.0] * 4 + [2.0] * 4
     assert 0 < engine.metrics()["engine/canary_max"] < 1e-4
 
 
@@ -133,6 +133,83 @@ def test_a_seed_alone_decides_a_rollout(policy, engine):
     assert turned == together
     assert alone == {place: together[place] for place in alone}
     assert sum(together[place].tokens != other[place].tokens for place in together) > 10
+
+
+def scheduler_of(engine):
+    return engine._llm.llm_engine.engine_core.engine_core.scheduler
+
+
+def tokens_computed(engine, requests, monkeypatch):
+    """The rollouts of a call, and the tokens that went through the model for them."""
+    scheduler, computed = scheduler_of(engine), []
+    schedule = scheduler.schedule
+
+    def counted(*args):
+        output = schedule(*args)
+        computed.append(output.total_num_scheduled_tokens)
+        return output
+
+    with monkeypatch.context() as counting:
+        counting.setattr(scheduler, "schedule", counted)
+        rollouts = list(engine.generate(requests))
+    return by_place(rollouts), sum(computed)
+
+
+@pytest.mark.parametrize("longer", [0, 27, 32, 60])
+def test_a_group_computes_its_prompt_once_however_short_it_is(policy, engine, monkeypatch, longer):
+    requests = [
+        dataclasses.replace(r, prompt_tokens=r.prompt_tokens + (3 + r.prompt,) * longer)
+        for r in many(policy, 6)
+    ]
+    rollouts, computed = tokens_computed(engine, requests, monkeypatch)
+    prompts = sum(len(r.prompt_tokens) for r in requests if r.sample == 0)
+    others = sum(r.sample > 0 for r in requests)  # compute the last token of theirs
+    assert computed == prompts + others + sum(len(r.tokens) - 1 for r in rollouts.values())
+    assert largest_gap(policy, rollouts.values()) < 1e-4
+    for r in requests[3::6]:
+        engine.sync(policy, next(VERSIONS))  # forgets all prefixes
+        (alone,) = engine.generate([r])
+        assert alone.tokens == rollouts[r.prompt, r.sample].tokens
+
+
+def test_groups_share_prompts_while_requests_lose_their_place_in_the_cache(
+    policy, engine, monkeypatch
+):
+    requests = [request(policy, p, s, limit=100) for p in range(3) for s in range(20)]
+    whole = by_place(engine.generate(requests))
+    config = policy.model.config
+    width = config.hidden_size // config.num_attention_heads
+    block = 32 * config.num_hidden_layers * config.num_key_value_heads * 2 * width * 4  # bytes
+    small = VLLMEngine(VLLMSettings(kv_cache_memory_bytes=24 * block), progress=False)
+    small.sync(policy, 0)
+    lost, scheduler = [], scheduler_of(small)
+    preempt = scheduler._preempt_request
+    monkeypatch.setattr(
+        scheduler, "_preempt_request", lambda *a, **k: lost.append(a) or preempt(*a, **k)
+    )
+    rollouts = by_place(small.generate(requests))
+    small.close()
+    assert lost
+    assert {p: r.tokens for p, r in rollouts.items()} == {p: r.tokens for p, r in whole.items()}
+    assert largest_gap(policy, rollouts.values()) < 1e-4
+
+
+def test_nobody_counts_the_ranks_of_tokens(policy, engine, monkeypatch):
+    from vllm.v1.sample import sampler
+
+    monkeypatch.delattr(sampler, "batched_count_greater_than")  # compiled at its first call
+    assert len(list(engine.generate(many(policy, 1)))) == len(PROMPTS)
+
+
+def test_a_configuration_has_one_folder(policy, tmp_path, monkeypatch):
+    monkeypatch.setenv("E3RL_CACHE", str(tmp_path))
+    config = copy.deepcopy(policy.model.config)
+    folder = vllm_build.config_folder(config)
+    assert folder == vllm_build.config_folder(copy.deepcopy(config))
+    assert (folder / "config.json").is_file()
+    assert tmp_path in folder.parents
+    config.rms_norm_eps *= 2
+    assert vllm_build.config_folder(config) != folder
 
 
 def test_completions_end_with_a_stop_token_or_are_marked_as_truncated(policy, engine):

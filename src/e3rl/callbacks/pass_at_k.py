@@ -38,6 +38,7 @@ class ProblemTally:
     top_k: int = 0
     no_answer: int | None = None  # completions without one; None where it was not counted
     rewards: list[float] | None = None  # of its rollouts, where one is neither 0 nor 1
+    shared_with: str | None = None  # the evaluation whose rollouts these are
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class EvaluationCounts:
     top_k: int = 0
     no_answer: int | None = None  # completions without one; None where it was not counted
     rewards: list[list[float]] | None = None  # by problem, where one is neither 0 nor 1
+    shared_with: str | None = None  # the evaluation whose rollouts these are
 
 
 class PassAtK(Slot):
@@ -188,6 +190,7 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
             top_k=segment.top_k,
             no_answer=round(no_answer),
             rewards=earned,
+            shared_with=segment.shared_with,
         )
         for problem_id, source, correct, entropy, tokens, truncated, no_answer, earned in counts
     ]
@@ -230,6 +233,7 @@ def merge_tallies(tallies: Sequence[ProblemTally]) -> EvaluationCounts:
         top_k=problems[0].top_k,
         no_answer=_sum_known([p.no_answer for p in problems]),
         rewards=_all_rewards(problems),
+        shared_with=problems[0].shared_with,
     )
 
 

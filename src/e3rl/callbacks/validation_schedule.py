@@ -7,7 +7,8 @@ from e3rl.batch import RolloutBatch
 from e3rl.distributed import all_sum
 from e3rl.temperatures.matching import EntropyMatcher
 
-PILOT_ROLLOUTS = 4  # per prompt and pilot round
+PILOT_ROLLOUTS = 256  # of a pilot round, as far as no prompt gets more than
+PILOT_ROLLOUTS_PER_PROMPT = 4
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,15 @@ class Segment:
     temperature: float
     top_p: float = 1.0
     top_k: int = 0
+    shared_with: str | None = None  # the evaluation whose rollouts these are
 
 
 class ValidationSchedule:
     """One validation run; `begin` starts each of its batches. Fits `batch.allocation`.
 
-    The first round holds every evaluation whose temperature is known. Temperatures to be matched
-    are searched for on the first batch, in pilot rounds, and kept for the others.
+    The first round holds every evaluation whose temperature is known. One that would be sampled
+    like another of as many rollouts takes the other's. Temperatures to be matched are searched for
+    on the first batch, in pilot rounds, and kept for the others.
     """
 
     def __init__(self, evaluations: Sequence[Evaluation]) -> None:
@@ -130,10 +133,12 @@ class ValidationSchedule:
             if matcher.done:
                 self._add(e, e.n, matcher.temperature)
             else:
-                self._add(e, PILOT_ROLLOUTS, matcher.temperature, pilot=True)
+                fitting = PILOT_ROLLOUTS // max(1, batch.n_prompts)
+                n = max(1, min(PILOT_ROLLOUTS_PER_PROMPT, fitting))
+                self._add(e, n, matcher.temperature, pilot=True)
                 break  # one search at a time: a pilot's result belongs to the first waiting
-        new = self.segments[before:]
-        return [sum(s.n for s in new)] * batch.n_prompts if new else None
+        count = sum(s.n for s in self.segments[before:] if s.shared_with is None)
+        return [count] * batch.n_prompts if count else None
 
     def metrics(self) -> dict[str, float]:
         """None: a validation has no budget to report."""
@@ -171,6 +176,18 @@ class ValidationSchedule:
         return any(segment.evaluation == name for segment in self.segments)
 
     def _add(self, e: Evaluation, n: int, temperature: float, pilot: bool = False) -> None:
-        start = sum(segment.n for segment in self.segments)
+        if not pilot and (same := self._sampled_alike(e, n, temperature)):
+            self.segments.append(replace(same, evaluation=e.name, n=n, shared_with=same.evaluation))
+            return
+        start = max((segment.start + segment.n for segment in self.segments), default=0)
         name = "" if pilot else e.name
         self.segments.append(Segment(name, start, n, temperature, e.top_p, e.top_k))
+
+    def _sampled_alike(self, e: Evaluation, n: int, temperature: float) -> Segment | None:
+        """An evaluation of as many rollouts and more from the same distribution."""
+        wanted = temperature, e.top_p, e.top_k
+        for s in self.segments:
+            alike = (s.temperature, s.top_p, s.top_k) == wanted and s.n >= n
+            if alike and s.evaluation and s.shared_with is None:
+                return s
+        return None

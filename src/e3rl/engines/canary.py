@@ -3,11 +3,13 @@
 A few tokens are generated from fixed prompts and their log-probs compared with the policy's own
 forward pass, which catches whatever makes the two differ: weights that did not arrive, a prefix
 cache that outlived them, a temperature that is ignored. *Generated* tokens are compared because
-log-probs of prompt tokens are taken at temperature 1 and bypass vLLM's prefix cache.
+log-probs of prompt tokens are taken at temperature 1 and bypass vLLM's prefix cache. Several short
+completions are sampled at each temperature rather than a long one, since an engine takes as many
+steps as the longest has tokens; their prompts begin alike, which it computes once.
 
 Rounding makes healthy engines differ as well, and now and then a token by a lot. So what counts is
-not the largest gap but the upper quartile of each prompt's: an engine is stopped where a quarter of
-its n tokens are beyond the tolerance. If a share p of healthy tokens is, each on its own, that
+not the largest gap but the upper quartile at each temperature: an engine is stopped where a quarter
+of its n tokens are beyond the tolerance. If a share p of healthy tokens is, each on its own, that
 happens by chance with probability P(Binomial(n, p) >= n / 4): 1.8e-7 for n = 32 and p = 1/50. Gaps
 are taken times the temperature, since a logit that is off by d moves log-probs by about d / τ.
 """
@@ -32,7 +34,8 @@ class Rounding:
 
     Attributes:
         tolerance: nats at temperature 1, which a token in fifty or fewer exceeds by rounding.
-        tokens: sampled from each prompt, so that chance does not exceed it in a quarter of them.
+        tokens: sampled at each temperature, so that chance does not exceed it in a quarter of
+            them; a multiple of COMPLETIONS.
     """
 
     tolerance: float
@@ -52,8 +55,8 @@ ROUNDING = {
 # Beside the live temperature, which may be 1 and then hides that it is ignored. Of a policy that is
 # sure of its tokens, lower ones would change little.
 FIXED_TEMPERATURE = 2.0
-TAIL = 8  # prompt tokens behind the cached blocks
-FEWEST = 8  # tokens sampled where a model is short
+TAIL = 8  # prompt tokens behind the cached block, of each completion's own
+COMPLETIONS = 4  # at each temperature
 SHARE = 4  # one in so many tokens beyond the tolerance is too much
 
 
@@ -70,36 +73,43 @@ def expected_rounding(dtypes: Iterable[str], on_cpu: bool) -> Rounding:
 def canary_requests(
     policy: Policy, block_size: int, max_length: int, temperature: float, tokens: int
 ) -> list[RolloutRequest]:
-    """One rollout at `temperature` and one at a fixed temperature, always from the same prompts.
+    """COMPLETIONS rollouts at `temperature` and as many at a fixed temperature, which have `prompt`
+    0 and 1; always from the same prompts.
 
-    Where rollouts are going to be greedy (0), the first one is sampled at temperature 1, by which
+    Where rollouts are going to be greedy (0), the first ones are sampled at temperature 1, by which
     engines score a greedy choice: two policies may well agree on the likeliest token.
 
-    The prompts span more than two blocks of the KV cache where `max_length` has room for them, so
-    that the second canary of a run would read a stale cache.
+    The prompts span more than a block of the KV cache where `max_length` has room for them, so
+    that the second canary of a run would read a stale cache. Those at a temperature share that
+    block and end differently, so that no two tokens compared come from the same logits.
     """
-    length = max(1, min(2 * block_size + TAIL, max_length - FEWEST))
+    each = max(1, min(tokens // COMPLETIONS, max_length - 1))
+    length = max(1, min(block_size + TAIL, max_length - each))
     requests = []
     for prompt, tau in enumerate((temperature or 1.0, FIXED_TEMPERATURE)):
-        seed = derive_seed("canary", prompt)
-        ids = np.random.default_rng(seed).integers(policy.vocabulary_size, size=length)
-        requests.append(
-            RolloutRequest(
-                prompt=prompt,
-                sample=0,
-                prompt_tokens=tuple(ids.tolist()),
-                temperature=tau,
-                seed=seed,
-                max_new_tokens=min(tokens, max_length - length),
+        rng = np.random.default_rng(derive_seed("canary", prompt))
+        ids = rng.integers(policy.vocabulary_size, size=length)
+        for sample in range(COMPLETIONS):
+            own = ids.copy()
+            own[-TAIL:] = rng.integers(policy.vocabulary_size, size=len(own[-TAIL:]))
+            requests.append(
+                RolloutRequest(
+                    prompt=prompt,
+                    sample=sample,
+                    prompt_tokens=tuple(own.tolist()),
+                    temperature=tau,
+                    seed=derive_seed("canary", prompt, sample),
+                    max_new_tokens=each,
+                )
             )
-        )
     return requests
 
 
 @torch.no_grad()
 def canary_gaps(policy: Policy, rollouts: Sequence[Rollout]) -> list[Tensor]:
-    """|log-prob of the engine - log-prob of the policy| of every rollout's tokens, (t,) each, nats
-    at temperature 1: times the temperature."""
+    """|log-prob of the engine - log-prob of the policy| of the tokens of all rollouts with the
+    same `prompt`, (t,) for each, nats at temperature 1: times the temperature."""
+    rollouts = sorted(rollouts, key=lambda r: (r.prompt, r.sample))
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in rollouts])
     starts = torch.tensor([len(r.prompt_tokens) for r in rollouts])
     width = int(lengths.max())
@@ -114,11 +124,12 @@ def canary_gaps(policy: Policy, rollouts: Sequence[Rollout]) -> list[Tensor]:
     own = torch.log_softmax(logits / taus[:, None], dim=-1)
     own = own.gather(1, tokens[sampled][:, None])[:, 0]
     gaps = (own - torch.tensor([value for r in rollouts for value in r.logprobs])).abs() * taus
-    return list(gaps.split((lengths - starts).tolist()))
+    prompts = torch.tensor([r.prompt for r in rollouts for _ in r.tokens])
+    return [gaps[prompts == prompt] for prompt in prompts.unique()]
 
 
 def largest_quartile(gaps: Sequence[Tensor]) -> float:
-    """The largest of the rollouts' upper quartiles, each of (t,) gaps: what a quarter of them, and
+    """The largest of their upper quartiles, each of (t,) gaps: what a quarter of them, and
     no fewer, reach. NaN where a gap is not a number."""
     if bool(torch.cat(list(gaps)).isnan().any()):
         return math.nan
@@ -126,11 +137,11 @@ def largest_quartile(gaps: Sequence[Tensor]) -> float:
 
 
 def check_canary(gaps: Sequence[Tensor], tolerance: float, version: int) -> None:
-    """Raise EngineMismatchError where a quarter of a rollout's gaps exceed `tolerance`, or one is
+    """Raise EngineMismatchError where a quarter of some gaps exceed `tolerance`, or one is
     not a number.
 
     Args:
-        gaps: of each rollout, (t,).
+        gaps: at each temperature, (t,).
         tolerance: nats at temperature 1.
         version: the policy's.
     """

@@ -37,6 +37,7 @@ from e3rl.engines.vllm_build import (
     check_installed,
     release_memory,
     sampling_params,
+    share_prompts,
     shut_down,
 )
 from e3rl.engines.vllm_loop import StepLoop, check_room
@@ -52,7 +53,7 @@ from e3rl.engines.weight_checks import (
 )
 from e3rl.policy.policy import Policy
 
-FIRST_TOKENS = "vLLM samples its first tokens (compiles up to a minute, once a machine) ..."
+FIRST_TOKENS = "vLLM samples its first tokens ..."
 log = logging.getLogger(__name__)
 
 
@@ -241,7 +242,8 @@ class VLLMEngine:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
         self._llm = build_llm(policy, self.settings, self.progress)
-        self._loop = StepLoop(self._llm.llm_engine, sampling_params)
+        sharing = share_prompts(self._llm) if policy.device.type == "cpu" else None
+        self._loop = StepLoop(self._llm.llm_engine, sampling_params, sharing)
         self._metrics["engine/start_s"] = time.monotonic() - started
 
     def _compare(self, policy: Policy, temperature: float) -> None:

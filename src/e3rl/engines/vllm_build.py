@@ -7,22 +7,27 @@ groups that others have made and to other engines, it is kept from.
 import atexit
 import copy
 import gc
+import hashlib
 import importlib.util
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from torch import distributed
+import torch
+from torch import Tensor, distributed
 
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.progress import show_notice
 from e3rl.engines.vllm_loop import restore_process_state
 from e3rl.engines.vllm_parallel import place_engine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
+from e3rl.engines.vllm_sharing import PromptSharing
 from e3rl.engines.weight_checks import dtype_name
+from e3rl.environment import cache_folder
+from e3rl.policy.model_cache import make_once
 from e3rl.policy.policy import Policy
 
 INSTALL = (
@@ -68,17 +73,29 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     if not _world.llms:
         _init_process_group(on_cpu and settings.tensor_parallel_size == 1)
     try:
-        with tempfile.TemporaryDirectory(prefix="e3rl-vllm-") as folder:
-            config.save_pretrained(folder)
-            place = place_engine(settings.tensor_parallel_size, policy.device)
-            with place as own, restore_process_state(), show_notice(STARTING, progress):
-                if on_cpu:
-                    check_head_size(policy)
-                llm = _start(folder, arguments | own)
+        folder = config_folder(config)
+        place = place_engine(settings.tensor_parallel_size, policy.device)
+        with place as own, restore_process_state(), show_notice(STARTING, progress):
+            if on_cpu:
+                check_head_size(policy)
+            llm = _start(str(folder), arguments | own)
+            if on_cpu and settings.tensor_parallel_size == 1:
+                llm.collective_rpc(_gather_without_ranks)
         _world.llms.add(llm)
     finally:
         release_memory()  # where it did not start, process groups would stay
     return llm
+
+
+def config_folder(config: Any) -> Path:
+    """Where vLLM reads a model's configuration: a folder of the machine's for each of them.
+
+    What vLLM has compiled for a model goes by the path of its folder, so the same model must find
+    the same one in every run.
+    """
+    content = config.to_json_string().encode()
+    name = hashlib.blake2b(content, digest_size=8).hexdigest()
+    return make_once(cache_folder() / "vllm-models" / name, config.save_pretrained)
 
 
 def _init_process_group(alone: bool) -> None:
@@ -137,6 +154,27 @@ def _start(folder: str, arguments: dict[str, Any]) -> Any:
     return llm
 
 
+def _gather_without_ranks(worker: Any) -> None:
+    """Have a worker of this process report log-probs without each token's rank in the vocabulary.
+
+    Nobody reads ranks, and vLLM counts them by a function that it compiles for the first tokens:
+    ten seconds and more on a machine that has not done so before, three on one that has.
+    """
+    worker.model_runner.sampler.gather_logprobs = _sampled_logprobs
+
+
+def _sampled_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
+    """What vLLM's sampler gathers: of (n, V) log-probs those of the sampled tokens (n,) alone."""
+    from vllm.v1.outputs import LogprobsTensors
+
+    places = token_ids[:, None]
+    return LogprobsTensors(
+        logprob_token_ids=places.to(torch.int32),
+        logprobs=logprobs.gather(1, places),
+        selected_token_ranks=torch.zeros_like(token_ids),
+    )
+
+
 def sampling_params(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
     """vLLM's sampling parameters of a request; fits `StepLoop`."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -156,6 +194,22 @@ def sampling_params(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
     )
     parameters.temperature = request.temperature  # what holds the entropy may be above
     return parameters
+
+
+def share_prompts(llm: Any) -> PromptSharing | None:
+    """Have the requests of a `vllm.LLM` share their prompts.
+
+    None for a model whose layers do not all keep keys and values of all tokens, and where vLLM
+    caches no prefixes.
+    """
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    kinds = [type(each) for each in managers]
+    if kinds != [FullAttentionManager] or not managers[0].enable_caching:
+        return None
+    return PromptSharing(scheduler)
 
 
 def shut_down(llm: Any) -> None:

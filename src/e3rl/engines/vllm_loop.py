@@ -20,6 +20,7 @@ import torch
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, StopFinder
 from e3rl.engines.randomness import preserve_torch_rng
+from e3rl.engines.vllm_sharing import PromptSharing, leaders_first
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
 SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]
@@ -52,11 +53,16 @@ class StepLoop:
     Args:
         engine: vLLM's `LLMEngine`.
         sampling_of: builds vLLM's sampling parameters of a request.
+        sharing: has rollouts of one prompt share it, where the engine can.
     """
 
-    def __init__(self, engine: Any, sampling_of: SamplingOf) -> None:
+    def __init__(
+        self, engine: Any, sampling_of: SamplingOf, sharing: PromptSharing | None = None
+    ) -> None:
         self._engine = engine
         self._sampling_of = sampling_of
+        self._sharing = sharing
+        self._added = 0  # requests so far
         self.tokens = 0
         self.seconds = 0.0
         self.cut = 0  # rollouts that a deadline ended
@@ -78,23 +84,21 @@ class StepLoop:
         self.abort()
         pending: dict[str, _Running] = {}
         spent = self.seconds
+        first, rest = self._in_order(requests)
         try:
-            with self._timed():
-                for number, request in enumerate(requests):
-                    prompt = {"type": "token", "prompt_token_ids": list(request.prompt_tokens)}
-                    name = self._engine.add_request(
-                        str(number), prompt, self._sampling_of(request, stop_ids)
-                    )
-                    pending[str(number)] = _Running(name, request, finder_of(request))
+            self._add(first, pending, stop_ids, finder_of)
             while pending:
                 if self.interrupted.is_set():
                     raise InterruptedError(f"{len(pending)} rollouts were still being sampled")
                 if deadline_s is not None and self.seconds - spent > deadline_s:
+                    self._add(rest, pending, stop_ids, finder_of)
                     untouched = yield from self._cut([*pending.values()])
                     yield from self.run(untouched, stop_ids, finder_of=finder_of)
                     return
                 with self._timed():
                     outputs = self._engine.step()
+                self._add(rest, pending, stop_ids, finder_of)
+                rest = []
                 for output in outputs:
                     sampled = output.outputs[0]
                     running = pending.pop(output.request_id)
@@ -104,6 +108,32 @@ class StepLoop:
         finally:
             if pending:
                 self._engine.abort_request([each.name for each in pending.values()], internal=True)
+
+    def _in_order(
+        self, requests: Sequence[RolloutRequest]
+    ) -> tuple[Sequence[RolloutRequest], Sequence[RolloutRequest]]:
+        """What to begin with, and what to add after a step."""
+        if self._sharing is None:
+            return requests, []
+        self._sharing.forget()
+        return leaders_first(requests, self._sharing.at_once)
+
+    def _add(
+        self,
+        requests: Sequence[RolloutRequest],
+        pending: dict[str, _Running],
+        stop_ids: Sequence[int],
+        finder_of: FinderOf,
+    ) -> None:
+        """Hand requests to the engine; their names to the outside are numbers."""
+        with self._timed():
+            for number, request in enumerate(requests, start=self._added):
+                prompt = {"type": "token", "prompt_token_ids": list(request.prompt_tokens)}
+                name = self._engine.add_request(
+                    str(number), prompt, self._sampling_of(request, stop_ids)
+                )
+                pending[str(number)] = _Running(name, request, finder_of(request))
+        self._added += len(requests)
 
     def abort(self) -> None:
         """Take out what an earlier call has left behind: its generator may never be resumed."""

@@ -26,7 +26,7 @@ class VLLMSettings:
     kv_cache_memory_bytes: int | None = None  # None: CPU_CACHE, on a GPU gpu_memory_utilization
     gpu_memory_utilization: float = 0.45  # share of the device, weights included
     tensor_parallel_size: int = 1
-    max_num_seqs: int = 256  # rollouts that are decoded together
+    max_num_seqs: int = 1024  # rollouts that are decoded together
     max_model_len: int | None = None  # prompt + completion; None: what model and cache allow
     enforce_eager: bool = True  # False compiles the model at the start: half a minute on CPU
     enable_prefix_caching: bool = True
