@@ -1,0 +1,1 @@
+def write_report(r, f): pass

@@ -1,0 +1,165 @@
+"""The processes that are compared: what they are told, and what is read from their rows."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from watch import Seen, watch
+from works import Work
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+ONE_EVALUATION = (
+    "callbacks.pass_at_k.evaluations=[{_target_:e3rl.callbacks.validation_schedule.Evaluation,"
+    "name:t1,n:1,temperature:1.0}]"
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What holds for all runs of a measurement.
+
+    Attributes:
+        folder: for policies, problems and runs.
+        trl_python: interpreter of TRL's environment.
+        device, precision: "cpu" or "cuda"; "float32" or "bfloat16" (compute; weights stay float32).
+        threads: of OpenMP on both sides; None: what torch takes.
+    """
+
+    folder: Path
+    trl_python: Path
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        told = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        return told | ({} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)})
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Made files that both sides read."""
+
+    policy: Path
+    train: Path
+    validation: Path
+    problems: int
+
+
+def run_e3rl(
+    setting: Setting, work: Work, inputs: Inputs, engine: str, folder: Path, experiment: str = "grpo"
+) -> dict[str, Any]:
+    """The public command with a ledger and nothing else; one rollout to validate on."""
+    steps = work.steps + 1
+    epochs = -(-steps * work.prompts // inputs.problems)
+    per_epoch = -(-steps // epochs)
+    command = [
+        *(sys.executable, "-m", "e3rl", "train", f"experiment={experiment}", f"engine={engine}"),
+        *(f"data=problem_files", f"data.train.path={inputs.train}"),
+        *(f"data.validation.path={inputs.validation}", *policy_overrides(work, inputs.policy)),
+        *("reward=function", f"reward.path={HERE / 'reward.py'}:score", "reward.correct_above=0.5"),
+        *(f"prompts_per_step={work.prompts}", f"rollouts_per_prompt={work.group}"),
+        *(f"max_new_tokens={work.new_tokens}", f"epochs={epochs}"),
+        *(f"+trainer.limit_train_batches={per_epoch}", f"validate_every={epochs * per_epoch}"),
+        *(f"checkpoint_every={epochs * per_epoch}", "control=null", "logger=ledger_only"),
+        *(ONE_EVALUATION, "callbacks.pass_at_k.ks=[1]", "trainer.enable_progress_bar=false"),
+        *("name=speed", f"hydra.run.dir={folder}", *device_overrides(setting, engine)),
+    ]
+    seen = watch(
+        command,
+        folder / "metrics.jsonl",
+        lambda row: row["kind"] == "train",
+        {**setting.environment, "PYTHONPATH": str(ROOT / "src")},
+        folder.with_suffix(".log"),
+    )
+    return summarize(seen, e3rl_phases, "rollout/tokens", "advantage/silent")
+
+
+def policy_overrides(work: Work, policy: Path) -> list[str]:
+    """Activations are not recomputed on either side."""
+    if work.policy == "embedded":
+        return ["policy=embedded", f"policy.path={policy}"]
+    return ["policy=pretrained", f"policy.path={policy}", "policy.gradient_checkpointing=false"]
+
+
+def device_overrides(setting: Setting, engine: str) -> list[str]:
+    on_gpu, half = setting.device == "cuda", setting.precision == "bfloat16"
+    told = [f"trainer.accelerator={'gpu' if on_gpu else 'cpu'}"]
+    told += ["trainer.precision=bf16-mixed"] if half else []
+    return told + ([f"engine.settings.dtype={setting.precision}"] if "vllm" in engine else [])
+
+
+def e3rl_phases(row: Mapping[str, Any], seconds: float) -> dict[str, float]:
+    """Of the ledger; `rollout` has the sync of weights and the wait for rewards in it."""
+    rollout, update = row["time/rollout_s"], row["time/update_s"]
+    phases = {"rollout": rollout, "update": update, "rest": seconds - rollout - update}
+    return phases | {"sync": row["time/sync_s"], "reward": row["time/reward_s"]}
+
+
+def run_trl(
+    setting: Setting,
+    work: Work,
+    inputs: Inputs,
+    folder: Path,
+    micro_rows: int | None = None,
+    cache: str | None = None,
+) -> dict[str, Any]:
+    """trl_side.py in TRL's environment."""
+    folder.mkdir(parents=True)
+    told = {
+        "policy": str(inputs.policy),
+        "problems": str(inputs.train),
+        "folder": str(folder),
+        "rows": str(folder / "rows.jsonl"),
+        "about": str(setting.folder / "trl.json"),
+        "steps": work.steps + 1,
+        "micro_rows": micro_rows or work.trl_rows,
+        "cache": cache,
+        **{key: getattr(work, key) for key in ("prompts", "group", "new_tokens")},
+        **{key: getattr(setting, key) for key in ("device", "precision")},
+    }
+    path = folder / "settings.json"
+    path.write_text(json.dumps(told))
+    command = [str(setting.trl_python), str(HERE / "trl_side.py"), str(path)]
+    log = folder.with_suffix(".log")
+    seen = watch(command, folder / "rows.jsonl", lambda row: True, setting.environment, log)
+    return summarize(seen, trl_phases, "tokens", "dead")
+
+
+def trl_phases(row: Mapping[str, Any], seconds: float) -> dict[str, float]:
+    return {name: row[name] for name in ("rollout", "update", "rest", "reward")}
+
+
+def summarize(seen: list[Seen], phases_of: Any, tokens: str, dead: str) -> dict[str, Any]:
+    """Figures of a run per step, the first step left out.
+
+    Seconds and processor seconds are those between the first row and the last one over the number
+    of steps between them, so nothing that happens between two steps is lost. Phases are medians.
+    """
+    if len(seen) < 2:
+        raise RuntimeError(f"{len(seen)} steps were seen: the first warms up, at least 2 are needed")
+    first, last, steps = seen[0], seen[-1], len(seen) - 1
+    spans = [b.at - a.at for a, b in zip(seen, seen[1:], strict=False)]
+    phases = [phases_of(s.row, span) for s, span in zip(seen[1:], spans, strict=True)]
+    rows = [s.row for s in seen[1:]]
+    return {
+        "seconds": round((last.at - first.at) / steps, 4),
+        "cpu_s": round((last.cpu_s - first.cpu_s) / steps, 3),
+        "peak_gib": round(last.peak_gib, 3),
+        "start_s": round(first.at - spans[0], 2),
+        "steps": steps,
+        "tokens": round(mean(row[tokens] for row in rows), 1),
+        "dead": round(mean(row[dead] for row in rows), 4),
+        "phases": {name: round(median(p[name] for p in phases), 4) for name in phases[0]},
+        "times": {
+            name: round(median(row[name] for row in rows if row.get(name) is not None), 5)
+            for name in rows[0]
+            if name.startswith(("time/", "engine/", "speed/"))
+        },
+    }
