@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from works import SHAPES, Shape, Work
 
 from e3rl.data.arithmetic import arithmetic_problems
 from e3rl.policy.policy import embedded_folder
-from works import SHAPES, Shape, Work
 
 END = 1  # the token that ends a completion
 END_SHARE = 0.02  # of a random policy's vocabulary does where lengths are free: 19 of 24 tokens
@@ -56,7 +56,7 @@ def forbid_the_end(folder: Path) -> None:
         layer.self_attn.o_proj.weight[-1] = 0
         layer.mlp.down_proj.weight[-1] = 0
     model.model.norm.weight[-1] = 1
-    model.get_input_embeddings().weight[:, -1] = 10
+    model.get_input_embeddings().weight[:, -1] = 0.2
     model.get_output_embeddings().weight[END, -1] = -10_000
     model.save_pretrained(folder)
 

@@ -5,13 +5,15 @@
     .venv/bin/python experiments/speed/measure.py --tune            # TRL's micro-batch
     .venv/bin/python experiments/speed/measure.py --quick           # smallest sizes, one pair
 
-Adds to results.json beside this file, run by run, replacing works that are measured again.
+Adds to results.json beside this file, run by run, replacing works that are measured again (with
+`--add` their pairs are kept).
 """
 
 import argparse
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,11 +22,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedTokenizerFast
-
 from inputs import make_policy, make_problems
 from report import write_report
 from sides import HERE, ROOT, Inputs, Setting, run_e3rl, run_trl
+from transformers import AutoConfig, PreTrainedTokenizerFast
 from watch import read_rows
 from works import QUICK, WORKS, Growth, Work, growths
 
@@ -43,13 +44,23 @@ class Measurement:
         self.results["machine"] = machine(setting)
         self.count = 0
 
-    def measure(self, work: Work, pairs: int) -> None:
-        """All sides in turns whose order is turned round every time."""
+    def measure(self, work: Work, pairs: int, add: bool) -> None:
+        """All sides in turns whose order is turned round every time.
+
+        With `add`, pairs join those that are in the results; raises ValueError where these are of
+        other work or other sides.
+        """
         inputs = self.inputs(work)
         entry: dict[str, Any] = {"work": asdict(work), "size": size_of(inputs, work), "peak": []}
         entry["runs"] = {side: [] for side in ("trl", *self.engines)}
-        self.results.setdefault("works", {})[work.name] = entry
-        for pair in range(pairs):
+        works = self.results.setdefault("works", {})
+        if add and work.name in works:
+            there = works[work.name]
+            if there["work"] != entry["work"] or there["runs"].keys() != entry["runs"].keys():
+                raise ValueError(f"{self.path} has other pairs of {work.name}: leave out --add")
+            entry = whole_pairs(there)
+        works[work.name] = entry
+        for pair in range(len(entry["peak"]), len(entry["peak"]) + pairs):
             entry["peak"].append(self.matmul_rate(entry["size"]))
             for side in list(entry["runs"])[:: -1 if pair % 2 else 1]:
                 entry["runs"][side].append(self.run(work, inputs, side))
@@ -92,7 +103,9 @@ class Measurement:
         else:
             run = run_e3rl(self.setting, work, inputs, side, folder, experiment)
         if work.fixed and run["tokens"] != work.rows * work.new_tokens:
-            raise RuntimeError(f"{side} sampled {run['tokens']} tokens, which are not all there are")
+            raise RuntimeError(
+                f"{side} sampled {run['tokens']} tokens, which are not all there are"
+            )
         shutil.rmtree(folder)  # checkpoints of a run are larger than all that is kept
         return run
 
@@ -109,7 +122,7 @@ class Measurement:
         path = self.setting.folder / "size.json"
         path.write_text(json.dumps(told))
         done = subprocess.run(
-            [sys.executable, str(HERE / "peak.py"), str(path)],
+            [*self.setting.prefix, sys.executable, str(HERE / "peak.py"), str(path)],
             env={**os.environ, **self.setting.environment},
             stdout=subprocess.PIPE,
             check=True,
@@ -119,7 +132,9 @@ class Measurement:
 
     def place(self) -> Path:
         self.count += 1
-        return self.setting.folder / "runs" / f"{os.getpid()}-{self.count}"
+        runs = self.setting.folder / "runs"
+        runs.mkdir(exist_ok=True)
+        return runs / f"{os.getpid()}-{self.count}"
 
     def save(self, name: str, run: dict[str, Any]) -> None:
         about = self.setting.folder / "trl.json"
@@ -133,6 +148,13 @@ class Measurement:
             f"start {run['start_s']:.0f} s",
             flush=True,
         )
+
+
+def whole_pairs(entry: dict[str, Any]) -> dict[str, Any]:
+    """A work's results without a pair that was broken off."""
+    count = min(len(runs) for runs in entry["runs"].values())
+    runs = {side: runs[:count] for side, runs in entry["runs"].items()}
+    return {**entry, "peak": entry["peak"][:count], "runs": runs}
 
 
 def machine(setting: Setting) -> dict[str, Any]:
@@ -196,6 +218,7 @@ def arguments() -> argparse.Namespace:
     names = ("a", "b", "c", "d", *(w.name for w in WORKS))
     parser.add_argument("--only", nargs="*", choices=names, default=[], help="kinds or names")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each side")
+    parser.add_argument("--add", action="store_true", help="keep the pairs that there are")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each size of kind d")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES))
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "speed")
@@ -204,6 +227,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="cuda: untried")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, help="of OpenMP, on both sides")
+    parser.add_argument("--prefix", default="", help="words before each command: 'taskset -c 0,1'")
     parser.add_argument("--tune", action="store_true", help="try TRL's micro-batches instead")
     parser.add_argument("--quick", action="store_true", help="smallest sizes, one pair")
     return parser.parse_args()
@@ -213,18 +237,18 @@ def main() -> None:
     given = arguments()
     subprocess.run(["bash", str(HERE / "setup_trl"), str(given.trl)], check=True)
     folder, quick = given.folder.absolute(), given.quick
-    shutil.rmtree(folder / "runs", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     results = given.results or (folder / "quick.json" if quick else HERE / "results.json")
     python = given.trl.absolute() / "bin" / "python"
-    setting = Setting(folder, python, given.device, given.precision, given.threads)
+    prefix = tuple(shlex.split(given.prefix))
+    setting = Setting(folder, python, given.device, given.precision, given.threads, prefix)
     measurement = Measurement(setting, results, given.engines)
     works = chosen(given.only, quick)
     for work in works:
         if given.tune:
             measurement.tune(work)
         else:
-            measurement.measure(work, 1 if quick else given.pairs)
+            measurement.measure(work, 1 if quick else given.pairs, given.add)
     if not given.tune and (not given.only or "d" in given.only):
         measurement.grow(growths(quick), 1 if quick else given.rounds)
     write_report(measurement.results, folder / "quick" if quick else HERE)

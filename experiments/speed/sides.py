@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -28,6 +29,7 @@ class Setting:
         trl_python: interpreter of TRL's environment.
         device, precision: "cpu" or "cuda"; "float32" or "bfloat16" (compute; weights stay float32).
         threads: of OpenMP on both sides; None: what torch takes.
+        prefix: words in front of every side's command, such as those of taskset.
     """
 
     folder: Path
@@ -35,10 +37,15 @@ class Setting:
     device: str = "cpu"
     precision: str = "float32"
     threads: int | None = None
+    prefix: tuple[str, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
-        told = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        told = {
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         return told | ({} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)})
 
 
@@ -53,15 +60,21 @@ class Inputs:
 
 
 def run_e3rl(
-    setting: Setting, work: Work, inputs: Inputs, engine: str, folder: Path, experiment: str = "grpo"
+    setting: Setting,
+    work: Work,
+    inputs: Inputs,
+    engine: str,
+    folder: Path,
+    experiment: str = "grpo",
 ) -> dict[str, Any]:
     """The public command with a ledger and nothing else; one rollout to validate on."""
     steps = work.steps + 1
     epochs = -(-steps * work.prompts // inputs.problems)
     per_epoch = -(-steps // epochs)
     command = [
+        *setting.prefix,
         *(sys.executable, "-m", "e3rl", "train", f"experiment={experiment}", f"engine={engine}"),
-        *(f"data=problem_files", f"data.train.path={inputs.train}"),
+        *("data=problem_files", f"data.train.path={inputs.train}"),
         *(f"data.validation.path={inputs.validation}", *policy_overrides(work, inputs.policy)),
         *("reward=function", f"reward.path={HERE / 'reward.py'}:score", "reward.correct_above=0.5"),
         *(f"prompts_per_step={work.prompts}", f"rollouts_per_prompt={work.group}"),
@@ -126,7 +139,7 @@ def run_trl(
     }
     path = folder / "settings.json"
     path.write_text(json.dumps(told))
-    command = [str(setting.trl_python), str(HERE / "trl_side.py"), str(path)]
+    command = [*setting.prefix, str(setting.trl_python), str(HERE / "trl_side.py"), str(path)]
     log = folder.with_suffix(".log")
     seen = watch(command, folder / "rows.jsonl", lambda row: True, setting.environment, log)
     return summarize(seen, trl_phases, "tokens", "dead")
@@ -139,21 +152,27 @@ def trl_phases(row: Mapping[str, Any], seconds: float) -> dict[str, float]:
 def summarize(seen: list[Seen], phases_of: Any, tokens: str, dead: str) -> dict[str, Any]:
     """Figures of a run per step, the first step left out.
 
-    Seconds and processor seconds are those between the first row and the last one over the number
-    of steps between them, so nothing that happens between two steps is lost. Phases are medians.
+    A step lasts from one row to the next, so nothing that happens between two steps is lost.
+    Seconds, processor seconds and phases are medians over steps. `others_cpu_s` is the processor
+    time per step that the side did not take: other processes, and what other machines stole.
     """
     if len(seen) < 2:
-        raise RuntimeError(f"{len(seen)} steps were seen: the first warms up, at least 2 are needed")
-    first, last, steps = seen[0], seen[-1], len(seen) - 1
-    spans = [b.at - a.at for a, b in zip(seen, seen[1:], strict=False)]
+        raise RuntimeError(
+            f"{len(seen)} steps were seen: the first warms up, at least 2 are needed"
+        )
+    first, last = seen[0], seen[-1]
+    pairs = list(pairwise(seen))
+    spans = [b.at - a.at for a, b in pairs]
     phases = [phases_of(s.row, span) for s, span in zip(seen[1:], spans, strict=True)]
     rows = [s.row for s in seen[1:]]
+    others = (last.machine_s - first.machine_s) - (last.cpu_s - first.cpu_s)
     return {
-        "seconds": round((last.at - first.at) / steps, 4),
-        "cpu_s": round((last.cpu_s - first.cpu_s) / steps, 3),
+        "seconds": round(median(spans), 4),
+        "cpu_s": round(median(b.cpu_s - a.cpu_s for a, b in pairs), 3),
+        "others_cpu_s": round(max(0.0, others) / len(spans), 3),
         "peak_gib": round(last.peak_gib, 3),
         "start_s": round(first.at - spans[0], 2),
-        "steps": steps,
+        "steps": len(spans),
         "tokens": round(mean(row[tokens] for row in rows), 1),
         "dead": round(mean(row[dead] for row in rows), 4),
         "phases": {name: round(median(p[name] for p in phases), 4) for name in phases[0]},

@@ -35,7 +35,7 @@ class StepRows(TrainerCallback):
     """One row per optimiser step, which here is one per generation."""
 
     def __init__(self, path: str, rows: int) -> None:
-        self.file = Path(path).open("a")
+        self.path = Path(path)
         self.rows = rows
         self.last = time.perf_counter()
 
@@ -59,16 +59,14 @@ class StepRows(TrainerCallback):
             "tokens": logs["completions/mean_length"] * self.rows,
             "dead": logs["frac_reward_zero_std"],
         }
-        self.file.write(json.dumps(row) + "\n")
-        self.file.flush()
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
         SPENT.clear()
 
 
 def rewards(completions: list[str], **columns: Any) -> list[float]:
     """TRL's form of the reward."""
-    wanted = zip(
-        *(columns[name] for name in ("answer", "prompts", "judge", "dead")), strict=True
-    )
+    wanted = zip(*(columns[name] for name in ("answer", "prompts", "judge", "dead")), strict=True)
     return [score(text, *row) for text, row in zip(completions, wanted, strict=True)]
 
 

@@ -15,12 +15,16 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Seen:
-    """A row that a side wrote, when, and what its processes had taken of the processor by then."""
+    """A row that a side wrote, when, and what its processes had taken of the processor by then.
+
+    `machine_s` is what all processes of the machine had taken of it, and its host had taken away.
+    """
 
     row: dict[str, Any]
     at: float  # seconds since the start of the process
     cpu_s: float
     peak_gib: float
+    machine_s: float
 
 
 def watch(
@@ -53,7 +57,8 @@ def watch(
             written = [row for row in read_rows(rows) if counts(row)]
             for row in written[len(seen) :]:
                 at, gib = rows.stat().st_mtime - started, sum(peaks.values()) / 2**20
-                seen.append(Seen(row, at, sum(map(cpu_seconds, tree)), gib))
+                own = sum(map(cpu_seconds, tree))
+                seen.append(Seen(row, at, own, gib, machine_seconds()))
     if side.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
     return seen
@@ -94,3 +99,10 @@ def cpu_seconds(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return sum(map(int, fields[11:15])) / TICKS
+
+
+def machine_seconds() -> float:
+    """Processor time in which the machine was not idle, what other machines stole included."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    user, nice, system, _idle, _waiting, irq, softirq, stolen = fields
+    return (user + nice + system + irq + softirq + stolen) / TICKS

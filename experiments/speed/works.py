@@ -29,6 +29,15 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
+class Aim:
+    """At most these shares of TRL's seconds and memory; of the matmul rate at least this one."""
+
+    seconds: float
+    memory: float | None = None
+    utilization: float | None = None
+
+
+@dataclass(frozen=True)
 class Work:
     """One line of the table.
 
@@ -39,14 +48,13 @@ class Work:
         prompts, group, new_tokens: per step; completions have at most `new_tokens`.
         questions: "arithmetic" problems of the embedded default, "sums" of four numbers, of which
             there are any number, or "words", random ones, `prompt_tokens` of them.
-        fixed: every completion has `new_tokens` tokens, since the end token is none that the
-            policy could sample; else it ends by itself.
+        fixed: every completion has `new_tokens` tokens, since the policy cannot end it; else it
+            ends by itself.
         forced_dead: share of the problems whose completions all earn 0.
         judge: how the others are judged, see reward.py.
         steps: measured, after one that is not.
         trl_rows: rows of TRL's micro-batch: the least within 3 % of the fastest (--tune).
-        seconds, memory: at most these shares of TRL's are aimed at.
-        utilization: at least this share of the matmul rate is aimed at in the update.
+        aim: what its figures are held against.
     """
 
     name: str
@@ -56,15 +64,13 @@ class Work:
     group: int
     new_tokens: int
     questions: str
-    prompt_tokens: int | None
     fixed: bool
-    forced_dead: float
     judge: str
     steps: int
     trl_rows: int
-    seconds: float | None = None
-    memory: float | None = None
-    utilization: float | None = None
+    aim: Aim
+    prompt_tokens: int | None = None
+    forced_dead: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -76,32 +82,81 @@ class Work:
         return self.prompts if self.questions == "words" else 2048
 
 
-def _forced(wanted: float, own: float) -> float:
-    """Share of dead problems that makes `wanted` of those whose own share is `own`."""
-    return (wanted - own) / (1 - own)
-
-
 WORKS = (
     Work(
-        *("equal work, embedded", "a", "embedded", 32, 8, 24, "arithmetic", None, True, 0.0, "hash", 12, 64),
-        seconds=0.7,
+        name="equal work, embedded",
+        kind="a",
+        policy="embedded",
+        prompts=32,
+        group=8,
+        new_tokens=24,
+        questions="arithmetic",
+        fixed=True,
+        judge="hash",
+        steps=12,
+        trl_rows=64,
+        aim=Aim(seconds=0.7),
     ),
     Work(
-        *("equal work, 134M", "a", "134M", 2, 8, 96, "words", 32, True, 0.0, "hash", 2, 4),
-        **{"seconds": 0.7, "utilization": 0.6},
+        name="equal work, 134M",
+        kind="a",
+        policy="134M",
+        prompts=2,
+        group=8,
+        new_tokens=96,
+        questions="words",
+        prompt_tokens=32,
+        fixed=True,
+        judge="hash",
+        steps=2,
+        trl_rows=4,
+        aim=Aim(seconds=0.7, utilization=0.6),
     ),
     Work(
-        *("real work, embedded", "b", "embedded", 32, 8, 48, "arithmetic", None, False),
-        *(_forced(DEAD_AT_MID_TRAINING, DEAD_AT_THE_START), "box", 12, 64),
-        seconds=0.45,
+        name="real work, embedded",
+        kind="b",
+        policy="embedded",
+        prompts=32,
+        group=8,
+        new_tokens=48,
+        questions="arithmetic",
+        fixed=False,
+        judge="box",
+        forced_dead=(DEAD_AT_MID_TRAINING - DEAD_AT_THE_START) / (1 - DEAD_AT_THE_START),
+        steps=12,
+        trl_rows=64,
+        aim=Aim(seconds=0.45),
     ),
     Work(
-        *("real work, 134M", "b", "134M", 4, 8, 24, "words", 200, False, 0.25, "hash", 2, 4),
-        seconds=0.45,
+        name="real work, 134M",
+        kind="b",
+        policy="134M",
+        prompts=4,
+        group=8,
+        new_tokens=24,
+        questions="words",
+        prompt_tokens=200,
+        fixed=False,
+        judge="hash",
+        forced_dead=0.25,
+        steps=2,
+        trl_rows=4,
+        aim=Aim(seconds=0.45),
     ),
     Work(
-        *("large vocabulary, 43M", "c", "43M", 2, 4, 1024, "words", 32, True, 0.0, "hash", 2, 1),
-        **{"seconds": 0.5, "memory": 0.4},
+        name="large vocabulary, 43M",
+        kind="c",
+        policy="43M",
+        prompts=2,
+        group=4,
+        new_tokens=1024,
+        questions="words",
+        prompt_tokens=32,
+        fixed=True,
+        judge="hash",
+        steps=1,
+        trl_rows=1,
+        aim=Aim(seconds=0.5, memory=0.4),
     ),
 )
 QUICK = (
