@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullLocator
 
 from e3rl.analysis.figures.style import BASELINE, MUTED, OTHER_COLOURS, WIDE, with_style
 from e3rl.analysis.tables.cells import Cells, as_markdown
@@ -263,14 +264,14 @@ def _held(what: str, found: float, of: str, aim: float, digits: int = 2) -> str:
 
 
 def _said(text: str, bound: str, aim: float, reached: bool) -> str:
-    return f"- {text}; aimed at {bound} {aim:g}: {'reached' if reached else '**not reached**'}."
+    return f"- {text} (aim: {bound} {aim:g}): {'reached' if reached else '**not reached**'}."
 
 
 @with_style
 def draw(results: Results) -> Figure:
     """Where the seconds of a step go on each side, and how they grow."""
-    figure = Figure(figsize=(WIDE, 6.4), layout="constrained")
-    grid = figure.add_gridspec(2, 3, height_ratios=(1.5, 1))
+    figure = Figure(figsize=(WIDE, 7.6), layout="constrained")
+    grid = figure.add_gridspec(2, 3, height_ratios=(1.9, 1))
     _draw_phases(figure.add_subplot(grid[0, :]), results)
     rows = list(growth_rows(results))
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
@@ -286,7 +287,7 @@ def _draw_phases(ax: Axes, results: Results) -> None:
     at = 0.0
     for name, _entry, sides in works_of(results):
         whole = middle(sides[TRL], "seconds") if TRL in sides else 1.0
-        ax.text(1.0, at - 0.62, name, ha="right", va="center", fontsize=8.5, weight="bold")
+        ax.text(0.0, at - 0.74, name, va="center", fontsize=8.5, weight="bold")
         for side, runs in sides.items():
             left = 0.0
             for phase, colour in PHASES.items():
@@ -297,6 +298,8 @@ def _draw_phases(ax: Axes, results: Results) -> None:
             places.append((at, TITLES[side]))
             at += 1
         at += 0.9
+    ax.axvline(1.0, color=MUTED, linewidth=0.8, linestyle=":")
+    ax.margins(x=0.06)
     ax.set_title("A step, in shares of TRL's seconds", pad=18)
     ax.set_yticks([place for place, _ in places], [title for _, title in places])
     ax.invert_yaxis()
@@ -313,9 +316,14 @@ def _draw_growth(ax: Axes, kind: str, rows: Sequence[Mapping[str, Any]]) -> None
             ax.plot(xs, ys, "o-", color=colour, label=TITLES[engine].removeprefix("e3rl, "))
     ax.axhspan(1 - FLAT, 1 + FLAT, color=MUTED, alpha=0.12, linewidth=0)
     ax.set_xscale("log")
-    ax.set_ylim(bottom=0)
-    ax.set_title(f"Seconds per token: {kind}")
-    ax.legend()
+    sizes = sorted({row["size"] for row in rows})
+    shown = EngFormatter(sep="")
+    ax.set_xticks(sizes, [shown(size) for size in sizes])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_ylim(0, max(1.4, 1.05 * max(row["of_first"] for row in rows)))
+    ax.set_title(f"Growing {kind}")
+    ax.set_ylabel("seconds per token, of the smallest's")
+    ax.legend(loc="lower left")
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from works import Work
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+LEDGER_PHASES = ("sync", "rollout", "reward", "probe", "forward", "backward", "optimizer")
 ONE_EVALUATION = (
     "callbacks.pass_at_k.evaluations=[{_target_:e3rl.callbacks.validation_schedule.Evaluation,"
     "name:t1,n:1,temperature:1.0}]"
@@ -109,10 +110,20 @@ def device_overrides(setting: Setting, engine: str) -> list[str]:
 
 
 def e3rl_phases(row: Mapping[str, Any], seconds: float) -> dict[str, float]:
-    """Of the ledger; `rollout` has the sync of weights and the wait for rewards in it."""
-    rollout, update = row["time/rollout_s"], row["time/update_s"]
-    phases = {"rollout": rollout, "update": update, "rest": seconds - rollout - update}
-    return phases | {"sync": row["time/sync_s"], "reward": row["time/reward_s"]}
+    """Of the ledger: `rollout` has the sync of weights and the wait for rewards in it, `update` the
+    entropies that are measured before it.
+
+    Where the ledger has the phases of a step, an update is what its passes and its optimiser take;
+    else it is the whole of the update's hook.
+    """
+    if "phase/forward_s" in row:
+        found = {name: float(row.get(f"phase/{name}_s") or 0.0) for name in LEDGER_PHASES}
+        rollout = found["sync"] + found["rollout"] + found["reward"]
+        update = sum(found[name] for name in ("probe", "forward", "backward", "optimizer"))
+    else:
+        found = {name: float(row[f"time/{name}_s"]) for name in ("sync", "reward")}
+        rollout, update = row["time/rollout_s"], row["time/update_s"]
+    return {**found, "rollout": rollout, "update": update, "rest": seconds - rollout - update}
 
 
 def run_trl(
@@ -177,8 +188,9 @@ def summarize(seen: list[Seen], phases_of: Any, tokens: str, dead: str) -> dict[
         "dead": round(mean(row[dead] for row in rows), 4),
         "phases": {name: round(median(p[name] for p in phases), 4) for name in phases[0]},
         "times": {
-            name: round(median(row[name] for row in rows if row.get(name) is not None), 5)
+            name: round(median(row[name] for row in rows), 5)
             for name in rows[0]
-            if name.startswith(("time/", "engine/", "speed/"))
+            if name.startswith(("time/", "engine/", "speed/", "phase/"))
+            and all(isinstance(row.get(name), float | int) for row in rows)
         },
     }
