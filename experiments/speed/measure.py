@@ -84,13 +84,13 @@ class Measurement:
                     self.save(f"{case.kind} {case.size}, {engine}", run)
 
     def tune(self, work: Work) -> None:
-        """TRL with micro-batches of all sizes that divide a step, and with a static cache."""
+        """TRL with micro-batches about the chosen one, and with a static cache."""
         inputs = self.inputs(work)
-        sizes = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if work.rows % n == 0]
+        sizes = [n for n in about(work.trl_rows) if work.rows % n == 0]
         found = self.results.setdefault("tuning", {}).setdefault(work.name, {})
-        tries = [(str(n), n, None) for n in sizes if work.rows // n <= 64]
+        tries = [(str(n), n, None) for n in sizes]
         for name, rows, cache in [*tries, (f"{work.trl_rows}, static", work.trl_rows, "static")]:
-            short = replace(work, steps=min(work.steps, 3))
+            short = replace(work, steps=1 if work.steps < 3 else 5)
             found[name] = run_trl(self.setting, short, inputs, self.place(), rows, cache)
             self.save(f"{work.name}, TRL with {name} rows", found[name])
 
@@ -206,6 +206,10 @@ def size_of(inputs: Inputs, work: Work) -> dict[str, Any]:
     }
 
 
+def about(rows: int) -> list[int]:
+    return [rows // 2, rows, 2 * rows, 4 * rows] if rows > 1 else [1, 2, 4]
+
+
 def chosen(only: list[str], quick: bool) -> list[Work]:
     works = QUICK if quick else WORKS
     return [w for w in works if not only or w.kind in only or w.name in only]
@@ -223,7 +227,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES))
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "speed")
     parser.add_argument("--trl", type=Path, default=ROOT / "build" / "trl", help="its environment")
-    parser.add_argument("--results", type=Path, help="default: results.json beside this file")
+    parser.add_argument(
+        "--results", type=Path, help="a file elsewhere; its tables go into a folder of its name"
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="cuda: untried")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, help="of OpenMP, on both sides")
@@ -251,7 +257,8 @@ def main() -> None:
             measurement.measure(work, 1 if quick else given.pairs, given.add)
     if not given.tune and (not given.only or "d" in given.only):
         measurement.grow(growths(quick), 1 if quick else given.rounds)
-    write_report(measurement.results, folder / "quick" if quick else HERE)
+    own = results.resolve() == (HERE / "results.json").resolve()
+    write_report(measurement.results, HERE if own else results.with_suffix(""))
 
 
 if __name__ == "__main__":

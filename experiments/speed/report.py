@@ -63,6 +63,7 @@ def tables(results: Results) -> dict[str, str]:
         "work": work_table(results),
         "update": update_table(results),
         "growth": growth_table(results),
+        "tuning": tuning_table(results),
         "verdict": verdict(results),
     }
 
@@ -222,6 +223,19 @@ def growth_table(results: Results) -> str:
         "the first step."
     )
     return as_markdown(Cells(header, body, note), (header[0], header[2]))
+
+
+def tuning_table(results: Results) -> str:
+    header = ["work", "TRL's rows at a time", "s per step", "of them update", "peak GiB"]
+    body = [
+        [work if name == next(iter(tries)) else "", name, *figures]
+        for work, tries in results.get("tuning", {}).items()
+        for name, run in tries.items()
+        for figures in [[f"{middle([run], k):.2f}" for k in ("seconds", "update", "peak_gib")]]
+    ]
+    return as_markdown(
+        Cells(header, body, "One run each; static: with the static cache."), header[:2]
+    )
 
 
 def verdict(results: Results) -> str:
