@@ -22,8 +22,8 @@ class UpdateSettings:
     Args:
         minibatches: optimiser steps per pass over the rollouts.
         inner_epochs: passes over the rollouts of a batch.
-        tokens_per_microbatch: tokens of one forward and backward pass: each prompt once and completions
-            padded, or rollouts padded where prompts are not shared.
+        tokens_per_microbatch: tokens of one forward and backward pass: each prompt once and
+            completions padded, or rollouts padded where prompts are not shared.
         max_grad_norm: gradient clipping, L2.
         skip_zero_advantage: "exact" leaves out rollouts with advantage 0 where that cannot
             change the gradient (and none where the loss has terms on them), "renormalise" also
