@@ -2,7 +2,7 @@
 
 from e3rl.data.bad_rows import OnBadRow
 from e3rl.data.datamodule import PromptDataModule
-from e3rl.data.reasoning_gym import Knobs, Levels, Tasks, reasoning_gym_sets
+from e3rl.data.reasoning_gym import Knobs, Levels, Split, Tasks, reasoning_gym_sets
 
 
 class ReasoningGymData(PromptDataModule):
@@ -35,14 +35,11 @@ class ReasoningGymData(PromptDataModule):
         on_bad_row: OnBadRow = "raise",
         lookahead: int = 0,
     ) -> None:
+        sizes: dict[Split, int] = {"train": size, "validation": validation_size}
+        train, validation = reasoning_gym_sets(tasks, sizes, problems_seed, knobs, levels)
         super().__init__(
-            *reasoning_gym_sets(
-                tasks,
-                {"train": size, "validation": validation_size},
-                problems_seed,
-                knobs,
-                levels,
-            ),
+            train,
+            validation,
             prompts_per_step,
             validation_prompts_per_batch,
             seed,
