@@ -559,12 +559,13 @@ def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypa
             engine._loop.seconds += 100.0
         return outputs
 
+    monkeypatch.setattr(scheduler_of(engine), "max_num_running_reqs", 256)
     whole = by_place(engine.generate(requests))
     monkeypatch.setattr(core, "step", late)
     monkeypatch.setattr(engine, "deadline_s", 60.0)
     lengths = [len(r.tokens) for r in by_place(engine.generate(requests)).values()]
     assert len(lengths) == len(whole)
-    assert set(lengths) == {1, 3, 4} or set(lengths) == {1, 4}
+    assert set(lengths) == {1, 3, 4}  # who waited; the group, a step behind its first
 
 
 @contextmanager
