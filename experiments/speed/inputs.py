@@ -48,7 +48,7 @@ def make_policy(folder: Path, name: str, fixed: bool) -> Path:
 
 @torch.no_grad()
 def forbid_the_end(folder: Path) -> None:
-    """Change weights so that the logit of the end token is always thousands below the others.
+    """Change weights so that the logit of the end token is always far below the others.
 
     The last element of the residual stream gets a constant that no layer writes to, and the output
     layer's row of the end token answers it. For models with RMS norms and no bias there.
