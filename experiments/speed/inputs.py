@@ -103,19 +103,21 @@ def set_ends(folder: Path, ends: int | list[int]) -> None:
 
 
 def make_problems(folder: Path, work: Work, count: int | None = None) -> tuple[Path, Path]:
-    """Files of the problems to train on and of one to validate on, as both sides read them."""
+    """Files of the problems to train on and of one to validate on, as both sides read them; made
+    once."""
     count = count or work.problems
-    rows = list(itertools.islice(questions(work, count + 1), count + 1))
     dead = round(work.forced_dead * count)
-    marks = [i < dead for i in range(count)] + [False]
-    random.Random(1).shuffle(marks)
-    problems = [
-        {"prompt": prompt, "answer": answer, "judge": work.judge, "dead": mark}
-        for (prompt, answer), mark in zip(rows, marks, strict=True)
-    ]
     length = work.prompt_tokens or ""
     name = f"{work.policy}-{work.questions}{length}-{work.judge}-{dead}-of-{count}"
     train, validation = folder / f"{name}.jsonl", folder / f"{name}-validation.jsonl"
+    if validation.is_file():  # written last
+        return train, validation
+    marks = [i < dead for i in range(count)]
+    random.Random(1).shuffle(marks)
+    problems = [
+        {"prompt": prompt, "answer": answer, "judge": work.judge, "dead": mark}
+        for (prompt, answer), mark in zip(questions(work, count + 1), [*marks, False], strict=False)
+    ]
     write_rows(train, problems[:-1])
     write_rows(validation, problems[-1:])
     return train, validation
