@@ -107,9 +107,12 @@ def test_a_report_is_drawn_and_written(study: Any, results: dict[str, Any], tmp_
     assert "| (a) equal | TRL |" in (tmp_path / "README.md").read_text()
 
 
-def test_the_readme_is_that_of_the_results(study: Any) -> None:
+def test_the_readme_is_that_of_the_results(study: Any, results: dict[str, Any]) -> None:
     found = STUDY / "results.json"
     text = (STUDY / "README.md").read_text()
+    if not found.is_file():  # nothing is measured, so no number may stand there
+        assert text.count("-->\n<!-- end -->") == len(study["report"].tables(results))
+        return
     for name, table in study["report"].tables(json.loads(found.read_text())).items():
         assert study["report"].insert(text, name, table) == text, name
 

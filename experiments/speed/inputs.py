@@ -48,7 +48,7 @@ def make_policy(folder: Path, name: str, fixed: bool) -> Path:
 
 @torch.no_grad()
 def forbid_the_end(folder: Path) -> None:
-    """Change weights so that the logit of the end token is always thousands below the others.
+    """Change weights so that the logit of the end token is always far below the others.
 
     The last element of the residual stream gets a constant that no layer writes to, and the output
     layer's row of the end token answers it. For models with RMS norms and no bias there.
@@ -103,19 +103,21 @@ def set_ends(folder: Path, ends: int | list[int]) -> None:
 
 
 def make_problems(folder: Path, work: Work, count: int | None = None) -> tuple[Path, Path]:
-    """Files of the problems to train on and of one to validate on, as both sides read them."""
+    """Files of the problems to train on and of one to validate on, as both sides read them; made
+    once."""
     count = count or work.problems
-    rows = list(itertools.islice(questions(work, count + 1), count + 1))
     dead = round(work.forced_dead * count)
-    marks = [i < dead for i in range(count)] + [False]
-    random.Random(1).shuffle(marks)
-    problems = [
-        {"prompt": prompt, "answer": answer, "judge": work.judge, "dead": mark}
-        for (prompt, answer), mark in zip(rows, marks, strict=True)
-    ]
     length = work.prompt_tokens or ""
     name = f"{work.policy}-{work.questions}{length}-{work.judge}-{dead}-of-{count}"
     train, validation = folder / f"{name}.jsonl", folder / f"{name}-validation.jsonl"
+    if validation.is_file():  # written last
+        return train, validation
+    marks = [i < dead for i in range(count)]
+    random.Random(1).shuffle(marks)
+    problems = [
+        {"prompt": prompt, "answer": answer, "judge": work.judge, "dead": mark}
+        for (prompt, answer), mark in zip(questions(work, count + 1), [*marks, False], strict=False)
+    ]
     write_rows(train, problems[:-1])
     write_rows(validation, problems[-1:])
     return train, validation

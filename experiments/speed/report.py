@@ -60,6 +60,7 @@ def tables(results: Results) -> dict[str, str]:
     """Markdown by the names of their places in the README."""
     return {
         "machine": machine_line(results["machine"]),
+        "figure": f"![Phases of a step, and seconds per token as work grows](figures/{FIGURE})",
         "work": work_table(results),
         "update": update_table(results),
         "growth": growth_table(results),

@@ -161,7 +161,9 @@ WORKS = (
 )
 QUICK = (
     replace(WORKS[0], prompts=4, steps=2, trl_rows=32),
-    replace(WORKS[3], policy="tiny", group=4, prompt_tokens=40, trl_rows=16),
+    replace(
+        WORKS[3], name="real work, tiny", policy="tiny", group=4, prompt_tokens=40, trl_rows=16
+    ),
 )
 
 
