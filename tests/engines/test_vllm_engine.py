@@ -549,7 +549,7 @@ def test_a_prompt_may_be_longer_than_vllms_step(engine):
 
 
 def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypatch):
-    requests = [request(policy, 0, s, limit=24) for s in range(300)]  # more than run together
+    requests = [request(policy, 0, s, limit=24) for s in range(1100)]  # more than run together
     core = engine._llm.llm_engine
     step, steps = core.step, itertools.count(1)
 
@@ -559,13 +559,12 @@ def test_a_deadline_keeps_what_has_been_sampled_by_then(policy, engine, monkeypa
             engine._loop.seconds += 100.0
         return outputs
 
-    monkeypatch.setattr(scheduler_of(engine), "max_num_running_reqs", 256)
     whole = by_place(engine.generate(requests))
     monkeypatch.setattr(core, "step", late)
     monkeypatch.setattr(engine, "deadline_s", 60.0)
     lengths = [len(r.tokens) for r in by_place(engine.generate(requests)).values()]
     assert len(lengths) == len(whole)
-    assert set(lengths) == {1, 3, 4}  # who waited; the group, a step behind its first
+    assert {1, 3, 4} <= set(lengths) <= {1, 2, 3, 4}  # who waited; the group; its first
 
 
 @contextmanager

@@ -37,6 +37,15 @@ def test_vllm_gets_the_policys_precision_unless_another_one_is_set():
     assert VLLMSettings(dtype="bfloat16").arguments("float32", on_cpu=True)["dtype"] == "bfloat16"
 
 
+def test_more_rollouts_are_decoded_at_once_on_a_cpu_unless_a_number_is_set():
+    for settings, on_cpu, on_gpu in (
+        (VLLMSettings(), 1024, 256),
+        (VLLMSettings(max_num_seqs=7), 7, 7),
+    ):
+        assert settings.arguments("float32", on_cpu=True)["max_num_seqs"] == on_cpu
+        assert settings.arguments("float32", on_cpu=False)["max_num_seqs"] == on_gpu
+
+
 def test_what_is_left_open_is_left_to_vllm():
     arguments = VLLMSettings(kv_cache_memory_bytes=None, block_size=None).arguments(
         "float16", False

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CPU_CACHE = 256 * 2**20  # bytes; vLLM itself would take a share of the whole memory
+AT_ONCE = {True: 1024, False: 256}  # rollouts decoded together on a CPU, on a GPU
 FITTING = -1  # vLLM's word for the longest that the cache has room for
 LONGEST_ON_CPU = 2**15  # where max_model_len is null; vLLM's buffers there are for that many tokens
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -26,7 +27,7 @@ class VLLMSettings:
     kv_cache_memory_bytes: int | None = None  # None: CPU_CACHE, on a GPU gpu_memory_utilization
     gpu_memory_utilization: float = 0.45  # share of the device, weights included
     tensor_parallel_size: int = 1
-    max_num_seqs: int = 1024  # rollouts that are decoded together
+    max_num_seqs: int | None = None  # rollouts decoded together; None: AT_ONCE
     max_model_len: int | None = None  # prompt + completion; None: what model and cache allow
     enforce_eager: bool = True  # False compiles the model at the start: half a minute on CPU
     enable_prefix_caching: bool = True
@@ -75,7 +76,7 @@ class VLLMSettings:
             "gpu_memory_utilization": self.gpu_memory_utilization,
             "max_model_len": self.max_model_len or FITTING,
             "tensor_parallel_size": self.tensor_parallel_size,
-            "max_num_seqs": self.max_num_seqs,
+            "max_num_seqs": self.max_num_seqs or AT_ONCE[on_cpu],
             "enforce_eager": self.enforce_eager,
             "enable_prefix_caching": self.enable_prefix_caching,
             "enable_sleep_mode": self.sleep_level > 0,
