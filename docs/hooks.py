@@ -19,6 +19,7 @@ TITLES = {
     "lookahead": "Look-ahead",
     "pass_at_k": "pass@k",
     "smollm2": "SmolLM2",
+    "speed": "Speed beside TRL",
     "vllm_throughput": "vLLM throughput",
 }
 DEFINITION = re.compile(r"^(\[[^\]]+\]: )(\S+?)(#\S+)?$", re.M)  # [name]: link

@@ -111,18 +111,10 @@ def device_overrides(setting: Setting, engine: str) -> list[str]:
 
 def e3rl_phases(row: Mapping[str, Any], seconds: float) -> dict[str, float]:
     """Of the ledger: `rollout` has the sync of weights and the wait for rewards in it, `update` the
-    entropies that are measured before it.
-
-    Where the ledger has the phases of a step, an update is what its passes and its optimiser take;
-    else it is the whole of the update's hook.
-    """
-    if "phase/forward_s" in row:
-        found = {name: float(row.get(f"phase/{name}_s") or 0.0) for name in LEDGER_PHASES}
-        rollout = found["sync"] + found["rollout"] + found["reward"]
-        update = sum(found[name] for name in ("probe", "forward", "backward", "optimizer"))
-    else:
-        found = {name: float(row[f"time/{name}_s"]) for name in ("sync", "reward")}
-        rollout, update = row["time/rollout_s"], row["time/update_s"]
+    entropies that are measured before it."""
+    found = {name: float(row.get(f"phase/{name}_s") or 0.0) for name in LEDGER_PHASES}
+    rollout = found["sync"] + found["rollout"] + found["reward"]
+    update = sum(found[name] for name in ("probe", "forward", "backward", "optimizer"))
     return {**found, "rollout": rollout, "update": update, "rest": seconds - rollout - update}
 
 

@@ -39,8 +39,9 @@ def test_lightnings_profiler_has_a_table_and_rows_have_phases_and_speed(
     for phase in ("rollout", "probe", "forward", "optimizer"):
         assert all(row[f"phase/{phase}_s"] > 0 for row in steps)
     assert sum(row.get("phase/backward_s", 0.0) for row in steps) > 0
-    # The probe forwards all of these few rollouts, the update those that teach.
-    assert all(row["update/tokens_trained"] <= row["update/tokens_forwarded"] for row in steps)
+    # The probe forwards alone what it has chosen of the rollouts that do not teach.
+    assert sum(row["update/tokens_trained"] for row in steps) > 0
+    assert sum(row["update/tokens_forwarded"] for row in steps) > 0
     assert all(row["speed/mfu"] > 0 for row in steps)
 
 
