@@ -20,9 +20,10 @@ from engine_requests import (
 
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.transformers import InverseCdfSampler, TransformersEngine
+from e3rl.engines.transformers import CROWDED, InverseCdfSampler, TransformersEngine
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
+from small_models import with_model
 
 pytestmark = pytest.mark.end_to_end
 
@@ -135,13 +136,42 @@ def test_a_token_is_the_inverse_cumulative_probability_of_its_uniform_number(pol
     logits[:, 3] = -torch.inf  # may never be drawn
     sampler = InverseCdfSampler(requests, torch.device("cpu"))
     for step in range(3):
-        scores = sampler(torch.zeros(len(requests), 1), logits)
-        assert (torch.isfinite(scores).sum(dim=1) == 1).all()
+        chosen, _ = sampler.draw(logits, torch.arange(len(requests)))
         for row, r in enumerate(requests):
             u = np.random.Generator(np.random.Philox(r.seed)).random(step + 1)[step]
             weights = np.exp(logits[row].double().numpy() / 0.7)
             place = np.searchsorted(np.cumsum(weights / weights.sum()), u, side="right")
-            assert int(scores[row].argmax()) == place != 3
+            assert int(chosen[row]) == place != 3
+
+
+def test_prompts_are_computed_once_and_finished_rollouts_leave(policy, engine):
+    """What goes into the model: each prompt, padded, then a token a step of each in the batch."""
+    requests = many(policy, 8, limit=24)
+    fed: list[int] = []
+    hook = policy.model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    rollouts = list(engine.generate(requests))
+    hook.remove()
+    longest = max(len(r.prompt_tokens) for r in requests)
+    assert fed[0] == len(PROMPTS) * longest
+    lengths = [len(r.tokens) for r in rollouts]
+    assert len(fed) == max(lengths)  # the last token of the longest is not fed
+    for step, rows in enumerate(fed[1:], start=1):
+        live = sum(length > step for length in lengths)
+        assert live <= rows <= min(len(requests), live / CROWDED + 1)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "mistral", "lfm2", "gpt2"])
+def test_models_with_other_caches_and_positions_sample_as_in_a_plain_pass(policy, family):
+    """Sliding windows, convolutions, learnt positions; groups of three prompts of two lengths."""
+    settings = {"gpt2": {}, "lfm2": {"layer_types": ["conv", "full_attention"]}}
+    settings = settings.get(family, {"sliding_window": 6})
+    own = with_model(policy, family, **settings)
+    engine = TransformersEngine(progress=False)
+    engine.sync(own, 0)
+    rollouts = list(engine.generate(many(own, 3, limit=12)))
+    assert largest_gap(own, rollouts) < 1e-4
 
 
 def test_the_models_own_generation_defaults_do_not_change_what_is_sampled(policy, engine):

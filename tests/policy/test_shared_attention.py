@@ -2,11 +2,9 @@
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from e3rl.functional.flops import PassCounts
 from e3rl.functional.packing import Pack
@@ -14,31 +12,10 @@ from e3rl.policy import shared_attention
 from e3rl.policy.policy import Policy
 from e3rl.training.forward import cut, forward
 from finished_batches import reference_logprobs
+from small_models import with_model
 from update_harness import exact_copy, fit, gap, make_loss, make_module, size
 
 pytestmark = pytest.mark.end_to_end
-
-SMALL: dict[str, Any] = {
-    "vocab_size": 34,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "pad_token_id": 0,
-}
-
-
-def with_model(policy: Policy, family: str, **settings: Any) -> Policy:
-    """The policy with a small random model of another family."""
-    torch.manual_seed(1)
-    config = AutoConfig.for_model(family, **(SMALL | settings))
-    other = copy.deepcopy(policy)
-    other.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
-    other._adjustment, other._sharing = None, None
-    return other
-
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "mistral", "phi3", "olmo2", "qwen3_moe")
 

@@ -1,13 +1,14 @@
-"""Rollouts by transformers' own `generate`: the reference engine, on every machine.
+"""Rollouts by the policy's own model: the reference engine, on every machine.
 
 It samples from the policy's live weights, so `sync` copies nothing, unless ranks share them: each
-then samples with a whole copy. Sampling itself is ours: each
-rollout owns a stream of uniform numbers derived from its seed and picks tokens by inverse
-cumulative probability. Its tokens therefore do not depend on what else is in the call (up to the
-rounding of padded matrix products), and the log-prob kept is that of the distribution sampled from
-(of the truncated one where a request has a top-p or top-k).
+then samples with a whole copy. A prompt is computed once for all of its rollouts, and those that
+are finished leave the batch. Each rollout owns a stream of uniform numbers derived from its seed
+and picks tokens by inverse cumulative probability. Its tokens therefore do not depend on what else
+is in the call (up to the rounding of padded matrix products), and the log-prob kept is that of the
+distribution sampled from (of the truncated one where a request has a top-p or top-k).
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,13 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import DynamicCache
 
 from e3rl.batch import Rollout
 from e3rl.distributed import is_sharded
@@ -32,6 +27,8 @@ from e3rl.engines.truncation import truncate
 from e3rl.engines.weight_checks import check_finite
 from e3rl.engines.whole_copy import WholeCopy
 from e3rl.policy.policy import Policy
+
+CROWDED = 0.85  # part of the rows in a batch that go on, below which the others are taken out
 
 
 class TransformersEngine:
@@ -89,34 +86,32 @@ class TransformersEngine:
                 yield from self._generate(policy, call)
                 bar.update(len(call))
 
+    @torch.no_grad()
     def _generate(self, policy: Policy, requests: list[RolloutRequest]) -> list[Rollout]:
-        width = max(len(r.prompt_tokens) for r in requests)
-        tokens = torch.full((len(requests), width), policy.pad_id)
-        for row, r in enumerate(requests):  # left-padded: completions start in one column
-            tokens[row, width - len(r.prompt_tokens) :] = torch.tensor(r.prompt_tokens)
-        lengths = torch.tensor([len(r.prompt_tokens) for r in requests])
-        mask = torch.arange(width)[None, :] >= width - lengths[:, None]
         sampler = InverseCdfSampler(requests, policy.device)
         ends = CompletionEnds(policy, requests)
-        settings = GenerationConfig(
-            do_sample=False,  # the sampler leaves exactly one possible token
-            max_new_tokens=max(r.max_new_tokens for r in requests),
-            eos_token_id=policy.stop_ids,  # has what is finished padded
-            pad_token_id=policy.pad_id,
-            use_cache=True,
-        )
-        with torch.no_grad(), _plain_generation(policy):
-            out = policy.model.generate(
-                tokens.to(policy.device),
-                attention_mask=mask.long().to(policy.device),
-                generation_config=settings,
-                logits_processor=LogitsProcessorList([sampler]),
-                stopping_criteria=StoppingCriteriaList([ends]),
-            )
-        sampled, logprobs = out[:, width:].tolist(), sampler.logprobs().tolist()
+        tokens: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
+        with _in_eval_mode(policy.model):
+            decoding = Decoding(policy, requests)
+            rows = torch.arange(len(requests), device=policy.device)
+            while len(rows):
+                chosen, own = sampler.draw(decoding.logits, rows)
+                goes_on = ends.look_at(rows.tolist(), chosen.tolist())
+                taken = zip(rows.tolist(), chosen.tolist(), own.tolist(), strict=True)
+                for row, token, logprob in taken:
+                    if len(tokens[row]) < ends.lengths[row]:
+                        tokens[row].append(token)
+                        logprobs[row].append(logprob)
+                if sum(goes_on) <= CROWDED * len(rows):
+                    kept = torch.tensor(goes_on, device=rows.device).nonzero()[:, 0]
+                    rows, chosen = rows[kept], chosen[kept]
+                    decoding.keep(kept)
+                if len(rows):
+                    decoding.step(chosen)
         finished = [
-            FinishedRequest(r, sampled[row][:end], logprobs[row][:end], ends.stopped[row])
-            for row, (r, end) in enumerate(zip(requests, ends.lengths, strict=True))
+            FinishedRequest(r, tokens[row], logprobs[row], ends.stopped[row])
+            for row, r in enumerate(requests)
         ]
         return [to_rollout(each, policy, self._version) for each in finished]
 
@@ -125,26 +120,69 @@ class TransformersEngine:
 
 
 @contextmanager
-def _plain_generation(policy: Policy) -> Iterator[None]:
-    """Eval mode, and none of the model's own generation defaults, which `generate` would mix in.
-
-    A repetition penalty (Qwen2.5 ships one) or a top-k would sample from another distribution than
-    the one that is trained.
-    """
-    model = policy.model
+def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Without recomputed activations, which go with no cache."""
     modes = [(module, module.training) for module in model.modules()]
-    defaults, model.generation_config = model.generation_config, GenerationConfig()
     model.eval()
     try:
         yield
     finally:
-        model.generation_config = defaults
         for module, training in modes:
             module.training = training
 
 
-class InverseCdfSampler(LogitsProcessor):
-    """Picks each row's token itself and leaves only that one for `generate` to take."""
+class Decoding:
+    """Rows of a batch and the logits (m, V) of their next tokens.
+
+    The model's own generation defaults have no say: a repetition penalty (Qwen2.5 ships one) or a
+    top-k would sample from another distribution than the one that is trained.
+    """
+
+    def __init__(self, policy: Policy, requests: Sequence[RolloutRequest]) -> None:
+        self._model = policy.model
+        self._options: dict[str, Any] = {"use_cache": True}
+        if "logits_to_keep" in inspect.signature(policy.model.forward).parameters:
+            self._options["logits_to_keep"] = 1  # of a prompt the last token's
+        self._cache = DynamicCache(config=policy.model.config)
+        prompts = list(dict.fromkeys(r.prompt_tokens for r in requests))
+        width = max(map(len, prompts))
+        tokens = torch.full((len(prompts), width), policy.pad_id)
+        for row, prompt in enumerate(prompts):  # left-padded: completions start in one column
+            tokens[row, width - len(prompt) :] = torch.tensor(prompt)
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        mask = torch.arange(width)[None, :] >= width - lengths[:, None]
+        self._mask = mask.to(policy.device)
+        self._run(tokens.to(policy.device))
+        place = {prompt: row for row, prompt in enumerate(prompts)}
+        rows = torch.tensor([place[r.prompt_tokens] for r in requests], device=policy.device)
+        if len(prompts) < len(requests):
+            self.keep(rows)
+            self.logits = self.logits[rows]
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with some of the rows (k,), or with several copies of some."""
+        self._cache.reorder_cache(rows)
+        self._mask = self._mask[rows]
+
+    def step(self, tokens: Tensor) -> None:
+        """Append a token (m,) to each row."""
+        self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=True)
+        self._run(tokens[:, None])
+
+    def _run(self, tokens: Tensor) -> None:
+        positions = (self._mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        found = self._model(
+            input_ids=tokens,
+            attention_mask=self._mask.long(),
+            position_ids=positions,
+            past_key_values=self._cache,
+            **self._options,
+        )
+        self.logits: Tensor = found.logits[:, -1]
+
+
+class InverseCdfSampler:
+    """Draws the next token of each request, and keeps count of how many it has drawn."""
 
     def __init__(self, requests: Sequence[RolloutRequest], device: torch.device) -> None:
         longest = max(r.max_new_tokens for r in requests)
@@ -154,30 +192,29 @@ class InverseCdfSampler(LogitsProcessor):
         self._greedy = taus == 0
         self._divisor = torch.where(self._greedy, 1.0, taus)[:, None]  # greedy is scored at 1
         whole = [r.temperature == 0 or (r.top_p == 1 and r.top_k == 0) for r in requests]
-        self._cut = torch.tensor([not each for each in whole], device=device).nonzero()[:, 0]
-        self._top_p = torch.tensor([r.top_p for r in requests], device=device)[self._cut]
-        self._top_k = torch.tensor([r.top_k for r in requests], device=device)[self._cut]
-        self._logprobs: list[Tensor] = []
+        self._cut = torch.tensor([not each for each in whole], device=device)
+        self._top_p = torch.tensor([r.top_p for r in requests], device=device)
+        self._top_k = torch.tensor([r.top_k for r in requests], device=device)
+        self._step = 0
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        scaled = scores.float() / self._divisor  # (n, V)
-        if len(self._cut):
-            scaled[self._cut] = truncate(scaled[self._cut], self._top_p, self._top_k)
+    def draw(self, logits: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (m, V) of the requests `rows` (m,) -> tokens (m,) and their log-probs (m,)."""
+        scaled = logits.float() / self._divisor[rows]  # (m, V)
+        cut = self._cut[rows].nonzero()[:, 0]
+        if len(cut):
+            limits = self._top_p[rows[cut]], self._top_k[rows[cut]]
+            scaled[cut] = truncate(scaled[cut], *limits)
         logprobs = torch.log_softmax(scaled, dim=-1)
         cumulative = logprobs.double().exp().cumsum(dim=-1)
-        u = self._uniform[:, len(self._logprobs), None] * cumulative[:, -1:]
-        drawn = (cumulative <= u).sum(dim=-1).clamp(max=scores.shape[1] - 1)
-        chosen = torch.where(self._greedy, logprobs.argmax(dim=-1), drawn)[:, None]  # (n, 1)
-        self._logprobs.append(logprobs.gather(1, chosen)[:, 0])
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
-
-    def logprobs(self) -> Tensor:
-        """(n, t) log-probs of the chosen tokens, in the order of generation."""
-        return torch.stack(self._logprobs, dim=1).cpu()
+        u = self._uniform[rows, self._step, None] * cumulative[:, -1:]
+        drawn = (cumulative <= u).sum(dim=-1).clamp(max=logits.shape[1] - 1)
+        chosen = torch.where(self._greedy[rows], logprobs.argmax(dim=-1), drawn)
+        self._step += 1
+        return chosen, logprobs.gather(1, chosen[:, None])[:, 0]
 
 
-class CompletionEnds(StoppingCriteria):
-    """Ends each row at its first stop token, at a stop string, or at its own length."""
+class CompletionEnds:
+    """Ends each completion at its first stop token, at a stop string, or at its own length."""
 
     def __init__(self, policy: Policy, requests: Sequence[RolloutRequest]) -> None:
         self._stop_ids = set(policy.stop_ids)
@@ -187,11 +224,13 @@ class CompletionEnds(StoppingCriteria):
         self.stopped = [False] * len(requests)  # by a stop string
         self._done = [False] * len(requests)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        for row, token in enumerate(input_ids[:, -1].tolist()):
+    def look_at(self, rows: Sequence[int], tokens: Sequence[int]) -> list[bool]:
+        """Whether each of some completions goes on after its next token; what is sampled of those
+        that have ended does not count."""
+        for row, token in zip(rows, tokens, strict=True):
             if not self._done[row]:
                 self._done[row] = self._ends(row, token)
-        return torch.tensor(self._done, device=input_ids.device)
+        return [not self._done[row] for row in rows]
 
     def _ends(self, row: int, token: int) -> bool:
         self.lengths[row] += 1
