@@ -210,7 +210,11 @@ def test_a_stop_string_ends_a_completion_and_stays_in_it(policy, engine):
     engine.sync(stopped, 4)
     found = by_place(engine.generate(many(policy, 8)))
     wanted = {place: cut_at_stop(stopped, rollout) for place, rollout in whole.items()}
-    assert found == {place: replace(r, policy_version=4) for place, r in wanted.items()}
+    assert found.keys() == wanted.keys()
+    for place, rollout in found.items():  # others have left the batch by then, which rounds
+        assert rollout.logprobs == pytest.approx(wanted[place].logprobs, abs=1e-5)
+        expected = replace(wanted[place], policy_version=4, logprobs=rollout.logprobs)
+        assert rollout == expected
     assert {r.text[-1] for r in found.values()} >= {"4", "}", "3"}
     assert sum(len(r.tokens) for r in found.values()) < sum(len(r.tokens) for r in whole.values())
 
