@@ -143,7 +143,7 @@ class Decoding:
         self._options: dict[str, Any] = {"use_cache": True}
         if "logits_to_keep" in inspect.signature(policy.model.forward).parameters:
             self._options["logits_to_keep"] = 1  # of a prompt the last token's
-        self._cache = DynamicCache(config=policy.model.config)
+        self._cache: Any = DynamicCache(config=policy.model.config)
         prompts = list(dict.fromkeys(r.prompt_tokens for r in requests))
         width = max(map(len, prompts))
         tokens = torch.full((len(prompts), width), policy.pad_id)
@@ -152,7 +152,7 @@ class Decoding:
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         mask = torch.arange(width)[None, :] >= width - lengths[:, None]
         self._mask = mask.to(policy.device)
-        self._run(tokens.to(policy.device))
+        self.logits = self._run(tokens.to(policy.device))
         place = {prompt: row for row, prompt in enumerate(prompts)}
         rows = torch.tensor([place[r.prompt_tokens] for r in requests], device=policy.device)
         if len(prompts) < len(requests):
@@ -167,9 +167,9 @@ class Decoding:
     def step(self, tokens: Tensor) -> None:
         """Append a token (m,) to each row."""
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=True)
-        self._run(tokens[:, None])
+        self.logits = self._run(tokens[:, None])
 
-    def _run(self, tokens: Tensor) -> None:
+    def _run(self, tokens: Tensor) -> Tensor:
         positions = (self._mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
         found = self._model(
             input_ids=tokens,
@@ -178,7 +178,8 @@ class Decoding:
             past_key_values=self._cache,
             **self._options,
         )
-        self.logits: Tensor = found.logits[:, -1]
+        logits: Tensor = found.logits[:, -1]
+        return logits
 
 
 class InverseCdfSampler:
