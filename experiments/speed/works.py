@@ -53,7 +53,7 @@ class Work:
         forced_dead: share of the problems whose completions all earn 0.
         judge: how the others are judged, see reward.py.
         steps: measured, after one that is not.
-        trl_rows: rows of TRL's micro-batch: the least within 3 % of the fastest (--tune).
+        trl_rows: rows of TRL's micro-batch; --tune tries others.
         aim: what its figures are held against.
     """
 
