@@ -40,7 +40,8 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs = torch.log_softmax(scaled_logits(logits, temperatures), dim=1)  # (M, V)
         ctx.save_for_backward(logprobs, tokens, temperatures)
         ctx.dtype = logits.dtype
-        return logprobs.gather(1, tokens[:, None]).squeeze(1)
+        # By index, for FSDP2 warns of outputs that are views.
+        return logprobs[torch.arange(len(tokens), device=tokens.device), tokens]
 
     @staticmethod
     @once_differentiable
