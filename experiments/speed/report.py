@@ -285,11 +285,12 @@ def _said(text: str, bound: str, aim: float, reached: bool) -> str:
 @with_style
 def draw(results: Results) -> Figure:
     """Where the seconds of a step go on each side, and how they grow."""
-    figure = Figure(figsize=(WIDE, 7.6), layout="constrained")
-    grid = figure.add_gridspec(2, 3, height_ratios=(1.9, 1))
-    _draw_phases(figure.add_subplot(grid[0, :]), results)
     rows = list(growth_rows(results))
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    figure = Figure(figsize=(WIDE, 7.6 if kinds else 5.0), layout="constrained")
+    heights = (1.9, 1) if kinds else (1.9,)
+    grid = figure.add_gridspec(len(heights), 3, height_ratios=heights)
+    _draw_phases(figure.add_subplot(grid[0, :]), results)
     for place, kind in enumerate(kinds):
         _draw_growth(
             figure.add_subplot(grid[1, place]), kind, [row for row in rows if row["kind"] == kind]
