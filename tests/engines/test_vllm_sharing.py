@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.vllm_sharing import LEAD, PromptSharing, leaders_first
+from e3rl.engines.vllm_sharing import LEAD, PrefixSharing, leaders_first
 
 Places = list[tuple[int, int]]
 
@@ -76,9 +76,9 @@ def running(name: str, prompt: list[int], computed: int) -> Any:
     )
 
 
-def sharing_of(requests: list[Any], blocks: dict[str, list[str]]) -> PromptSharing:
+def sharing_of(requests: list[Any], blocks: dict[str, list[str]]) -> PrefixSharing:
     held = SimpleNamespace(req_to_blocks=blocks, block_size=4)
-    return PromptSharing(
+    return PrefixSharing(
         SimpleNamespace(
             kv_cache_manager=Manager(SimpleNamespace(single_type_managers=[held])),
             requests={each.request_id: each for each in requests},

@@ -64,7 +64,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> RecordedLLM:
     monkeypatch.setattr(vllm_engine, "check_installed", lambda: None)
     monkeypatch.setattr(vllm_engine, "build_llm", lambda *_: made)
     monkeypatch.setattr(vllm_engine, "sampling_params", lambda *_: None)
-    monkeypatch.setattr(vllm_engine, "share_prompts", lambda *_: None)
+    monkeypatch.setattr(vllm_engine, "share_prefixes", lambda *_: None)
     return made
 
 

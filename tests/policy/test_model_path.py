@@ -42,7 +42,10 @@ def test_what_a_folder_lacks_is_named(folder: Path, removed: str, missing: str) 
 
 def test_fresh_weights_need_none_in_the_folder(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    Policy(str(folder), random_weights=True)
+    with pytest.raises(FileNotFoundError):
+        Policy(str(folder))
+    policy = Policy(str(folder), random_weights=True)
+    assert all(bool(p.isfinite().all()) for p in policy.parameters())
 
 
 def test_a_run_folder_is_to_be_exported_first(tmp_path: Path) -> None:

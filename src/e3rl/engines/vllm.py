@@ -37,7 +37,7 @@ from e3rl.engines.vllm_build import (
     check_installed,
     release_memory,
     sampling_params,
-    share_prompts,
+    share_prefixes,
     shut_down,
 )
 from e3rl.engines.vllm_loop import StepLoop, check_room
@@ -242,7 +242,7 @@ class VLLMEngine:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
         self._llm = build_llm(policy, self.settings, self.progress)
-        sharing = share_prompts(self._llm) if policy.device.type == "cpu" else None
+        sharing = share_prefixes(self._llm) if policy.device.type == "cpu" else None
         self._loop = StepLoop(self._llm.llm_engine, sampling_params, sharing)
         self._metrics["engine/start_s"] = time.monotonic() - started
 

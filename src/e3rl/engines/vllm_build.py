@@ -24,7 +24,7 @@ from e3rl.engines.progress import show_notice
 from e3rl.engines.vllm_loop import restore_process_state
 from e3rl.engines.vllm_parallel import place_engine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
-from e3rl.engines.vllm_sharing import PromptSharing
+from e3rl.engines.vllm_sharing import PrefixSharing
 from e3rl.engines.weight_checks import dtype_name
 from e3rl.environment import cache_folder
 from e3rl.policy.model_cache import make_once
@@ -196,7 +196,7 @@ def sampling_params(request: RolloutRequest, stop_ids: Sequence[int]) -> Any:
     return parameters
 
 
-def share_prompts(llm: Any) -> PromptSharing | None:
+def share_prefixes(llm: Any) -> PrefixSharing | None:
     """Have the requests of a `vllm.LLM` share their prompts.
 
     None for a model whose layers do not all keep keys and values of all tokens, and where vLLM
@@ -209,7 +209,7 @@ def share_prompts(llm: Any) -> PromptSharing | None:
     kinds = [type(each) for each in managers]
     if kinds != [FullAttentionManager] or not managers[0].enable_caching:
         return None
-    return PromptSharing(scheduler)
+    return PrefixSharing(scheduler)
 
 
 def shut_down(llm: Any) -> None:

@@ -20,7 +20,7 @@ import torch
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, StopFinder
 from e3rl.engines.randomness import preserve_torch_rng
-from e3rl.engines.vllm_sharing import PromptSharing, leaders_first
+from e3rl.engines.vllm_sharing import PrefixSharing, leaders_first
 
 # vLLM's sampling parameters of a request, given the tokens that end it.
 SamplingOf = Callable[[RolloutRequest, Sequence[int]], Any]
@@ -57,7 +57,7 @@ class StepLoop:
     """
 
     def __init__(
-        self, engine: Any, sampling_of: SamplingOf, sharing: PromptSharing | None = None
+        self, engine: Any, sampling_of: SamplingOf, sharing: PrefixSharing | None = None
     ) -> None:
         self._engine = engine
         self._sampling_of = sampling_of

@@ -15,7 +15,7 @@ from e3rl.engines.base import RolloutRequest
 LEAD = 8  # groups by which the first rollout of a group precedes the others
 
 
-class PromptSharing:
+class PrefixSharing:
     """Looks up prompts among the requests that an engine is running.
 
     Args:

@@ -1,16 +1,4 @@
-"""How the embedded policy was made.
-
-A tiny Qwen2 with a character-level tokenizer is trained on generated demonstrations of the
-`warm_start` split, whose prompts are in neither the training nor the validation problems. The
-demonstrations are imperfect on purpose, so that reinforcement learning has something to find:
-
-- a connective word of no consequence opens each step (entropy that the reward does not see);
-- operands of sums and products are swapped now and then;
-- a fifth of them answers without showing a step;
-- every intermediate result may be wrong, and the error carries on into the answer.
-
-Seeded; on two CPU cores the shipped weights take about ten minutes.
-"""
+"""How the embedded policy was made; the command `e3rl.warm_start` says from what."""
 
 import math
 import random

@@ -1,21 +1,4 @@
-"""Tables and figures of studies.
-
-A study is a folder with `study.yaml` and `README.md`. The former says which recorded runs and arms
-it is about and which tables and figures it wants:
-
-    runs: ../runs            # relative to the study
-    arms: [grpo, ts]         # all that there are, if left out
-    seeds: [1, 2]            # all, if left out
-    control: grpo            # that the others are compared with
-    figures:
-      entropy: {}            # by name, with arguments of the function
-    tables:
-      at_equal_tokens: {kind: comparison, ks: [1, 16], axis: tokens}
-
-Every table is written to `results/NAME.csv` and, as Markdown, into the README between the lines
-`<!-- table: NAME -->` and `<!-- end -->`; figures go to `figures/`. The words around them are the
-author's. Arms that are missing, or have fewer seeds than others, are printed.
-"""
+"""Tables and figures of studies; the command `e3rl.study` says what a study is."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
