@@ -8,20 +8,18 @@ is in the call (up to the rounding of padded matrix products), and the log-prob 
 distribution sampled from (of the truncated one where a request has a top-p or top-k).
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from e3rl.batch import Rollout
 from e3rl.distributed import is_sharded
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, stop_finder, to_rollout
+from e3rl.engines.decoding import Decoding
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
 from e3rl.engines.weight_checks import check_finite
@@ -59,7 +57,11 @@ class TransformersEngine:
         if policy is self._policy and version == self._version:
             return
         check_finite(policy.model, version)
-        self._sampler = self._whole(policy) if is_sharded(policy.model) else policy
+        if is_sharded(policy.model):
+            self._sampler = self._whole(policy)
+        else:
+            _ = policy.sharing  # its attention, which repeats no keys for heads that share them
+            self._sampler = policy
         self._policy, self._version = policy, version
 
     def _whole(self, policy: Policy) -> Policy:
@@ -129,57 +131,6 @@ def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-class Decoding:
-    """Rows of a batch and the logits (m, V) of their next tokens.
-
-    The model's own generation defaults have no say: a repetition penalty (Qwen2.5 ships one) or a
-    top-k would sample from another distribution than the one that is trained.
-    """
-
-    def __init__(self, policy: Policy, requests: Sequence[RolloutRequest]) -> None:
-        self._model = policy.model
-        self._options: dict[str, Any] = {"use_cache": True}
-        if "logits_to_keep" in inspect.signature(policy.model.forward).parameters:
-            self._options["logits_to_keep"] = 1  # of a prompt the last token's
-        self._cache: Any = DynamicCache(config=policy.model.config)
-        prompts = list(dict.fromkeys(r.prompt_tokens for r in requests))
-        width = max(map(len, prompts))
-        tokens = torch.full((len(prompts), width), policy.pad_id)
-        for row, prompt in enumerate(prompts):  # left-padded: completions start in one column
-            tokens[row, width - len(prompt) :] = torch.tensor(prompt)
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        mask = torch.arange(width)[None, :] >= width - lengths[:, None]
-        self._mask = mask.to(policy.device)
-        self.logits = self._run(tokens.to(policy.device))
-        place = {prompt: row for row, prompt in enumerate(prompts)}
-        rows = torch.tensor([place[r.prompt_tokens] for r in requests], device=policy.device)
-        if len(prompts) < len(requests):
-            self.keep(rows)
-            self.logits = self.logits[rows]
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with some of the rows (k,), or with several copies of some."""
-        self._cache.reorder_cache(rows)
-        self._mask = self._mask[rows]
-
-    def step(self, tokens: Tensor) -> None:
-        """Append a token (m,) to each row."""
-        self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=True)
-        self.logits = self._run(tokens[:, None])
-
-    def _run(self, tokens: Tensor) -> Tensor:
-        positions = (self._mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
-        found = self._model(
-            input_ids=tokens,
-            attention_mask=self._mask.long(),
-            position_ids=positions,
-            past_key_values=self._cache,
-            **self._options,
-        )
-        logits: Tensor = found.logits[:, -1]
-        return logits
 
 
 class InverseCdfSampler:

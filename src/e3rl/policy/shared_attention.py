@@ -40,6 +40,8 @@ def attend(
     Prompts attend to themselves, completions to their prompt and to themselves. `attention_mask`
     is transformers', for calls without a layout.
     """
+    if shared_prompts is None and is_one_token_of_groups(query, key, settings):
+        return attend_in_groups(query, key, value, attention_mask, scaling), None
     if shared_prompts is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **settings
@@ -58,6 +60,27 @@ def attend(
         found = _attention([queries, keys, values], layout.mask, scaling)
         out = torch.cat([out, layout.completions.collect(found)])
     return out[None], None
+
+
+def is_one_token_of_groups(query: Tensor, key: Tensor, settings: dict[str, Any]) -> bool:
+    """Whether each row asks with one token, several heads with the same keys, and nothing else."""
+    plain = settings.get("position_bias") is None and settings.get("cache") is None
+    return plain and query.shape[2] == 1 and query.shape[1] > key.shape[1]
+
+
+def attend_in_groups(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None
+) -> Tensor:
+    """Queries (n, H, 1, D), keys and values (n, H', t, D), mask (n, 1, 1, t) -> (n, 1, H, D).
+
+    The heads that share keys are taken for queries of one head, so that no key is repeated.
+    """
+    rows, heads, _, width = query.shape
+    grouped = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
+    found = torch.nn.functional.scaled_dot_product_attention(
+        grouped, key, value, attn_mask=mask, scale=scaling
+    )
+    return found.reshape(rows, 1, heads, width)
 
 
 def _attention(parts: list[Tensor], mask: Tensor | None, scaling: float | None) -> Tensor:
@@ -149,7 +172,12 @@ def find_sharing(model: Any) -> PromptSharing | None:
         return None
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
-    layers = sum(p.numel() for p in model.get_decoder().layers.parameters())
+    layers = sum(
+        parameter.numel()
+        for module in model.get_decoder().modules()
+        if not isinstance(module, torch.nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+    )
     slides = getattr(config, "use_sliding_window", True)
     window = getattr(config, "sliding_window", None) if slides else None
     return PromptSharing(window, layers / (2 * heads * head * config.num_hidden_layers))
