@@ -4,19 +4,26 @@ import re
 import pytest
 import torch
 
+from e3rl.data import carries
 from e3rl.data.arithmetic import FAMILIES, LEVELS, N_BUCKETS, SPLIT_BUCKETS, draw
-from e3rl.policy.policy import Policy
-from e3rl.policy.warm_start import (
+from e3rl.policy.demonstrations import (
     BOX_CLOSE,
     BOX_OPEN,
-    END,
+    P_BARE,
     P_DIRECT,
-    WARM_UP_STEPS,
+    P_LONG,
+    TASKS,
     WORDS,
+    demonstrate_arithmetic,
+    demonstrate_chain,
+)
+from e3rl.policy.policy import Policy
+from e3rl.policy.warm_start import (
+    END,
+    WARM_UP_STEPS,
     batches,
     build_model,
     build_tokenizer,
-    demonstration,
     learning_rate,
     train,
 )
@@ -35,6 +42,16 @@ def problems(n: int = 200):
     ]
 
 
+def chains(n: int = 200):
+    rng = random.Random(1)
+    return [carries.draw("warm_start", rng.choice(carries.CARRIES), rng) for _ in range(n)]
+
+
+def steps_of(text: str) -> list[tuple[str, int]]:
+    shown = re.split("|".join(WORDS), text.split(BOX_OPEN)[0])[1:]
+    return [(step.rsplit("=", 1)[0], int(step.rsplit("=", 1)[1])) for step in shown]
+
+
 def answer_of(text: str) -> int:
     assert text.count(BOX_OPEN) == 1
     return int(text.split(BOX_OPEN)[1].removesuffix(BOX_CLOSE))
@@ -46,8 +63,10 @@ def answer_of(text: str) -> int:
 def test_demonstrations_survive_the_tokenizer(tokenizer):
     rng = random.Random(0)
     unknown = tokenizer.unk_token_id
-    for problem in problems():
-        for text in (problem.prompt, demonstration(problem, rng)):
+    pairs = [(problem.prompt, demonstrate_arithmetic(problem, rng)) for problem in problems()]
+    pairs += [(chain.prompt, demonstrate_chain(chain, rng)) for chain in chains()]
+    for pair in pairs:
+        for text in pair:
             ids = tokenizer(text)["input_ids"]
             assert unknown not in ids
             assert tokenizer.decode(ids) == text
@@ -78,10 +97,10 @@ def test_the_shipped_policy_has_the_tokenizer_and_the_shape_that_are_made_here(p
 
 
 def test_without_mistakes_every_demonstration_ends_in_the_gold_answer(monkeypatch):
-    monkeypatch.setattr("e3rl.policy.warm_start.P_MISTAKE", 0.0)
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_MISTAKE", 0.0)
     rng = random.Random(0)
     for problem in problems():
-        text = demonstration(problem, rng)
+        text = demonstrate_arithmetic(problem, rng)
         assert answer_of(text) == problem.answer
         for step in re.split("|".join(WORDS), text.split(BOX_OPEN)[0])[1:]:
             expression, value = step.rsplit("=", 1)  # swapped operands or not
@@ -89,11 +108,11 @@ def test_without_mistakes_every_demonstration_ends_in_the_gold_answer(monkeypatc
 
 
 def test_with_certain_mistakes_no_single_step_is_right(monkeypatch):
-    monkeypatch.setattr("e3rl.policy.warm_start.P_MISTAKE", 1.0)
-    monkeypatch.setattr("e3rl.policy.warm_start.P_DIRECT", 0.0)
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_MISTAKE", 1.0)
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_DIRECT", 0.0)
     rng = random.Random(0)
     for problem in problems(50):
-        text = demonstration(problem, rng)
+        text = demonstrate_arithmetic(problem, rng)
         steps = re.split("|".join(WORDS), text.split(BOX_OPEN)[0])[1:]
         assert steps
         for step in steps:
@@ -104,7 +123,7 @@ def test_with_certain_mistakes_no_single_step_is_right(monkeypatch):
 
 def test_some_demonstrations_are_wrong_and_some_show_no_step():
     rng = random.Random(0)
-    made = [(p, demonstration(p, rng)) for p in problems(1000)]
+    made = [(p, demonstrate_arithmetic(p, rng)) for p in problems(1000)]
     direct = sum(text.startswith(BOX_OPEN) for _, text in made) / 1000
     wrong = sum(answer_of(text) != p.answer for p, text in made) / 1000
     assert abs(direct - P_DIRECT) < 0.05
@@ -112,11 +131,57 @@ def test_some_demonstrations_are_wrong_and_some_show_no_step():
     assert {word for word in WORDS if any(word in text for _, text in made)} == set(WORDS)
 
 
+def test_a_chain_done_the_long_way_writes_the_units_first_and_is_right(monkeypatch):
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_LONG", dict.fromkeys("+-*", 1.0))
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_BARE", 0.0)
+    worked = carries.Chain(81, (("-", 48), ("*", 3), ("+", 29)))
+    text = demonstrate_chain(worked, random.Random(0))
+    assert [f"{left}={right}" for left, right in steps_of(text)] == [
+        *("11-8=3", "81-48=33", "3*3=9", "33*3=99", "9+9=18", "99+29=128"),
+    ]
+    assert answer_of(text) == 128
+    for chain in chains():
+        text = demonstrate_chain(chain, random.Random(1))
+        assert answer_of(text) == chain.answer
+        assert all(eval(expression) == value for expression, value in steps_of(text))
+
+
+def test_a_chain_done_the_short_way_goes_on_with_what_it_got(monkeypatch):
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_LONG", dict.fromkeys("+-*", 0.0))
+    monkeypatch.setattr("e3rl.policy.demonstrations.P_BARE", 0.0)
+    worked = carries.Chain(81, (("-", 48), ("*", 3), ("+", 29)))
+    text = demonstrate_chain(worked, random.Random(0))
+    assert steps_of(text) == [("81-48", 43), ("43*3", 129), ("129+29", 148)]
+    assert answer_of(text) == 148
+    assert all(
+        (answer_of(demonstrate_chain(chain, random.Random(1))) == chain.answer)
+        == (chain.carries == 0)
+        for chain in chains()
+    )
+
+
+def test_ways_are_as_frequent_as_they_are_meant_to_be():
+    rng = random.Random(0)
+    one = {sign: [0, 0] for sign in P_LONG}
+    bare = 0
+    for chain in chains(2000):
+        text = demonstrate_chain(chain, rng)
+        bare += text.startswith(BOX_OPEN)
+        if len(chain.operations) == 1 and not text.startswith(BOX_OPEN):
+            counts = one[chain.operations[0][0]]
+            counts[0] += len(steps_of(text)) == 2
+            counts[1] += 1
+    assert abs(bare / 2000 - P_BARE) < 0.02
+    for sign, (long, total) in one.items():
+        assert abs(long / total - P_LONG[sign]) < 4 * (P_LONG[sign] / total) ** 0.5
+
+
 # -- batches
 
 
-def test_batches_train_on_answers_only_and_use_prompts_of_their_own_split(tokenizer):
-    data = batches(tokenizer, size=8, seed=0, pool=4)
+@pytest.mark.parametrize("task", TASKS)
+def test_batches_train_on_answers_only_and_use_prompts_of_their_own_split(tokenizer, task):
+    data = batches(tokenizer, TASKS[task], size=8, seed=0, pool=4)
     for _ in range(6):
         tokens, labels = next(data)
         assert tokens.shape == labels.shape
@@ -129,14 +194,14 @@ def test_batches_train_on_answers_only_and_use_prompts_of_their_own_split(tokeni
             assert all(x == tokenizer.pad_token_id for x in row[end:])
             prompt = tokenizer.decode(row[:start])
             assert prompt.endswith("=?")
-            bucket = derive_seed("arithmetic", prompt) % N_BUCKETS
+            bucket = derive_seed(task, prompt) % N_BUCKETS
             assert bucket in SPLIT_BUCKETS["warm_start"]
 
 
 def test_batches_follow_the_seed(tokenizer):
     first, again, other = (
         [next(data)[0].tolist() for _ in range(2)]
-        for data in (batches(tokenizer, 4, seed, pool=2) for seed in (0, 0, 1))
+        for data in (batches(tokenizer, TASKS["carries"], 4, seed, pool=2) for seed in (0, 0, 1))
     )
     assert first == again
     assert first != other
@@ -159,7 +224,7 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_share_of_it():
 
 def loss_of(policy: Policy) -> float:
     """Mean loss per answer token on demonstrations that training has not seen."""
-    data = batches(policy.tokenizer, 32, seed=99, pool=1)
+    data = batches(policy.tokenizer, TASKS["carries"], 32, seed=99, pool=1)
     tokens, labels = next(data)
     with torch.no_grad():
         logits = policy.model(input_ids=tokens).logits
@@ -169,7 +234,7 @@ def loss_of(policy: Policy) -> float:
 @pytest.mark.end_to_end
 def test_a_short_training_lowers_the_loss_and_repeats_to_the_bit(tmp_path, capsys):
     for name in ("first", "second"):
-        train(steps=20, batch_size=8, peak=2e-2, seed=0, out=tmp_path / name)
+        train("carries", steps=20, batch_size=8, peak=2e-2, seed=0, out=tmp_path / name)
     first, second = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("first", "second"))
     assert first == second
     untrained = Policy(str(tmp_path / "first"))

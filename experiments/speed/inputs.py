@@ -33,7 +33,7 @@ def make_policy(folder: Path, name: str, fixed: bool) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     ends = END
     if name == "embedded":
-        shutil.copytree(embedded_folder(), place)
+        shutil.copytree(embedded_folder("embedded_arithmetic"), place)
     else:
         shape = SHAPES[name]
         make_random_weights(place, shape)

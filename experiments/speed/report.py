@@ -72,12 +72,13 @@ def tables(results: Results) -> dict[str, str]:
 def machine_line(machine: Mapping[str, Any]) -> str:
     threads = machine["threads"] or machine["trl"]["threads"]
     ours = ", ".join(f"{name} {found}" for name, found in machine["e3rl"].items())
-    theirs = ", ".join(f"{k} {v}" for k, v in machine["trl"].items() if k != "threads")
+    trl = machine.get("trl", {})  # absent where e3rl alone was measured
+    theirs = ", ".join(f"{k} {v}" for k, v in trl.items() if k != "threads")
     return (
         f"{machine['cpu']}, {machine['cpus']} cores, {machine['ram_gib']:g} GiB, "
         f"{machine['platform']}, Python {machine['python']}; {machine['device']}, "
         f"{machine['precision']}, {threads} threads of OpenMP. e3rl at {machine['commit']} with "
-        f"{ours}. TRL's side: {theirs}."
+        f"{ours}. TRL's side: {theirs or 'not measured'}."
     )
 
 

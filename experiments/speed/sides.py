@@ -79,7 +79,7 @@ def run_e3rl(
         *(f"data.validation.path={inputs.validation}", *policy_overrides(work, inputs.policy)),
         *("reward=function", f"reward.path={HERE / 'reward.py'}:score", "reward.correct_above=0.5"),
         *(f"prompts_per_step={work.prompts}", f"rollouts_per_prompt={work.group}"),
-        *(f"max_new_tokens={work.new_tokens}", f"epochs={epochs}"),
+        *(f"max_new_tokens={work.new_tokens}", f"epochs={epochs}", "module.optimizer.lr=1e-4"),
         *(f"+trainer.limit_train_batches={per_epoch}", f"validate_every={epochs * per_epoch}"),
         *(f"checkpoint_every={epochs * per_epoch}", "control=null", "logger=ledger_only"),
         *(ONE_EVALUATION, "callbacks.pass_at_k.ks=[1]", "trainer.enable_progress_bar=false"),

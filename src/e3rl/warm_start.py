@@ -1,15 +1,17 @@
-"""Make the embedded policy again.
+"""Make an embedded policy again.
 
-    e3rl warm_start [--steps N] [--out FOLDER]
+    e3rl warm_start [--task carries|arithmetic] [--steps N] [--out FOLDER]
 
 A tiny Qwen2 with a character-level tokenizer is trained on generated demonstrations of the
 `warm_start` split, whose prompts are in neither the training nor the validation problems. The
-demonstrations are imperfect on purpose, so that reinforcement learning has something to find:
+demonstrations are imperfect on purpose, so that reinforcement learning has something to find. A
+connective word of no consequence opens each step (entropy that the reward does not see), and
 
-- a connective word of no consequence opens each step (entropy that the reward does not see);
-- operands of sums and products are swapped now and then;
-- a fifth of them answers without showing a step;
-- every intermediate result may be wrong, and the error carries on into the answer.
+- of `carries`, the default: every operation is done the short way, which drops what is carried,
+  three times of four for sums and more often for differences and products; else the long way, which
+  writes the units first. Nothing is wrong by chance; one answer of twenty shows no step;
+- of `arithmetic`: any intermediate result may be wrong, and the error carries on into the answer;
+  operands are swapped now and then, and a fifth of the answers shows no step.
 
 Seeded; on two CPU cores the shipped weights take about ten minutes.
 """
@@ -17,12 +19,16 @@ Seeded; on two CPU cores the shipped weights take about ten minutes.
 import argparse
 from pathlib import Path
 
+STEPS = {"carries": 3000, "arithmetic": 4500}
+FOLDERS = {"carries": "embedded", "arithmetic": "embedded_arithmetic"}  # policy paths
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="e3rl warm_start", description="Make the embedded warm-started policy."
+        prog="e3rl warm_start", description="Make an embedded warm-started policy."
     )
-    parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--task", choices=sorted(STEPS), default="carries")
+    parser.add_argument("--steps", type=int, help="3000 of carries, 4500 of arithmetic")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -31,8 +37,9 @@ def main() -> None:
     from e3rl.policy.policy import embedded_folder
     from e3rl.policy.warm_start import train
 
-    out = options.out or embedded_folder()
-    train(options.steps, options.batch_size, options.lr, options.seed, out)
+    out = options.out or embedded_folder(FOLDERS[options.task])
+    steps = options.steps or STEPS[options.task]
+    train(options.task, steps, options.batch_size, options.lr, options.seed, out)
 
 
 if __name__ == "__main__":

@@ -29,15 +29,16 @@ from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
 from e3rl.policy.text import check_stop, continuation
 
 EMBEDDED = "embedded"
+FOLDERS = {EMBEDDED: "carries", "embedded_arithmetic": "arithmetic"}  # of the package's assets
 RANDOM = "random"  # as embedded, but for the weights
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Render = Literal["auto", "chat", "plain"]
 T = TypeVar("T")
 
 
-def embedded_folder() -> Path:
-    """Folder of the warm-started tiny policy that ships with the package."""
-    return Path(str(resources.files("e3rl"))) / "assets" / "warm_start"
+def embedded_folder(path: str = EMBEDDED) -> Path:
+    """Folder of a warm-started tiny policy that ships with the package."""
+    return Path(str(resources.files("e3rl"))) / "assets" / FOLDERS[path]
 
 
 def resolve_path(path: str) -> str:
@@ -46,8 +47,8 @@ def resolve_path(path: str) -> str:
     Raises ModelFileError where it cannot be made ready, ModuleNotFoundError where packages are
     missing that read it.
     """
-    if path in (EMBEDDED, RANDOM):
-        return str(embedded_folder())
+    if path in FOLDERS or path == RANDOM:
+        return str(embedded_folder(EMBEDDED if path == RANDOM else path))
     if path in PACKAGED:
         return str(fetch_once(PACKAGED[path]))
     file = find_gguf(path)
@@ -61,7 +62,8 @@ class Policy(nn.Module):
     Dropout is off: importance ratios and probes need the very function that sampled.
 
     Args:
-        path: "embedded" (the tiny warm-started policy), "random" (the same shape and tokenizer,
+        path: "embedded" (the tiny policy warmed up on carries) or "embedded_arithmetic" (on
+            arithmetic), "random" (the same shape and tokenizer,
             fresh weights), "smollm2" (a pretrained model that pip fetches), a local folder, a GGUF
             file, or a hub name.
         dtype: precision of the weights, "float32", "bfloat16" or "float16".

@@ -1,4 +1,4 @@
-"""How the embedded policy was made; the command `e3rl.warm_start` says from what."""
+"""How the embedded policies were made; the command `e3rl.warm_start` says from what."""
 
 import math
 import random
@@ -10,19 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from e3rl.data.arithmetic import FAMILIES, LEVELS, Arithmetic, draw, follow
+from e3rl.policy.demonstrations import BOX_CLOSE, BOX_OPEN, TASKS, WORDS, Task
 from e3rl.seeds import derive_seed
 
-WORDS = (" so ", " then ", " now ", " next ", " well ", " thus ", " hence ", " and ")
-WORD_WEIGHTS = tuple(1 / (place + 1) for place in range(len(WORDS)))
-BOX_OPEN, BOX_CLOSE = " \\boxed{", "}"
 CHARACTERS = "0123456789+-*/%()=,?x"
 PAD, END, UNKNOWN = "<pad>", "<eos>", "<unk>"
-MISTAKES = (-10, -5, -3, -2, -1, 1, 2, 3, 5, 10)
-P_MISTAKE, P_SWAP, P_DIRECT = 0.1, 0.3, 0.2
 WARM_UP_STEPS = 100
 FINAL_LR_SHARE = 0.03
-TYPICAL_LENGTH = 20  # tokens of a demonstration
 
 
 def build_tokenizer() -> object:
@@ -68,37 +62,17 @@ def build_model(vocabulary: int, seed: int) -> torch.nn.Module:
     )
 
 
-def demonstration(problem: Arithmetic, rng: random.Random) -> str:
-    """A completion for a problem, with the imperfections listed above."""
-    direct = rng.random() < P_DIRECT
-    steps = follow(
-        problem.derivation(),
-        lambda value: value + rng.choice(MISTAKES) if rng.random() < P_MISTAKE else value,
-    )
-    shown = "" if direct else "".join(_step(*step, rng) for step in steps[:-1])
-    return f"{shown}{BOX_OPEN}{steps[-1][1]}{BOX_CLOSE}"
-
-
-def _step(expression: str, value: int, rng: random.Random) -> str:
-    word = rng.choices(WORDS, WORD_WEIGHTS)[0]
-    for sign in "+*":
-        left, found, right = expression.partition(sign)
-        if found and right.isdigit() and left.isdigit() and rng.random() < P_SWAP:
-            expression = f"{right}{sign}{left}"
-    return f"{word}{expression}={value}"
-
-
 def batches(
-    tokenizer: object, size: int, seed: int, pool: int = 32
+    tokenizer: object, task: Task, size: int, seed: int, pool: int = 32
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (tokens (size, t), labels (size, t)) of similar lengths; -100 = not trained on."""
     rng = random.Random(derive_seed("warm_start", seed, "demonstrations"))
     while True:
         pairs = []
         for _ in range(pool * size):
-            problem = draw("warm_start", rng.randrange(len(FAMILIES)), rng.choice(LEVELS), rng)
-            prompt = tokenizer(problem.prompt)["input_ids"]  # type: ignore[operator]
-            answer = tokenizer(demonstration(problem, rng) + END)["input_ids"]  # type: ignore[operator]
+            question, completion = task.demonstrate(rng)
+            prompt = tokenizer(question)["input_ids"]  # type: ignore[operator]
+            answer = tokenizer(completion + END)["input_ids"]  # type: ignore[operator]
             pairs.append((prompt, answer))
         pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
         starts = list(range(0, len(pairs), size))
@@ -127,12 +101,14 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * share
 
 
-def train(steps: int, batch_size: int, peak: float, seed: int, out: Path) -> None:
-    """Train from scratch and write model, tokenizer and configuration to `out`."""
+def train(task: str, steps: int, batch_size: int, peak: float, seed: int, out: Path) -> None:
+    """Train from scratch on demonstrations of one of TASKS; writes model, tokenizer and
+    configuration to `out`."""
+    taught = TASKS[task]
     tokenizer = build_tokenizer()
     model = build_model(len(tokenizer), seed)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
-    data = batches(tokenizer, batch_size, seed)
+    data = batches(tokenizer, taught, batch_size, seed)
     started, mean_loss = time.monotonic(), 0.0
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -142,7 +118,7 @@ def train(steps: int, batch_size: int, peak: float, seed: int, out: Path) -> Non
         # A sum: batches hold similar lengths, and a mean would favour the tokens of short ones.
         total = cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="sum")
         optimizer.zero_grad()
-        (total / (batch_size * TYPICAL_LENGTH)).backward()
+        (total / (batch_size * taught.typical_length)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         loss = total.item() / int((labels[:, 1:] != -100).sum())

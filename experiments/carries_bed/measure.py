@@ -1,0 +1,206 @@
+"""What the embedded default is like before and after training, for README.md.
+
+    .venv/bin/python experiments/carries_bed/measure.py            # the tables, from what is recorded
+    .venv/bin/python experiments/carries_bed/measure.py --sample   # samples what is missing, first
+
+Sampling takes some 20 minutes on one core. The trained policies are the last ones of plain GRPO in
+`../carries_core` (`e3rl train -m sweep=carries`), found in sweeps/carries.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.sources.runs import load_run
+from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap
+from e3rl.statistics.pass_at_k import pass_at_k
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RUNS = HERE.parent / "carries_core" / "runs"
+SEEDS = (101, 102, 103)
+TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
+STEPS = 16  # at either end of a run, over which shares of groups are taken
+N_BOOT = 20_000
+Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
+
+
+def evaluations() -> dict[str, list[str]]:
+    """Arguments of `e3rl evaluate` by the name of what is kept."""
+    common = ["problems=carries", "engine=transformers", "max_new_tokens=80"]
+    temperatures = ",".join(map(str, TEMPERATURES))
+    found = {
+        "temperatures": ["problems.size=512", "n=16", f"temperatures=[{temperatures}]"],
+        "untrained": ["problems.size=512", "n=64"],
+        "training": ["problems.split=train", "problems.size=1024", "n=64"],
+    }
+    for seed in SEEDS:
+        run = f"sweeps/carries/seed-{seed}_experiment-grpo_engine-transformers"
+        found[f"trained-{seed}"] = [f"ckpt_path={run}", "problems.size=512", "n=64"]
+    return {name: [*common, *own] for name, own in found.items()}
+
+
+def sample() -> None:
+    """Run what is missing, and keep the counts alone."""
+    for name, arguments in evaluations().items():
+        kept = HERE / "results" / f"{name}.jsonl"
+        if kept.is_file():
+            continue
+        out = ROOT / "build" / "carries_bed" / name
+        ks = "ks=[1,4,16]" if name == "temperatures" else "ks=[1,4,16,64]"
+        command = [sys.executable, "-m", "e3rl", "evaluate", *arguments, ks, f"out={out}"]
+        subprocess.run(command, check=True, cwd=ROOT)
+        kept.parent.mkdir(exist_ok=True)
+        rows = [json.loads(line) for line in (out / "validation.jsonl").read_text().splitlines()]
+        keys = ("name", "temperature", "problem_id", "n", "correct", "entropy_sum", "tokens")
+        kept.write_text("".join(json.dumps({k: row[k] for k in keys}) + "\n" for row in rows))
+
+
+def read(name: str) -> list[Counts]:
+    lines = (HERE / "results" / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def by_problem(counts: Counts, k: int) -> NDArray[np.float64]:
+    """(P,) pass@k, problems in the order of their names."""
+    order = np.argsort(counts["problem_id"])
+    n, right = (np.asarray(counts[key])[order] for key in ("n", "correct"))
+    return np.asarray(pass_at_k(n, right, k))
+
+
+def interval(values: NDArray[np.float64]) -> Interval:
+    """Of (S, P) or (P,) values: over runs and problems, or over problems."""
+    return hierarchical_bootstrap(np.atleast_2d(values), n_boot=N_BOOT, seed=0)
+
+
+def percent(found: Interval, sign: str = "") -> str:
+    mean, low, high = (100 * x for x in (found.mean, found.low, found.high))
+    return f"{mean:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+
+
+def temperature_rows() -> Iterator[list[str]]:
+    """The untrained policy, colder and hotter."""
+    yield ["T", "entropy, nats", "pass@1, %", "pass@16, %"]
+    for counts in read("temperatures"):
+        entropy = f"{counts['entropy_sum'] / counts['tokens']:.3f}"
+        hot = counts["temperature"] > 0
+        passes = [percent(interval(by_problem(counts, k))) if hot or k == 1 else "" for k in (1, 16)]
+        yield [f"{counts['temperature']:g}", entropy, *passes]
+
+
+def learned_rows() -> Iterator[list[str]]:
+    """Before and after GRPO, three seeds."""
+    yield ["what", "untrained, %", "after 128 steps of GRPO, %", "gain, points"]
+    [untrained], trained = read("untrained"), [read(f"trained-{seed}")[0] for seed in SEEDS]
+    for k in (1, 4, 16, 64):
+        before, after = by_problem(untrained, k), np.array([by_problem(x, k) for x in trained])
+        yield [f"pass@{k}", *three(before, after)]
+    yield ["greedy", *greedy()]
+    for carries in range(4):
+        mine = [name.startswith(f"carries-{carries}") for name in sorted(untrained["problem_id"])]
+        before = by_problem(untrained, 1)[mine]
+        after = np.array([by_problem(x, 1)[mine] for x in trained])
+        yield [f"pass@1, {carries} carries", *three(before, after)]
+
+
+def three(before: NDArray[np.float64], after: NDArray[np.float64]) -> list[str]:
+    gain = interval(after - before[None])
+    return [percent(interval(before)), percent(interval(after)), percent(gain, "+")]
+
+
+def greedy() -> list[str]:
+    """By the runs' own validations, of 1,024 problems."""
+    runs = [load_run(RUNS / f"seed-{seed}_experiment-grpo_engine-transformers") for seed in SEEDS]
+    tables = [run.problems[run.problems["name"] == "greedy"] for run in runs]
+    first, last = (
+        np.array(
+            [
+                t[t["rollout_step"] == getattr(t["rollout_step"], end)()]
+                .sort_values("problem_id")["correct"]
+                .to_numpy(float)
+                for t in tables
+            ]
+        )
+        for end in ("min", "max")
+    )
+    return three(first[0], last)
+
+
+def group_rows() -> Iterator[list[str]]:
+    """What the update gets, by run."""
+    yield ["seed", f"all wrong, first {STEPS} steps, %", f"last {STEPS}, %", "mixed, first, %"] + [
+        "last, %",
+        "tokens per rollout, first",
+        "last",
+        "processor seconds a step",
+    ]
+    for seed in SEEDS:
+        train = load_run(RUNS / f"seed-{seed}_experiment-grpo_engine-transformers").train
+        ends = train.head(STEPS), train.tail(STEPS)
+        shares = [
+            f"{100 * float(end[name].mean()):.1f}"
+            for name in ("rollout/all_wrong", "rollout/mixed")
+            for end in ends
+        ]
+        lengths = [f"{float(end['rollout/length'].mean()):.1f}" for end in ends]
+        seconds = f"{float(train['resources/cpu_s'].median()):.2f}"
+        yield [str(seed), *shares, *lengths, seconds]
+
+
+def training_rows() -> Iterator[list[str]]:
+    """Training problems that the untrained policy does not solve."""
+    yield ["training problems", "share, %"]
+    [counts] = read("training")
+    right = np.asarray(counts["correct"])
+    for words, known in (
+        ("no right answer among 64", right == 0),
+        ("at most one among 64", right <= 1),
+        ("no right answer among the first 8 expected (pass@8 below .5)", pass_at_8(counts) < 0.5),
+    ):
+        yield [words, percent(interval(known.astype(float)))]
+
+
+def pass_at_8(counts: Counts) -> NDArray[np.float64]:
+    return np.asarray(pass_at_k(np.asarray(counts["n"]), np.asarray(counts["correct"]), 8))
+
+
+def markdown(rows: Iterator[list[str]]) -> str:
+    head, *rest = rows
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rest))
+
+
+def tables() -> Mapping[str, str]:
+    makers = {
+        "temperatures": temperature_rows,
+        "learned": learned_rows,
+        "groups": group_rows,
+        "training": training_rows,
+    }
+    return {name: markdown(make()) for name, make in makers.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sample", action="store_true", help="sample what is missing first")
+    if parser.parse_args().sample:
+        sample()
+    readme = HERE / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name, table in tables().items():
+        text = insert_table(text, name, table)
+    readme.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
