@@ -1,0 +1,37 @@
+"""What is said of the embedded default is what was sampled and recorded of it."""
+
+import re
+import runpy
+from typing import Any
+
+import pytest
+
+from pages import ROOT
+
+STUDY = ROOT / "experiments" / "carries_bed"
+NUMBERS = re.compile(r"[+-]?\d+\.\d+")
+
+
+@pytest.fixture(scope="module")
+def measure() -> dict[str, Any]:
+    return runpy.run_path(str(STUDY / "measure.py"))
+
+
+@pytest.fixture(scope="module")
+def tables(measure: dict[str, Any]) -> dict[str, str]:
+    return dict(measure["tables"]())
+
+
+def test_the_tables_are_those_of_the_recorded_counts(tables: dict[str, str]) -> None:
+    text = (STUDY / "README.md").read_text(encoding="utf-8")
+    for name, table in tables.items():
+        between = text.split(f"<!-- table: {name} -->")[1].split("<!-- end -->")[0]
+        assert between.strip() == table.strip(), name
+
+
+def test_the_verdict_says_no_other_numbers(tables: dict[str, str]) -> None:
+    known = {number for table in tables.values() for number in NUMBERS.findall(table)}
+    verdict = (STUDY / "README.md").read_text(encoding="utf-8").split("## Verdict")[1]
+    said = NUMBERS.findall(verdict)
+    assert said
+    assert set(said) <= known
