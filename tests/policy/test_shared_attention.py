@@ -17,7 +17,17 @@ from update_harness import exact_copy, fit, gap, make_loss, make_module, size
 
 pytestmark = pytest.mark.end_to_end
 
-FAMILIES = ("gpt2", "llama", "qwen2", "qwen3", "gemma3_text", "mistral", "phi3", "olmo2", "qwen3_moe")
+FAMILIES = (
+    "gpt2",
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gemma3_text",
+    "mistral",
+    "phi3",
+    "olmo2",
+    "qwen3_moe",
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

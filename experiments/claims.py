@@ -1,0 +1,102 @@
+"""The ledger of claims: what papers say, what the recorded runs here say, and a computed verdict.
+
+    .venv/bin/python experiments/claims.py         # writes docs/claims.md from claims.yaml
+
+A verdict follows from the interval of the difference: *holds* where all of it lies on the side that
+is claimed, *contradicted* where all of it lies on the other, else *open*. Where the table carries a
+corrected p, all of the interval does not count unless that is below .05 as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from e3rl.statistics.bootstrap import cluster_bootstrap
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "claims.md"
+HEAD = """# Claims
+
+What is claimed of rollout budgets and exploration, and what the recorded runs of this repository
+say. Every number and verdict is computed from a study's table by
+`.venv/bin/python experiments/claims.py`, and a test holds this page to it.
+
+*holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
+*open*: it contains 0, or the correction for the number of comparisons leaves it open; *untried*:
+nobody here has run it. All tests are on half a million parameters, on the bed that the study names:
+a verdict says nothing of larger models, and *open* is not *false*.
+
+"""
+ALPHA = 0.05
+N_BOOT = 20_000
+
+
+def load_claims() -> list[dict[str, Any]]:
+    found = yaml.safe_load((HERE / "claims.yaml").read_text(encoding="utf-8"))
+    assert isinstance(found, list)
+    return found
+
+
+def find_row(study: str, table: str, wanted: Mapping[str, Any]) -> pd.Series:
+    """The one row of a study's table. Raises ValueError where there is none, or more than one."""
+    rows = pd.read_csv(HERE / study / "results" / f"{table}.csv")
+    for column, value in wanted.items():
+        rows = rows[rows[column] == value]
+    if len(rows) != 1:
+        raise ValueError(f"{study}/{table} has {len(rows)} rows with {dict(wanted)}: name one")
+    return rows.iloc[0]
+
+
+def difference(test: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Mean and interval of a difference: the row's own, or of two rows' values by seed."""
+    row = find_row(test["study"], test["table"], test["row"])
+    if "less" not in test:
+        low, high = float(row["difference_low"]), float(row["difference_high"])
+        return float(row["difference"]), low, high
+    other = find_row(test["study"], test["table"], test["less"])
+    pairs = zip(yaml.safe_load(row["by_seed"]), yaml.safe_load(other["by_seed"]), strict=True)
+    found = cluster_bootstrap([a - b for a, b in pairs], n_boot=N_BOOT)
+    return found.mean, found.low, found.high
+
+
+def decide(test: Mapping[str, Any]) -> str:
+    """holds, contradicted or open."""
+    _, low, high = difference(test)
+    if test["expect"] not in ("above", "below"):
+        raise ValueError(f"expect: {test['expect']!r} is neither above nor below")
+    row = find_row(test["study"], test["table"], test["row"])
+    corrected = row.get("p_adjusted")
+    if low <= 0 <= high or (corrected is not None and not corrected < ALPHA):
+        return "open"
+    return "holds" if (low > 0) == (test["expect"] == "above") else "contradicted"
+
+
+def cells(test: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What was found, where, and the verdict."""
+    unit = test.get("unit", "points")
+    scale, digits = (100, 2) if unit == "points" else (1, 3)
+    mean, low, high = (scale * x for x in difference(test))
+    found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
+    where = f"[{test['study']}](../experiments/{test['study']}/README.md), `{test['table']}`"
+    return found, where, f"*{decide(test)}*"
+
+
+def rows(claims: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| claim | said by | its number | found here | study, table | verdict |"
+    yield "|---|---|---|---|---|---|"
+    for claim in claims:
+        said = [claim["claim"], claim["source"], claim["paper"]]
+        tried = [cells(test) for test in claim["tests"]] or [("", "", "untried")]
+        for place, found in enumerate(tried):
+            yield "| " + " | ".join([*(said if place == 0 else [""] * 3), *found]) + " |"
+
+
+def render() -> str:
+    return HEAD + "\n".join(rows(load_claims())) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

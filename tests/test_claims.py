@@ -1,0 +1,56 @@
+"""The ledger of claims says what the studies' tables say."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def ledger() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "experiments" / "claims.py"))
+
+
+def test_the_page_is_that_of_the_tables(ledger: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == ledger["render"]()
+
+
+@pytest.mark.parametrize(
+    ("interval", "expect", "p", "verdict"),
+    [
+        ((0.1, 0.3), "above", None, "holds"),
+        ((0.1, 0.3), "below", None, "contradicted"),
+        ((-0.3, -0.1), "below", None, "holds"),
+        ((-0.3, -0.1), "above", None, "contradicted"),
+        ((-0.1, 0.3), "above", None, "open"),
+        ((0.0, 0.3), "above", None, "open"),
+        ((0.1, 0.3), "above", 0.06, "open"),
+        ((0.1, 0.3), "above", 0.04, "holds"),
+        ((0.1, 0.3), "above", float("nan"), "open"),
+    ],
+)
+def test_a_verdict_follows_from_interval_and_correction(
+    ledger: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interval: tuple[float, float],
+    expect: str,
+    p: float | None,
+    verdict: str,
+) -> None:
+    low, high = interval
+    (tmp_path / "one" / "results").mkdir(parents=True)
+    head = "arm,difference,difference_low,difference_high" + (",p_adjusted" if p else "")
+    row = f"x,0.2,{low},{high}" + (f",{p}" if p else "")
+    (tmp_path / "one" / "results" / "t.csv").write_text(f"{head}\n{row}\n")
+    decide = ledger["decide"]
+    monkeypatch.setitem(decide.__globals__, "HERE", tmp_path)
+    test = {"study": "one", "table": "t", "row": {"arm": "x"}, "expect": expect}
+    assert decide(test) == verdict
+    with pytest.raises(ValueError, match="0 rows"):
+        decide(test | {"row": {"arm": "y"}})
+    with pytest.raises(ValueError, match="neither above nor below"):
+        decide(test | {"expect": "up"})
