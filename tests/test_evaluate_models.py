@@ -235,7 +235,7 @@ def labels(*overrides: str) -> list[str]:
 
 def test_models_are_told_apart_by_name_then_seed_then_step(run_folder: Path) -> None:
     assert labels("models=[embedded]") == ["embedded"]
-    assert labels(f"models=[{embedded_folder()},{run_folder}]") == ["warm_start", "e3"]
+    assert labels(f"models=[{embedded_folder()},{run_folder}]") == ["carries", "e3"]
     second = run_folder.with_name("second")
     shutil.copytree(run_folder, second)
     config = json.loads((second / "config.yaml").read_text()) | {"seed": 2}

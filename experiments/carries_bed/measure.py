@@ -38,13 +38,13 @@ def evaluations() -> dict[str, list[str]]:
     common = ["problems=carries", "engine=transformers", "max_new_tokens=80"]
     temperatures = ",".join(map(str, TEMPERATURES))
     found = {
-        "temperatures": ["problems.size=512", "n=16", f"temperatures=[{temperatures}]"],
-        "untrained": ["problems.size=512", "n=64"],
-        "training": ["problems.split=train", "problems.size=1024", "n=64"],
+        "temperatures": ["problems.size=256", "n=16", f"temperatures=[{temperatures}]"],
+        "untrained": ["problems.size=256", "n=64"],
+        "training": ["problems.split=train", "problems.size=512", "n=64"],
     }
     for seed in SEEDS:
         run = f"sweeps/carries/seed-{seed}_experiment-grpo_engine-transformers"
-        found[f"trained-{seed}"] = [f"ckpt_path={run}", "problems.size=512", "n=64"]
+        found[f"trained-{seed}"] = [f"ckpt_path={run}", "problems.size=256", "n=64"]
     return {name: [*common, *own] for name, own in found.items()}
 
 

@@ -29,7 +29,7 @@ GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug"
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
 PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run
 FIXED = ("debug=tiny", "engine=transformers", "logger=ledger_only", "paths.run_dir=x")
-GENERATED = ("arithmetic", "reasoning_gym")
+GENERATED = ("carries", "arithmetic", "reasoning_gym")
 OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
 
 
@@ -173,7 +173,20 @@ def test_an_experiment_holds_differences_only(name: str) -> None:
             assert set(value) <= set(with_it[key])
     copies = {"callbacks", "module"}  # hold interpolations of the groups
     changed = {key for key in with_it if with_it[key] != without[key]} - copies - {"sweep"}
-    assert changed - {"name"} == {*overridden, *(set(own) - {"name"})}
+    along = groups_along(plain(f"loss/{loss_of(name)}")) if "loss" in overridden else set()
+    assert changed - {"name"} - along == {*overridden, *(set(own) - {"name"} - copies)}
+
+
+def loss_of(name: str) -> str:
+    """The preset of the objective that an experiment chooses."""
+    chosen = [d[key] for d in plain(name)["defaults"] for key in d if key == "override /loss"]
+    return str(chosen[0])
+
+
+def groups_along(node: dict[str, Any]) -> set[str]:
+    """Other groups that a preset chooses."""
+    keys = [key for d in node.get("defaults", []) if isinstance(d, dict) for key in d]
+    return {key.split("@")[0].split("/")[1] for key in keys if key.startswith("override /")}
 
 
 @pytest.mark.parametrize(

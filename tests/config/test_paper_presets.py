@@ -146,7 +146,7 @@ def test_a_tiny_preset_has_random_weights_and_everything_else_of_its_own() -> No
     cfg = composed(f"experiment={E3}", "debug=tiny")
     check(cfg)
     assert cfg.policy.path == "random"
-    assert cfg.data.train._target_.endswith(".arithmetic_problems")
+    assert cfg.data.train._target_.endswith(".carry_problems")
     assert (cfg.prompts_per_step, cfg.rollouts_per_prompt, cfg.trainer.devices) == (4, 8, 1)
     assert cfg.epochs * cfg.data.train.size // cfg.prompts_per_step == 2
     kept = ("module.optimizer.lr", "loss.aggregation", "trainer.precision", "reward.answer_format")

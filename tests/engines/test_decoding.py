@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from e3rl.engines import decoding as module
-from e3rl.engines.decoding import Decoding
 from e3rl.engines.base import RolloutRequest
+from e3rl.engines.decoding import Decoding
 from small_models import with_model
 
 pytestmark = pytest.mark.end_to_end
