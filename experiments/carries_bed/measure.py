@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import load_run
-from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap
+from e3rl.statistics.interval import Interval
+from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.pass_at_k import pass_at_k
 
 HERE = Path(__file__).parent
@@ -29,7 +30,6 @@ RUNS = HERE.parent / "carries_core" / "runs"
 SEEDS = (101, 102, 103)
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 STEPS = 16  # at either end of a run, over which shares of groups are taken
-N_BOOT = 20_000
 Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
 
 
@@ -78,7 +78,7 @@ def by_problem(counts: Counts, k: int) -> NDArray[np.float64]:
 
 def interval(values: NDArray[np.float64]) -> Interval:
     """Of (S, P) or (P,) values: over runs and problems, or over problems."""
-    return hierarchical_bootstrap(np.atleast_2d(values), n_boot=N_BOOT, seed=0)
+    return mean_over_seeds_and_problems(np.atleast_2d(values)).interval()
 
 
 def percent(found: Interval, sign: str = "") -> str:

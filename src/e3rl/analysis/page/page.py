@@ -8,7 +8,7 @@ from typing import Any
 
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.comparison import BETTER, WORSE
+from e3rl.analysis.measures.families import BETTER, WORSE
 from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
 from e3rl.analysis.page.time_bars import time_bars
 from e3rl.analysis.sources.config_differences import config_differences

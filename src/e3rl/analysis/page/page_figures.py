@@ -27,7 +27,7 @@ from e3rl.analysis.measures.evaluations import (
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 from e3rl.statistics.shares import share_interval
 
 FigureData = dict[str, Any]
