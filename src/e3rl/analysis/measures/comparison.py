@@ -22,9 +22,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import Row, control_of
+from e3rl.analysis.measures.arms import LIVE, Row, control_of
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
+from e3rl.analysis.measures.matched_control import match_control, matching_columns
 from e3rl.analysis.measures.scores import Scores, scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.bootstrap import (
@@ -52,6 +53,10 @@ def compare_arms(
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
 
+    An arm at its own temperature (`live`) is compared with the control at the same entropy, and has
+    no verdict where there is none (`matched_control`). Evaluations of the control alone serve that,
+    and have no rows.
+
     Measures are pass@k for every k, and the mean of pass@1 over training: the area under its curve.
 
     Args:
@@ -75,16 +80,26 @@ def compare_arms(
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
-    scored = score_arms(arms, ks, axis, cost)
+    scored = _without_rungs(score_arms(arms, ks, axis, cost), control)
     facts = {"axis": axis, "cost": cost, "level": level}
     controls: dict[str, dict[str, Scores]] = {item.measure: {} for item in scored}
     for item in scored:
         if item.arm == control:
             controls[item.measure][item.name] = item
-    return [
-        compare_scores(item, control_of(item, controls[item.measure]), level) | facts
-        for item in scored
-    ]
+    rows = []
+    for item in scored:
+        judged = item.name == LIVE and control is not None and item.arm != control
+        found = match_control(item, arms, control) if judged and control is not None else None
+        other = found.scores if found else control_of(item, controls[item.measure])
+        row = compare_scores(item, other, level) | facts
+        rows.append(row | matching_columns(item, row, found))
+    return rows
+
+
+def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores]:
+    """Scores of evaluations that some other arm has as well, where there are other arms."""
+    others = {item.name for item in scored if item.arm != control}
+    return [item for item in scored if item.name in others or not others]
 
 
 def score_arms(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Scores]:

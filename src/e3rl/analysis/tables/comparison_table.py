@@ -13,10 +13,10 @@ from e3rl.analysis.tables.cells import (
     interval_text,
     number_text,
 )
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN
 
 WORDS = ("arm", "sampling", "measure", "against", "verdict")  # columns of words
 CONSTANTS = ("seeds", "problems")
-EQUAL_ENTROPY = 0.05  # relative difference up to which two ways of sampling count as alike
 
 
 def comparison_cells(rows: Sequence[Row]) -> Cells:
@@ -66,6 +66,12 @@ def comparison_note(rows: Sequence[Row]) -> str:
             f"{judged} comparison{'s' * (judged > 1)}, none corrected for the others. "
             "Detectable: the smallest difference found with 80 % power."
         )
+    if any(_is_matched(row) for row in rows):
+        text += (
+            " At own temperatures: against the control on a line in ln H between evaluations of "
+            f"{FEWEST_ROLLOUTS} rollouts and more that enclose the arm's entropy (nats per token), "
+            f"seed by seed; no verdict where these differ by more than {100 * MATCHED_WITHIN:g} %."
+        )
     if few < ENOUGH_SEEDS:
         where = "With" if few == most else "In rows of"
         text += f" {where} {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
@@ -82,6 +88,7 @@ def _texts(row: Row) -> dict[str, str]:
         "IQM %": interval_text(row, "iqm", ".1f", 100),
         "Δ points": interval_text(row, "difference", "+.1f", 100),
         "against": row["against"] or "",
+        "entropy / against": _entropies(row),
         "P(better) %": interval_text(row, "improvement", ".0f", 100),
         "verdict": _verdict(row),
         "detectable": number_text(row["detectable"], ".1f", 100),
@@ -90,15 +97,26 @@ def _texts(row: Row) -> dict[str, str]:
     }
 
 
+def _entropies(row: Row) -> str:
+    """Of the arm and of the control it is compared with, where they are to be equal."""
+    if not row["against_entropy"] or not _is_matched(row):
+        return ""
+    return f"{row['entropy']:.4f} / {row['against_entropy']:.4f}"
+
+
+def _is_matched(row: Row) -> bool:
+    return row["entropy_gap"] is not None or row["unmatched"] is not None
+
+
 def _verdict(row: Row) -> str:
-    """The word, and what speaks against taking it at its face."""
+    """The word, and what speaks against taking it at its face; or why there is none."""
+    if row["unmatched"]:
+        return f"none: {row['unmatched']}"
     if row["verdict"] is None:
         return ""
     remarks = []
     if row["seeds"] < ENOUGH_SEEDS:
         remarks.append(f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}")
-    # At temperature 1 the entropy belongs to the policy; at its own an arm may just be hotter.
-    gap = row["entropy"] / row["against_entropy"] - 1 if row["against_entropy"] else 0.0
-    if row["evaluation"] == "live" and abs(gap) > EQUAL_ENTROPY:
-        remarks.append(f"entropy {100 * gap:+.0f} %")
+    if (row["entropy_error"] or 0) > MATCHED_WITHIN:
+        remarks.append(f"entropies known to {100 * row['entropy_error']:.1f} %")
     return f"{row['verdict']} ({', '.join(remarks)})" if remarks else str(row["verdict"])
