@@ -8,8 +8,8 @@ import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 
+from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
-from e3rl.analysis.figures import study_figures
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
@@ -202,8 +202,10 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "all_wrong": _without_control(figures.all_wrong_figure),
     "budget": _without_control(figures.budget_figure),
     "difficulty": _without_control(figures.difficulty_figure),
-    "pass_at_k": _without_control(figures.pass_at_k_figure),
-    "pass_at_1": _without_control(figures.pass_at_1_figure),
+    "pass_at_k": figures.pass_at_k_figure,
+    "pass_at_1": figures.pass_at_1_figure,
+    "forest": comparison_figures.forest_figure,
+    "frontier": _without_control(comparison_figures.frontier_figure),
     "response": _without_control(figures.response_figure),
     "length": _without_control(study_figures.length_figure),
     "resources": _without_control(study_figures.resource_figure),
