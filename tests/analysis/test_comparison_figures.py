@@ -75,7 +75,7 @@ def test_a_frontier_has_a_point_per_temperature_with_the_most_rollouts() -> None
     assert [(row["evaluation"], row["temperature"]) for row in rows] == [("t0.5", 0.5), ("t1", 1.0)]
     assert rows[0]["pass@1"] > rows[1]["pass@1"]
     assert all(row["pass@1"] < row["pass@k"] <= 1 for row in rows)
-    assert frontier_sources(rows) == "Evaluations: t0.5 (n = 64), t1 (n = 64)."
+    assert frontier_sources(rows) == "Evaluations: t0.5 (n = 64, 2 seeds), t1 (n = 64, 2 seeds)."
 
 
 def test_the_policy_before_training_has_a_frontier_too(arms: Arms) -> None:

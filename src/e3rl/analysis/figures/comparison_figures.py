@@ -120,11 +120,7 @@ def frontier_figure(arms: Arms, k: int | None = None) -> Figure:
     format_percent_axis(ax, f"pass@{rows[0]['k']}")
     format_percent_axis(ax, "pass@1", vertical=False)
     ax.legend(loc="best")
-    seeds = max(row["seeds"] for row in rows)
-    note_below(
-        figure,
-        f"numbers: temperatures; means of up to {seeds} seeds\n{frontier_sources(rows)}",
-    )
+    note_below(figure, f"numbers: temperatures\n{frontier_sources(rows)}")
     return figure
 
 

@@ -84,7 +84,14 @@ def _row(arm: str, item: EvaluationResult, k: int, level: float) -> Row:
 
 def frontier_sources(rows: Sequence[Row]) -> str:
     """Which evaluations the points of a frontier are, in a sentence."""
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        names.setdefault(f"{row['evaluation']} (n = {row['samples']})", [])
-    return f"Evaluations: {', '.join(names)}."
+    seeds = {
+        f"{row['evaluation']} (n = {row['samples']}": sorted(
+            {each["seeds"] for each in rows if each["evaluation"] == row["evaluation"]}
+        )
+        for row in rows
+    }
+    spans = (
+        f"{name}, {found[0]}{f' to {found[-1]}' * (len(found) > 1)} seeds)"
+        for name, found in seeds.items()
+    )
+    return f"Evaluations: {', '.join(spans)}."

@@ -9,10 +9,12 @@ import yaml
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import ENOUGH_SEEDS
+from e3rl.analysis.measures.matched_control import WHOLE_RUN
 from e3rl.analysis.sources.config_differences import config_differences
 from e3rl.analysis.sources.runs import CONFIG, Arms, Run
 from e3rl.config.differences import flatten
 from e3rl.config.saved import read_saved_configuration
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS
 
 TARGET = "_target_"
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
@@ -63,14 +65,20 @@ def several_settings(compared: Compared) -> list[str]:
 
 def unmatched_entropies(compared: Compared) -> list[str]:
     """An arm whose own temperature is compared with a control at another entropy."""
-    gaps: dict[str, Row] = {}
+    gaps: dict[str, str] = {}
     for row in compared.rows:
-        if row.get("unmatched"):
-            gaps.setdefault(row["arm"], row)
+        if row.get("unmatched") and row["unmatched"] != WHOLE_RUN:
+            gap = row["entropy_gap"]
+            words = (
+                f"fewer than {FEWEST_ROLLOUTS} rollouts" if gap is None else f"{100 * gap:+.1f} %"
+            )
+            gaps.setdefault(row["arm"], words)
+    if not gaps:
+        return []
+    named = ", ".join(f"{arm_label(arm)} ({words})" for arm, words in gaps.items())
     return [
-        f"{arm_label(arm)} at its own temperature has no control at its entropy "
-        f"({row['unmatched']}): its rows have no verdict. `e3rl record` samples one."
-        for arm, row in gaps.items()
+        f"No control at the entropy that these arms have at their own temperature: {named}. Their "
+        "rows have no verdict; e3rl record samples what one takes."
     ]
 
 
@@ -110,7 +118,11 @@ def few_seeds(compared: Compared) -> list[str]:
     few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
     if not few:
         return []
-    named = ", ".join(f"{arm_label(arm)} {n}" for arm, n in few.items())
+    each = set(few.values())
+    alike = len(few) == len(counts) and len(each) == 1
+    named = (
+        f"{each.pop()} each" if alike else ", ".join(f"{arm_label(a)} {n}" for a, n in few.items())
+    )
     return [
         f"Fewer than {ENOUGH_SEEDS} seeds ({named}): an interval hardly knows how seeds differ, "
         "and a verdict may not repeat."

@@ -16,7 +16,7 @@ from e3rl.analysis.measures.comparison import BETTER, NEITHER, WORSE
 
 WIDTH, ROW, TOP, BOTTOM = 660, 22, 8, 34
 PLOT = (168, 372)  # from where to where the scale goes
-LETTERS = 24  # of an arm's name that fit beside it
+LETTERS = 20  # of an arm's name that fit beside it
 NO_VERDICT = "no verdict"
 WORDS = {BETTER: "better", WORSE: "worse", NEITHER: "not distinguishable"}
 
