@@ -3,10 +3,9 @@
     .venv/bin/python experiments/contrasts.py
 
 All of the last validation (equal rollouts), at temperature 1 unless told; points, with 95 %
-intervals over seeds and problems, paired by both. p is of a normal as wide as the interval.
+intervals over seeds and problems, paired by both.
 """
 
-from math import erfc, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,17 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
-from e3rl.analysis.measures.reaching import accuracy_curves, cost_at_target
+from e3rl.analysis.measures.reaching import accuracy_curves
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
-from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap
+from e3rl.statistics.crossing import first_crossing
+from e3rl.statistics.holm import adjust_holm
+from e3rl.statistics.interval import Estimate
+from e3rl.statistics.means import mean_over_seeds_and_problems
 
 RUNS = Path(__file__).parent / "runs"
 ARMS = ("grpo_er", "ts", "ts_an", "budget", "knapsack", "hora", "e3")
 PAIRS = (("e3", "ts_an"), ("e3", "ts"), ("ts_an", "ts"), ("ts_rloo", "ts"), ("ts_an_rloo", "ts_an"))
-N_BOOT = 20_000
 Reals = NDArray[np.float64]
 
 
@@ -60,20 +61,20 @@ def table(runs: list[Run], name: str, k: int, when: str = "last") -> Reals:
     return np.array([pass_table(each, [k])[k].sort_index() for each in found.seeds])
 
 
-def between(a: list[Run], b: list[Run]) -> Interval:
+def between(a: list[Run], b: list[Run]) -> Estimate:
     """pass@1 of `a` less that of `b`, over the seeds that both have."""
     both = {run.seed for run in a} & {run.seed for run in b}
     first, second = (table([run for run in runs if run.seed in both], "t1", 1) for runs in (a, b))
     return interval(first - second)
 
 
-def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
+def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Estimate]:
     """The same at the tokens that all runs of these arms generated, as in the studies' tables."""
     found = scores_at_equal_tokens(arms)
     return {arm: interval(found[arm] - found["grpo"]) for arm in ARMS}
 
 
-def levels_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
+def levels_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Estimate]:
     """pass@1 itself at those tokens, of GRPO too."""
     return {arm: interval(scores) for arm, scores in scores_at_equal_tokens(arms).items()}
 
@@ -90,22 +91,20 @@ def scores_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Reals]:
     return found
 
 
-def interval(differences: Reals) -> Interval:
-    return hierarchical_bootstrap(100 * differences, n_boot=N_BOOT)
+def interval(differences: Reals) -> Estimate:
+    return mean_over_seeds_and_problems(100 * differences)
 
 
-def text(found: Interval) -> str:
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+def text(found: Estimate) -> str:
+    bounds = found.interval()
+    return f"{found.mean:+.2f} [{bounds.low:+.2f}, {bounds.high:+.2f}]"
 
 
-def holm(found: dict[str, Interval]) -> list[tuple[tuple[str, Interval], float, float]]:
+def holm(found: dict[str, Estimate]) -> list[tuple[tuple[str, Estimate], float, float]]:
     """Arms by falling evidence, with p and p after Holm's correction."""
-    p = {arm: erfc(abs(x.mean) / ((x.high - x.low) / 3.92) / sqrt(2)) for arm, x in found.items()}
-    rows, largest = [], 0.0
-    for place, arm in enumerate(sorted(p, key=lambda each: p[each])):
-        largest = max(largest, min(1.0, (len(p) - place) * p[arm]))
-        rows.append(((arm, found[arm]), p[arm], largest))
-    return rows
+    p = [each.p_value for each in found.values()]
+    rows = list(zip(found.items(), p, adjust_holm(p), strict=True))
+    return sorted(rows, key=lambda row: row[1])
 
 
 def shared_noise(runs: list[Run]) -> float:
@@ -124,8 +123,9 @@ def ratios_by_seed(runs: list[Run], control: list[Run], target: float) -> list[f
     for each in (runs, control):
         found = accuracy_curves(each, "t1", "rollouts", points)
         assert found is not None
-        costs.append(cost_at_target(found.values.mean(axis=2), points, target))
-    return list(costs[0] / costs[1])
+        curves = found.values.mean(axis=2)
+        costs.append([first_crossing(points, curve, target) for curve in curves])
+    return [mine / other for mine, other in zip(*costs, strict=True)]
 
 
 if __name__ == "__main__":

@@ -36,6 +36,10 @@ ASKED = {
         "reached": {"kind": "reaching", "targets": [0.3], "axis": "tokens"},
     },
 }
+FAMILY = {
+    "endpoints": [{"evaluation": "t1", "measure": "pass@1"}],
+    "comparisons": [["ts_an", "grpo"], ["ts_an", "e3"]],
+}
 
 
 @pytest.fixture
@@ -99,6 +103,14 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
         ({"tables": {"x": {"kind": "pie"}}}, "table kind 'pie' is none of comparison"),
         ({"figures": {"pie": {}}}, r"no figures \['pie'\]; there are entropy"),
         ({"control": "ts"}, "control='ts' has no recorded run"),
+        (
+            {"families": {"main": {**FAMILY, "comparisons": [["ppo", "grpo"]]}}},
+            "family main: no recorded arm 'ppo'; there are grpo, ts_an, e3",
+        ),
+        (
+            {"tables": {"x": {"kind": "family", "name": "main"}}},
+            "family 'main' is not declared under `families`; there is none",
+        ),
         ({"tables": {"x": {"kind": "resources"}}}, "no lines <!-- table: x --> and <!-- end -->"),
         ({"tables": {"x": {"kind": "resources", "k": 3}}}, "table x with {'k': 3}: "),
         ({"figures": {"entropy": {"colour": 1}}}, "figure entropy with {'colour': 1}: "),
@@ -112,6 +124,34 @@ def test_a_mistake_is_told_and_nothing_is_written(
     assert stopped.value.code == 2
     assert message.replace("\\", "") in capsys.readouterr().err
     assert (folder / "README.md").read_text() == README
+
+
+def test_declared_comparisons_are_corrected_among_themselves_and_others_are_exploratory(
+    folder: Path,
+) -> None:
+    tables = {
+        "a": {"kind": "family", "name": "main"},
+        "b": {"kind": "comparison", "ks": [1, 16], "evaluations": ["t1"]},
+        "c": {"kind": "metric", "column": "rollout/all_wrong", "windows": {"all": [0, 0]}},
+    }
+    (folder / "README.md").write_text(
+        "".join(f"<!-- table: {n} -->\n<!-- end -->\n" for n in "abc")
+    )
+    main([str(asked(folder, families={"main": FAMILY}, tables=tables, figures={}))])
+    found = {name: pd.read_csv(folder / "results" / f"{name}.csv") for name in "abc"}
+    assert found["a"]["family"].tolist() == ["main", "main"]
+    assert found["a"]["family_size"].tolist() == [2, 2]
+    by_arm = found["b"].dropna(subset="comparison").set_index(["arm", "measure"])
+    # Two arms at three measures and two at a metric, but for the one that is declared.
+    assert by_arm.loc[("ts_an", "pass@1"), "family"] == "main"
+    assert by_arm["family"].value_counts().to_dict() == {"exploratory": 5, "main": 1}
+    assert set(found["c"]["family_size"].dropna()) == {7 - found["c"]["p"].isna().sum() + 1}
+    once = found["a"].set_index("comparison")["p_adjusted"]
+    twice = by_arm.reset_index().set_index("comparison")["p_adjusted"]
+    assert twice[once.index[0]] == once.iloc[0]
+    text = (folder / "README.md").read_text()
+    assert "declared family main: 2 comparisons" in text
+    assert "exploratory, since none was declared before the runs: " in text
 
 
 def test_every_kind_of_table_and_figure_that_fits_the_runs_is_made(folder: Path) -> None:

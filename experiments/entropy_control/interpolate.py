@@ -15,12 +15,11 @@ import pandas as pd
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
-from e3rl.statistics.bootstrap import hierarchical_difference
+from e3rl.statistics.means import mean_over_seeds_and_problems
 
 RUNS = Path(__file__).parents[1] / "runs"
 CONTROLS = {"ts": "matched ts", "ts_an": "matched ts_an", "e3": "matched ts_an"}
 ARMS = ("grpo", *CONTROLS)
-N_BOOT = 20_000
 
 
 def main() -> None:
@@ -43,7 +42,7 @@ def main() -> None:
         for name, other in (("as recorded", None), ("line", line), ("fitted", fit)):
             a = np.array(mine if other is not None else asked)
             b = np.array(other) if other is not None else np.zeros_like(a)
-            found = hierarchical_difference(100 * a, 100 * b, n_boot=N_BOOT, paired_seeds=True)
+            found = mean_over_seeds_and_problems(100 * (a - b)).interval()
             print(f"    {name}: {found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]")
 
 

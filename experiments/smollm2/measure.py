@@ -14,7 +14,7 @@ from e3rl.analysis.measures.evaluations import (
 )
 from e3rl.analysis.sources.runs import Run, load_run
 from e3rl.analysis.tables.cells import Cells, as_markdown
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 
 RUN = Path(__file__).parent / "run"
 MEASURES = (("t1", 1), ("t1", 8), ("greedy", 1))

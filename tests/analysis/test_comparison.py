@@ -4,15 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.comparison import (
-    BETTER,
-    NEITHER,
-    WORSE,
-    compare_arms,
-    compare_scores,
-    verdict,
-)
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import compare_arms, compare_scores
 from e3rl.analysis.measures.costs import common_cost
+from e3rl.analysis.measures.families import BETTER, NEITHER, judge_rows
 from e3rl.analysis.measures.scores import Scores
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.comparison_table import (
@@ -20,10 +15,10 @@ from e3rl.analysis.tables.comparison_table import (
     comparison_markdown,
     comparison_text,
 )
-from e3rl.statistics.bootstrap import Interval, hierarchical_bootstrap, paired_difference
 from e3rl.statistics.improvement import probability_of_improvement
 from e3rl.statistics.iqm import interquartile_mean
-from e3rl.statistics.power import detectable_difference, variance_components
+from e3rl.statistics.means import mean_over_seeds_and_problems, mean_over_units
+from e3rl.statistics.power import detectable_difference
 
 pytestmark = pytest.mark.end_to_end
 
@@ -40,6 +35,11 @@ def scores(
     return replace(made, **facts)
 
 
+def judged(item: Scores, control: Scores | None, axis: str = "tokens", cost: float = 1000) -> Row:
+    """The row of one comparison that is printed alone."""
+    return judge_rows([compare_scores(item, control, axis=axis, cost=cost)])[0]
+
+
 @pytest.fixture
 def noise() -> np.ndarray:
     return np.random.default_rng(0).uniform(0.2, 0.6, (6, 40))
@@ -48,8 +48,9 @@ def noise() -> np.ndarray:
 def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
     control = scores("grpo", noise)
     gain = 0.1 + 0.05 * np.random.default_rng(1).normal(size=noise.shape)
-    row = compare_scores(scores("e3", noise + gain), control)
-    paired = hierarchical_bootstrap(gain)
+    row = judged(scores("e3", noise + gain), control)
+    estimate = mean_over_seeds_and_problems(gain)
+    paired = estimate.interval()
     assert row["value"] == pytest.approx((noise + gain).mean())
     assert (row["difference_low"], row["difference_high"]) == pytest.approx(
         (paired.low, paired.high)
@@ -63,23 +64,23 @@ def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
     ]
     assert row["iqm"] == pytest.approx(interquartile_mean(families[0]))
     assert row["improvement"] == pytest.approx(probability_of_improvement(*families))
-    expected = detectable_difference(variance_components(gain), 6, 40)
-    assert row["detectable"] == pytest.approx(expected)
+    assert row["p"] == row["p_adjusted"] == pytest.approx(estimate.p_value)
+    assert row["detectable"] == pytest.approx(detectable_difference(estimate))
     assert row["by_seed"] == pytest.approx((noise + gain).mean(axis=1).tolist())
 
 
 def test_arms_that_solve_nothing_are_known_by_their_problems_alone() -> None:
     nothing = np.zeros((3, 64))
-    row = compare_scores(scores("e3", nothing), scores("grpo", nothing))
+    row = judged(scores("e3", nothing), scores("grpo", nothing))
     assert (row["value_low"], row["value_high"]) == pytest.approx((0, 0.0566), abs=1e-4)
     assert (row["difference_low"], row["difference_high"]) == pytest.approx(
-        (-0.0560, 0.0560), abs=1e-4
+        (-0.0431, 0.0431), abs=1e-3
     )
     assert row["verdict"] == NEITHER
 
 
 def test_the_control_itself_is_not_judged(noise: np.ndarray) -> None:
-    row = compare_scores(scores("grpo", noise), None)
+    row = judged(scores("grpo", noise), None)
     assert row["verdict"] is row["difference"] is row["improvement"] is row["against"] is None
     assert row["value_low"] < row["value"] < row["value_high"]
 
@@ -90,9 +91,8 @@ def test_other_seeds_are_not_paired(noise: np.ndarray) -> None:
     paired = compare_scores(arm, control)
     assert paired["difference_high"] - paired["difference_low"] == pytest.approx(0)
     other = scores("e3", noise + luck - 0.01, seeds=[7, 8, 9, 10, 11, 12])
-    row = compare_scores(other, control)
+    row = judged(other, control)
     assert row["paired_seeds"] is False
-    assert row["detectable"] is None
     assert row["difference_high"] - row["difference_low"] > 0.1
     # Pairs are matched by seed, whatever the order of the rows.
     reordered = replace(arm, table=arm.table.iloc[::-1])
@@ -101,8 +101,8 @@ def test_other_seeds_are_not_paired(noise: np.ndarray) -> None:
 
 def test_one_seed_has_intervals_over_problems_alone(noise: np.ndarray) -> None:
     control, arm = scores("grpo", noise), scores("e3", noise[:1] + 0.2)
-    row = compare_scores(arm, control)
-    expected = paired_difference(noise[0] + 0.2, noise.mean(axis=0))
+    row = judged(arm, control)
+    expected = mean_over_units(noise[0] + 0.2 - noise.mean(axis=0)).interval()
     assert (row["difference_low"], row["difference_high"]) == (expected.low, expected.high)
     assert row["iqm_low"] is None
     assert row["detectable"] is None
@@ -110,18 +110,10 @@ def test_one_seed_has_intervals_over_problems_alone(noise: np.ndarray) -> None:
 
 def test_only_problems_of_both_arms_are_compared(noise: np.ndarray) -> None:
     control = scores("grpo", noise[:, :30])
-    row = compare_scores(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 0.4)), control)
+    row = judged(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 0.4)), control)
     assert row["difference"] == pytest.approx(0.1)
     with pytest.raises(ValueError, match=r"different problems; give both runs the same data\.val"):
         compare_scores(scores("e3", noise, ids="q"), control)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(0.01, 0.2, BETTER), (-0.2, -0.01, WORSE), (-0.1, 0.1, NEITHER), (0.0, 0.1, NEITHER)],
-)
-def test_the_verdict_is_where_the_interval_lies(low: float, high: float, word: str) -> None:
-    assert verdict(Interval((low + high) / 2, low, high, 0.95)) == word
 
 
 def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
@@ -144,44 +136,54 @@ def test_a_control_that_does_not_exist_is_named(arms: dict[str, list[Run]]) -> N
 
 
 def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None:
-    facts = {"axis": "tokens", "cost": 1000.0, "level": 0.95, **UNASKED}
     control = scores("grpo", noise[:2], name="live")
     hotter = compare_scores(scores("e3", noise[:2] + 0.1, name="live", entropy=0.6), control)
-    gap = {"entropy_gap": -1 / 6, "verdict": None, "unmatched": "entropies differ by -16.7 %"}
+    words = "entropies differ by -16.7 %"
+    gap = {"entropy_gap": -1 / 6, "unmatched": words, "comparison": None, "p": None}
     close = {"entropy_gap": 0.001, "entropy_error": 0.012}
-    rows = [compare_scores(control, None) | facts, hotter | facts | gap, hotter | facts | close]
+    rows = [compare_scores(control, None), hotter | gap, hotter | close]
+    rows = judge_rows([row | {"cost": 1000.0} for row in rows])
     header, body, note = comparison_cells(rows)
     _, second, third = (dict(zip(header, line, strict=True)) for line in body)
     assert second["arm"] == "E3"
     assert second["Δ points"] == "+10.0 [+10.0, +10.0]"
     assert second["verdict"] == "none: entropies differ by -16.7 %"
+    assert second["p"] == ""
     assert second["entropy / against"] == "0.6000 / 0.5000"
     assert third["verdict"] == "better (2 seeds, entropies known to 1.2 %)"
+    assert third["p"] == "< .001"
     assert "1,000 tokens generated" in note
-    assert "1 comparison, none corrected" in note
+    assert "exploratory, since none was declared before the runs: 1 comparison)" in note
     assert "no verdict where these differ by more than 0.5 %" in note
     assert "With 2 seeds" in note
     markdown = comparison_markdown(rows)
     assert markdown.count("| E3 |") == 2
     assert markdown.endswith(note)
     assert note.endswith("2 seeds, 40 problems.")
-    assert "seeds" not in header
+    assert not {"seeds", "family"} & set(header)
     assert "better (2 seeds, entropies known to 1.2 %)" in comparison_text(rows)
 
 
 def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None:
-    facts = {"axis": "steps", "cost": 24.0, "level": 0.95, **UNASKED}
     control = scores("grpo", noise)
-    rows = [compare_scores(scores("e3", noise - 0.1), control) | facts]
+    rows = [judged(scores("e3", noise - 0.1), control, "steps", 24)]
     header, body, note = comparison_cells(rows)
     assert dict(zip(header, body[0], strict=True))["verdict"] == "worse"
     assert "24 rollout steps" in note
     assert "hardly knows" not in note
-    fewer = compare_scores(scores("ts", noise[:3]), control) | facts
+    fewer = judged(scores("ts", noise[:3]), control)
     header, body, _ = comparison_cells([*rows, fewer])
     assert [row[header.index("seeds")] for row in body] == ["6", "3"]
-    least = compare_scores(scores("ts", noise[:2]), control) | facts
+    least = judged(scores("ts", noise[:2]), control)
     assert "In rows of 2 seeds an interval hardly knows" in comparison_cells([*rows, least])[-1]
+
+
+def test_a_table_of_several_families_marks_every_row(noise: np.ndarray) -> None:
+    control = scores("grpo", noise)
+    rows = [compare_scores(scores(arm, noise + 0.1), control, cost=9.0) for arm in ("e3", "ts")]
+    header, body, note = comparison_cells(judge_rows(rows, {"primary": rows[:1]}))
+    assert [row[header.index("family")] for row in body] == ["primary", "exploratory"]
+    assert "declared family primary: 1 comparison; exploratory" in note
 
 
 def test_no_rows_are_no_table() -> None:

@@ -7,6 +7,7 @@ from test_matched_control import at, made_up
 
 from e3rl.analysis.figures import comparison_figures as figures
 from e3rl.analysis.figures.style import BEYOND, arm_colour
+from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.frontier import UNTRAINED, frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Run
@@ -25,6 +26,10 @@ def made() -> Arms:
     return arms
 
 
+def rows_of(arms: Arms) -> list[Row]:
+    return compare_arms(arms, "grpo", [1])
+
+
 def marks(figure: Figure, panel: int) -> dict[str, tuple[float, bool]]:
     """Place and whether it is filled, of every arm's mark in a panel."""
     ax = figure.axes[panel]
@@ -39,7 +44,7 @@ def marks(figure: Figure, panel: int) -> dict[str, tuple[float, bool]]:
 
 
 def test_a_forest_has_a_row_per_arm_and_a_panel_per_endpoint(made: Arms) -> None:
-    figure = figures.forest_figure(made, "grpo", ["pass@1"], ["t1", "live"])
+    figure = figures.forest_figure(rows_of(made), list(made), ["pass@1"], ["t1", "live"])
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles == ["pass@1 at T = 1", "pass@1 at each arm's training temperature"]
     first = marks(figure, 0)
@@ -50,7 +55,7 @@ def test_a_forest_has_a_row_per_arm_and_a_panel_per_endpoint(made: Arms) -> None
 
 
 def test_a_forest_says_what_its_marks_mean_and_what_the_paper_has(made: Arms) -> None:
-    figure = figures.forest_figure(made, "grpo", paper={"e3": {"pass@1": 2.2}})
+    figure = figures.forest_figure(rows_of(made), list(made), paper={"e3": {"pass@1": 2.2}})
     diamonds = [line.get_data() for line in figure.axes[0].get_lines() if line.get_marker() == "D"]
     assert [(x.tolist(), y.tolist()) for x, y in diamonds] == [([2.2], [0])]
     assert figure._supxlabel is not None
@@ -61,7 +66,7 @@ def test_a_forest_says_what_its_marks_mean_and_what_the_paper_has(made: Arms) ->
 
 def test_a_forest_of_nothing_is_refused(made: Arms) -> None:
     with pytest.raises(ValueError, match="no arm has"):
-        figures.forest_figure(made, "grpo", ["pass@1"], ["greedy"])
+        figures.forest_figure(rows_of(made), list(made), ["pass@1"], ["greedy"])
 
 
 def test_a_frontier_has_a_point_per_temperature_with_the_most_rollouts() -> None:

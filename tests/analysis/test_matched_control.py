@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.comparison import BETTER, compare_arms
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.families import BETTER
 from e3rl.analysis.measures.matched_control import MATCHED, NEAREST, TOO_FEW, match_control
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import EVALUATION_COLUMNS, PROBLEM_COLUMNS, Run

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.study_cells import metric_cells
@@ -46,8 +47,17 @@ def test_windows_are_steps_and_negative_ones_count_from_the_end() -> None:
     assert not any(arm == "other" for arm, _ in found)
 
 
-def test_differences_are_paired_by_seed_and_step() -> None:
-    # Every step of every seed is .1 lower, so the interval of the difference has no width.
+def test_intervals_are_students_over_seeds() -> None:
+    # Means of the last two steps are .2 and .3: .25 ± 12.706 · .05.
+    rows = metric_rows(ARMS, None, COLUMN, {"end": (-2, 0)})
+    first = rows[0]
+    assert (first["value_low"], first["value_high"]) == pytest.approx((-0.3853, 0.8853), abs=1e-4)
+    one = metric_rows({"grpo": ARMS["grpo"][:1]}, None, COLUMN, {"end": (-2, 0)})[0]
+    assert (one["value"], one["value_low"]) == (pytest.approx(0.2), None)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    # Every seed is .1 lower, so the interval of the difference has no width.
     rows = metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)})
     (row,) = [row for row in rows if row["arm"] == "budget"]
     assert row["difference"] == pytest.approx(-0.1)
@@ -60,9 +70,10 @@ def test_differences_are_paired_by_seed_and_step() -> None:
 
 
 def test_cells_have_two_columns_a_window() -> None:
-    cells = metric_cells(metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)}), percent=True)
+    rows = judge_rows(metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)}))
+    cells = metric_cells(rows, percent=True)
     assert cells.header == ["arm", "end %", "Δ end"]
-    assert cells.body[1][2] == "-10.0 [-10.0, -10.0]"
+    assert cells.body[1][2] == "-10.0 [-10.0, -10.0] *"
     assert cells.body[0][2] == ""
     assert "2 seeds" in cells.note
 

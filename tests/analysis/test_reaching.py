@@ -4,16 +4,11 @@ import dataclasses
 import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.reaching import (
-    AccuracyCurves,
-    bootstrap_curves,
-    cost_at_target,
-    costs_to_reach,
-)
+from e3rl.analysis.measures.families import judge_rows
+from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.study_cells import reaching_cells
 
@@ -51,7 +46,7 @@ def run_of(arm: str, seed: int, curve: list[float], every: int = 10, cost: int =
 def test_the_cost_is_where_the_curve_between_two_validations_is_at_the_target() -> None:
     # .4 at 0 rollouts, .6 at 1000, .7 at 2000: .5 is reached at 500, .65 at 1500.
     arms = {"grpo": [run_of("grpo", seed, [0.4, 0.6, 0.7]) for seed in (1, 2)]}
-    rows = costs_to_reach(arms, None, [0.5, 0.65, 0.4, 0.8], n_boot=20)
+    rows = costs_to_reach(arms, None, [0.5, 0.65, 0.4, 0.8])
     costs = {row["target"]: row["cost"] for row in rows}
     assert costs[0.5] == pytest.approx(500, abs=1)
     assert costs[0.65] == pytest.approx(1500, abs=1)
@@ -62,38 +57,20 @@ def test_the_cost_is_where_the_curve_between_two_validations_is_at_the_target() 
 def test_a_ratio_compares_with_the_control_and_does_not_exist_for_itself() -> None:
     slow = [run_of("grpo", seed, [0.4, 0.5, 0.6]) for seed in (1, 2)]
     fast = [run_of("ts", seed, [0.4, 0.6, 0.6]) for seed in (1, 2)]
-    rows = costs_to_reach({"grpo": slow, "ts": fast}, "grpo", [0.5], n_boot=50)
+    rows = costs_to_reach({"grpo": slow, "ts": fast}, "grpo", [0.5])
     by_arm = {row["arm"]: row for row in rows}
     assert by_arm["grpo"]["ratio"] is None
     assert by_arm["ts"]["ratio"] == pytest.approx(0.5, abs=0.01)
-    # All problems are alike, so drawing them again changes nothing.
+    # All problems are alike, so nothing is unsure.
     assert by_arm["ts"]["ratio_low"] == pytest.approx(0.5, abs=0.01)
     assert by_arm["ts"]["ratio_high"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_where_neither_arm_gets_there_there_is_no_ratio() -> None:
     arms = {arm: [run_of(arm, 1, [0.4, 0.5])] for arm in ("grpo", "ts")}
-    rows = costs_to_reach(arms, "grpo", [0.9], n_boot=5)
+    rows = costs_to_reach(arms, "grpo", [0.9])
     assert [row["ratio"] for row in rows] == [None, None]
     assert all(math.isinf(row["cost"]) for row in rows)
-
-
-def test_replicates_are_means_over_the_drawn_seeds_and_problems() -> None:
-    rng = np.random.default_rng(0)
-    item = AccuracyCurves([1, 2, 3], ["a", "b"], rng.random((3, 4, 2)))
-    curves = bootstrap_curves(item, 200)
-    np.testing.assert_allclose(curves[0], item.values.mean(axis=(0, 2)))
-    low, high = item.values.min(axis=(0, 2)), item.values.max(axis=(0, 2))
-    assert (curves >= low - 1e-12).all()
-    assert (curves <= high + 1e-12).all()
-    # Both arms draw alike.
-    np.testing.assert_array_equal(curves, bootstrap_curves(item, 200))
-
-
-def test_the_first_crossing_counts() -> None:
-    points = np.array([0.0, 1.0, 2.0, 3.0])
-    curves = np.array([[0.1, 0.5, 0.3, 0.6], [0.1, 0.2, 0.2, 0.2]])
-    np.testing.assert_allclose(cost_at_target(curves, points, 0.4), [0.75, np.inf])
 
 
 def test_arms_on_different_problems_are_an_error_and_not_a_curve_that_never_gets_there() -> None:
@@ -101,18 +78,28 @@ def test_arms_on_different_problems_are_an_error_and_not_a_curve_that_never_gets
     some = dataclasses.replace(short, problems=short.problems[short.problems["problem_id"] != "p3"])
     full = run_of("grpo", 1, [0.4, 0.6])
     with pytest.raises(ValueError, match="validated on changing problems"):
-        costs_to_reach({"grpo": [full, some]}, None, [0.5], n_boot=5)
+        costs_to_reach({"grpo": [full, some]}, None, [0.5])
     with pytest.raises(ValueError, match="validated on different problems with t1"):
-        costs_to_reach({"grpo": [full], "ts": [some]}, "grpo", [0.5], n_boot=5)
+        costs_to_reach({"grpo": [full], "ts": [some]}, "grpo", [0.5])
 
 
 def test_cells_are_thousands_of_rollouts_but_single_steps_and_name_their_level() -> None:
     arms = {"grpo": [run_of("grpo", seed, [0.4, 0.6]) for seed in (1, 2)]}
     for axis, title, text in (("rollouts", "cost, thousands", "0.5"), ("steps", "cost", "5.0")):
-        cells = reaching_cells(costs_to_reach(arms, None, [0.5], axis=axis, level=0.9, n_boot=20))
+        cells = reaching_cells(costs_to_reach(arms, None, [0.5], axis=axis, level=0.9))
         assert cells.header == ["pass@1", "arm", title, "seeds"]
         assert cells.body[0][2].startswith(f"{text} [")
         assert "90 % intervals" in cells.note
+
+
+def test_a_ratio_that_is_told_from_1_after_correction_has_a_star() -> None:
+    slow = [run_of("grpo", seed, [0.4, 0.5, 0.6]) for seed in (1, 2)]
+    fast = [run_of("ts", seed, [0.4, 0.6, 0.6]) for seed in (1, 2)]
+    cells = reaching_cells(judge_rows(costs_to_reach({"grpo": slow, "ts": fast}, "grpo", [0.5])))
+    ratios = [row[cells.header.index("of the control's")] for row in cells.body]
+    assert ratios == ["", "0.50 [0.50, 0.50] *"]
+    assert "A star: p below 0.05" in cells.note
+    assert "1 comparison" in cells.note
 
 
 def test_no_targets_and_a_control_without_validation_are_errors() -> None:

@@ -12,7 +12,7 @@ from e3rl.readiness.checks import Finding, grade, is_go
 from e3rl.readiness.pass_rates import GroupOutcomes
 from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Mismatch
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 
 
 def groups(wrong: float, right: float) -> GroupOutcomes:

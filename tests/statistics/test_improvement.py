@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from e3rl.statistics.improvement import improvement_interval, probability_of_improvement
+from e3rl.statistics.shares import wilson_interval
 
 # Few distinct values, so that ties occur.
 TABLES = arrays(
@@ -45,18 +46,31 @@ def test_equals_counting_one_by_one_and_both_directions_add_to_one(a, b):
     assert both == pytest.approx(1.0)
 
 
-def test_the_interval_is_the_quantile_of_all_possible_draws_of_runs():
-    a = np.array([[0.3, 0.2], [0.6, 0.1]])
-    b = np.array([[0.1, 0.2], [0.5, 0.4], [0.4, 0.0]])
-    values = [
-        probability_of_improvement(a[list(i)], b[list(j)])
-        for i in itertools.product(range(2), repeat=2)
-        for j in itertools.product(range(3), repeat=3)
-    ]
-    interval = improvement_interval(a, b, level=0.8, n_boot=20_000)
-    assert interval.mean == probability_of_improvement(a, b)
-    assert interval.low == pytest.approx(np.quantile(values, 0.1), abs=1e-12)
-    assert interval.high == pytest.approx(np.quantile(values, 0.9), abs=1e-12)
+def test_the_interval_is_wilsons_with_the_number_that_the_placements_are_worth():
+    # Placements 1/3, 2/3 and 1/2, 0, 1: variances 1/36 and 1/12 of their means.
+    a, b = np.array([[0.3], [0.6]]), np.array([[0.2], [0.7], [0.4]])
+    interval = improvement_interval(a, b)
+    assert interval.mean == pytest.approx(0.5)
+    variance = 1 / 36 + 1 / 12
+    assert variance == pytest.approx(1 / 9)
+    df = variance**2 / ((1 / 36) ** 2 / 1 + (1 / 12) ** 2 / 2)
+    expected = wilson_interval(0.5, 0.25 / variance, df=df)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_runs_that_all_win_are_worth_as_many_trials_as_there_are_runs():
+    interval = improvement_interval(np.ones((5, 3)), np.zeros((8, 3)))
+    # 5/(5 + 3.8415)
+    assert (interval.low, interval.high) == pytest.approx((0.5655, 1.0), abs=1e-4)
+
+
+def test_runs_of_one_seed_are_pairs():
+    rng = np.random.default_rng(0)
+    luck = rng.normal(size=(8, 1))
+    a, b = luck + 0.5 * rng.normal(size=(8, 4)), luck + 0.5 * rng.normal(size=(8, 4))
+    paired, apart = improvement_interval(a, b, paired_runs=True), improvement_interval(a, b)
+    assert paired.mean == apart.mean
+    assert paired.high - paired.low < apart.high - apart.low
 
 
 def test_one_run_has_no_interval():

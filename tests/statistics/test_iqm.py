@@ -1,11 +1,9 @@
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.statistics.iqm import interquartile_mean, iqm_interval
+from e3rl.statistics.iqm import estimate_iqm, interquartile_mean
 
 SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=40)
 
@@ -39,31 +37,32 @@ def test_a_failed_run_moves_it_less_than_the_mean():
     assert scores.mean() == pytest.approx(0.48)
 
 
-def test_the_interval_is_the_quantile_of_all_possible_draws_of_runs():
-    scores = np.array([[0.1, 0.5], [0.2, 0.9], [0.7, 0.8]])
-    draws = itertools.product(range(3), repeat=3)
-    values = [interquartile_mean(scores[list(draw)]) for draw in draws]
-    interval = iqm_interval(scores, level=0.8, n_boot=20_000)
-    assert interval.mean == interquartile_mean(scores)
-    assert interval.low == pytest.approx(np.quantile(values, 0.1), abs=1e-12)
-    assert interval.high == pytest.approx(np.quantile(values, 0.9), abs=1e-12)
+def test_the_error_is_that_of_winsorised_runs():
+    # .1 to .8 keeps .2 .. .7 of eight: runs winsorise to means .2, .35, .55, .7 of two tasks.
+    scores = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8]])
+    found = estimate_iqm(scores)
+    assert found.mean == pytest.approx(0.45)
+    by_run = 2 * np.array([0.3, 0.35, 0.55, 0.6])  # clipped to [.3, .6], over the half kept
+    assert found.standard_error == pytest.approx(by_run.std(ddof=1) / 2)
+    assert found.df == 1.0  # the middle half is of two runs
+
+
+def test_runs_that_differ_less_than_tasks_all_count():
+    tasks = np.linspace(0, 1, 16)
+    scores = tasks + np.array([[0.001], [0.0], [-0.001], [0.002], [0.003]])
+    assert estimate_iqm(scores).df == pytest.approx(4.0, abs=0.1)
 
 
 def test_one_run_has_no_interval():
-    interval = iqm_interval([[0.1, 0.2, 0.3]])
+    interval = estimate_iqm([[0.1, 0.2, 0.3]]).interval()
     assert interval.mean == pytest.approx(0.2)
     assert np.isnan([interval.low, interval.high]).all()
 
 
 @pytest.mark.parametrize(
-    ("scores", "options", "message"),
-    [
-        ([[]], {}, "got 0"),
-        ([[1.0, float("nan")]], {}, "1 are NaN"),
-        ([1.0, 2.0], {}, r"\(runs, tasks\)"),
-        ([[1.0]], {"level": 0.0}, "level=0.0"),
-    ],
+    ("scores", "message"),
+    [([[]], "got 0"), ([[1.0, float("nan")]], "1 are NaN"), ([1.0, 2.0], r"\(runs, tasks\)")],
 )
-def test_senseless_scores_are_refused(scores, options, message):
+def test_senseless_scores_are_refused(scores, message):
     with pytest.raises(ValueError, match=message):
-        iqm_interval(scores, **options)
+        estimate_iqm(scores)

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from e3rl.statistics.bootstrap import cluster_bootstrap, hierarchical_bootstrap, mean_of_sets
+from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.pass_at_k import pass_at_k
 from e3rl.statistics.shares import (
-    difference_intervals,
-    difference_intervals_of_sets,
+    difference_of_shares,
+    differences_of_sets,
+    differences_of_shares,
     share_interval,
     share_intervals,
     share_intervals_of_sets,
@@ -49,21 +50,29 @@ def test_pass_at_k_is_as_wide_at_the_edge_as_pass_at_1():
     assert bounds(one) == bounds(eight) == pytest.approx((0.0, 0.0566), abs=1e-4)
 
 
-def test_away_from_the_edges_the_bootstrap_is_left_alone():
-    rng = np.random.default_rng(0)
-    table = rng.random((3, 40))
-    assert share_interval(table) == hierarchical_bootstrap(table)
-    assert share_interval(table[0]) == cluster_bootstrap(table[0])
-    few = np.repeat([0.0, 1.0], [54, 10])
-    assert share_interval(few) == cluster_bootstrap(few)
+def test_away_from_the_edges_the_effective_number_is_that_of_the_variance():
+    # A mean of .5 whose squared error is .001 is worth 250 trials.
+    table = np.random.default_rng(0).random((3, 40))
+    found = mean_over_seeds_and_problems(table, skewed=True)
+    n = found.mean * (1 - found.mean) / found.standard_error**2
+    expected = wilson_interval(found.mean, n, df=found.df)
+    assert bounds(share_interval(table)) == pytest.approx(bounds(expected))
+    assert n > 40  # not held to the number of problems
 
 
-def test_one_problem_too_few_above_0_widens():
-    few = np.repeat([0.0, 1.0], [55, 9])
-    plain, wide = cluster_bootstrap(few), share_interval(few)
-    wilson = wilson_interval(9 / 64, 64)
-    assert wide.low == min(plain.low, wilson.low)
-    assert wide.high == max(plain.high, wilson.high)
+def test_where_too_few_problems_are_solved_no_more_is_known_than_of_one_rollout_each():
+    rare = np.zeros(256)
+    rare[:3] = 1 / 16
+    interval = share_interval(rare)
+    assert interval.high >= wilson_interval(rare.mean(), 256).high > 0.015
+    enough = np.zeros(256)
+    enough[:10] = 1 / 16
+    assert share_interval(enough).high < 0.5 * interval.high
+
+
+def test_a_t_interval_of_few_seeds_is_wider_than_a_normal_one():
+    assert bounds(wilson_interval(0.5, 100, df=4)) == pytest.approx((0.3662, 0.6338), abs=1e-4)
+    assert bounds(wilson_interval(0.5, 100)) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -85,30 +94,39 @@ def test_coverage_near_the_edges_is_nominal(problems, rollouts, spread):
         assert covered >= 0.93, (share, covered)
 
 
-def test_a_set_at_the_edge_widens_the_mean_of_sets():
-    rng = np.random.default_rng(0)
-    inner, edge = rng.random((50, 1)), np.zeros((64, 1))
-    (alone,) = share_intervals_of_sets([inner, inner])
-    assert [alone] == mean_of_sets([inner, inner])
-    (both,) = share_intervals_of_sets([inner, edge])
-    (part,) = share_intervals(inner)
+def test_the_distances_of_sets_add_up_as_errors_do():
+    inner, edge = np.random.default_rng(0).random((50, 1)), np.zeros((64, 1))
+    (both,), (part,) = share_intervals_of_sets([inner, edge]), share_intervals(inner)
     assert both.mean == pytest.approx(part.mean / 2)
     above = np.hypot(part.high - part.mean, 0.0566) / 2
-    assert both.high == pytest.approx(both.mean + above, abs=2e-3)
+    assert both.high == pytest.approx(both.mean + above, abs=1e-4)
     (zero,) = share_intervals_of_sets([edge, edge])
     assert bounds(zero) == pytest.approx((0.0, np.hypot(0.0566, 0.0566) / 2), abs=1e-4)
+    for sets in ([inner, np.ones((3, 2))], []):
+        with pytest.raises(ValueError, match="equally many statistics"):
+            share_intervals_of_sets(sets)
 
 
 def test_two_methods_that_solve_nothing_are_not_known_to_be_equal():
-    # Of 64 problems none differs: up to 1 - 0.025^(1/64) = 5.6 % may.
-    (none,) = difference_intervals(np.zeros((64, 1)))
-    assert bounds(none) == pytest.approx((-0.0560, 0.0560), abs=1e-4)
-    (all_,) = difference_intervals(np.ones((64, 1)))
-    assert bounds(all_) == pytest.approx((1 - 2 * 0.0560, 1.0), abs=1e-4)
-    (mean,) = difference_intervals_of_sets([np.zeros((64, 1))] * 2)
-    assert bounds(mean) == pytest.approx((-0.0396, 0.0396), abs=1e-4)
-    mixed = np.random.default_rng(0).normal(size=(30, 1)).clip(-1, 1)
-    assert difference_intervals(mixed) == [cluster_bootstrap(mixed[:, 0])]
+    # With one problem for each side: √(2/65/66) = .0216, times 1.997 of 65 degrees.
+    (none,) = differences_of_shares(np.zeros((64, 1)))
+    assert bounds(none.interval()) == pytest.approx((-0.0431, 0.0431), abs=1e-4)
+    assert none.p_value == 1.0
+    (all_,) = differences_of_shares(np.ones((64, 1)))
+    assert all_.mean == 1.0
+    assert bounds(all_.interval())[0] == pytest.approx(64 / 66 - 0.0431, abs=0.02)
+    assert all_.p_value < 1e-6
+    several = difference_of_shares(np.zeros((3, 64)), np.zeros((3, 64)), paired_seeds=True)
+    assert bounds(several.interval()) == pytest.approx((-0.0431, 0.0431), abs=1e-3)
+
+
+def test_differences_of_most_problems_are_left_alone():
+    mixed = np.random.default_rng(0).normal(size=(30, 2)).clip(-0.9, 0.9)
+    first, _ = differences_of_shares(mixed)
+    assert first == mean_over_seeds_and_problems(mixed[:, :1].T)
+    (over,) = differences_of_sets([mixed[:, :1], -mixed[:, :1]])
+    assert over.mean == pytest.approx(0.0)
+    assert over.standard_error == pytest.approx(first.standard_error / np.sqrt(2))
 
 
 def test_what_is_no_share_is_refused():

@@ -16,7 +16,8 @@ from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_schedule import Evaluation, Segment, ValidationSchedule
 from e3rl.distributed import all_gather
 from e3rl.ledger.logger import ledgers, log_row
-from e3rl.statistics.bootstrap import Interval, cluster_bootstrap
+from e3rl.statistics.interval import Interval
+from e3rl.statistics.means import mean_over_units
 from e3rl.statistics.pass_at_k import max_at_k, pass_at_k
 from e3rl.statistics.shares import share_interval
 
@@ -324,7 +325,7 @@ def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
         row["reward"] = float(np.mean([np.mean(own) for own in counts.rewards]))
         for k in (k for k in ks if k <= n.min()):
             largest = np.array([max_at_k(own, k) for own in counts.rewards])
-            row |= _with_interval(f"max@{k}", cluster_bootstrap(largest))
+            row |= _with_interval(f"max@{k}", mean_over_units(largest).interval())
     if counts.no_answer is not None:
         row["no_answer"] = counts.no_answer / rollouts
     return {f"val/{counts.name}/{key}": value for key, value in row.items()}

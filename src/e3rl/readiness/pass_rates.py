@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.posterior import BetaPosterior
-from e3rl.statistics.bootstrap import Interval, cluster_bootstrap
+from e3rl.statistics.interval import Interval
+from e3rl.statistics.shares import share_interval
 
 Counts = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -73,7 +74,7 @@ def predict_group_outcomes(posterior: BetaPosterior, group_size: int) -> GroupOu
     """
     wrong = _expected_power(posterior.b, posterior.a, group_size)
     right = _expected_power(posterior.a, posterior.b, group_size)
-    return GroupOutcomes(*map(cluster_bootstrap, (wrong, right, 1 - wrong - right)))
+    return GroupOutcomes(*map(share_interval, (wrong, right, 1 - wrong - right)))
 
 
 def _expected_power(a: Reals, b: Reals, k: int) -> Reals:

@@ -1,10 +1,11 @@
 """Interquartile mean of runs x tasks: a mean that single lucky or failed runs do not move."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.seeds import derive_seed
-from e3rl.statistics.bootstrap import Interval, percentile_intervals
+from e3rl.statistics.interval import Estimate
 
 CUT = 0.25
 
@@ -18,39 +19,35 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
     Raises ValueError for no scores, or NaN or infinite ones.
     """
-    return float(_middle_means(_scores(scores).reshape(1, -1))[0])
+    flat = np.sort(_scores(scores).ravel())
+    cut = int(CUT * flat.size)
+    return float(flat[cut : flat.size - cut].mean())
 
 
-def iqm_interval(
-    scores: ArrayLike, level: float = 0.95, n_boot: int = 2000, seed: int = 0
-) -> Interval:
-    """`interquartile_mean` of (R, K) runs x tasks with its percentile interval over runs.
+def estimate_iqm(scores: ArrayLike) -> Estimate:
+    """`interquartile_mean` of (R, K) runs x tasks, with its standard error over runs.
 
-    Whole runs are drawn: one trained policy answers all tasks, so what it scores on them is not
-    independent. (Agarwal et al. draw anew within each task, since there every pair of run and task
-    is a training of its own.) With a single run the bounds are NaN.
+    That of a trimmed mean is the one of winsorised scores over the share that is kept (Tukey &
+    McLaughlin 1963, Sankhya A 25). A run's scores stand or fall together, so the runs' means of
+    winsorised scores are the units, with one degree of freedom fewer than runs that the middle
+    half is made of: 1/Σ gᵣ², for run r's share gᵣ of it. Tasks count as given. NaN for one run.
 
-    Raises ValueError as `interquartile_mean`, and for a level or n_boot out of range.
+    Raises ValueError as `interquartile_mean`.
     """
     table = _scores(scores)
     if table.ndim != 2:
-        raise ValueError(f"iqm_interval takes (runs, tasks) scores, got {table.shape}")
-    if not 0 < level < 1 or n_boot < 1:
-        raise ValueError(f"level={level} must lie in (0, 1) and n_boot={n_boot} be at least 1")
-    rng = np.random.default_rng(derive_seed("bootstrap", seed))
-    drawn = rng.integers(len(table), size=(n_boot, len(table)))
-    replicates = np.concatenate(
-        [_middle_means(table[rows].reshape(len(rows), -1)) for rows in np.array_split(drawn, 32)]
-    )
-    mean = np.array([interquartile_mean(table)])
-    return percentile_intervals(mean, replicates[:, None], level, len(table))[0]
-
-
-def _middle_means(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    cut = int(CUT * rows.shape[1])
-    ordered = np.sort(rows, axis=1)[:, cut : rows.shape[1] - cut]
-    middle: NDArray[np.float64] = ordered.mean(axis=1)
-    return middle
+        raise ValueError(f"estimate_iqm takes (runs, tasks) scores, got {table.shape}")
+    mean, n_runs = interquartile_mean(table), len(table)
+    if n_runs == 1:
+        return Estimate(mean, math.nan, math.nan)
+    cut = int(CUT * table.size)
+    order = np.argsort(table, axis=None, kind="stable")
+    low, high = table.flat[order[cut]], table.flat[order[-1 - cut]]
+    by_run = np.clip(table, low, high).mean(axis=1) * table.size / (table.size - 2 * cut)
+    kept = np.bincount(order[cut : table.size - cut] // table.shape[1], minlength=n_runs)
+    runs = 1 / float(((kept / kept.sum()) ** 2).sum())
+    error = math.sqrt(by_run.var(ddof=1) / n_runs)
+    return Estimate(mean, error, max(1.0, runs - 1))
 
 
 def _scores(scores: ArrayLike) -> NDArray[np.float64]:

@@ -1,143 +1,163 @@
 """Intervals of shares (pass@k, maj@k, accuracies), which stay honest at 0 and at 1.
 
-The bootstrap over problems knows only the problems it saw: where all of them are solved never, or
-always, every replicate is equal and its interval has no width. Problems are independent and each
-one's share lies in [0, 1], so a mean m over P of them varies by at most m(1-m)/P, as if every
-problem had one rollout; further rollouts of the same problem cannot show another problem. Where
-fewer than `ENOUGH` problems tell of one side, an interval is therefore widened to Wilson's (1927,
-JASA 22) with P as the effective sample size: 0 of 64 problems is [0, 5.7] %, 0 of one problem
-[0, 79] %, with however many rollouts.
+A share m with variance V is worth n = m(1-m)/V independent trials, and its interval is Wilson's
+(1927, JASA 22) with this effective number, and with Student's t in place of the normal's z where V
+is known with few degrees of freedom:
 
-The difference of two shares has the same defect where it is 0 for all problems, or 1, or -1. By
-what P problems showed, a share of 1 - (α/2)^(1/P) of problems may do otherwise, by anything from
--1 to 1.
+    (m + t²/2n ± t √(m(1-m)/n + t²/4n²)) / (1 + t²/n)
+
+(Franco, Little, Louis & Slud 2019, Journal of Survey Statistics and Methodology 7, compare such
+intervals.) It lies in [0, 1] and leans inwards, as the truth does. V is that of `means`.
+
+Where fewer than `ENOUGH` problems tell of one side, V may miss what those would show that were not
+seen: n is then at most the number P of problems, as if each had one rollout, since a mean of P
+independent values in [0, 1] varies by at most m(1-m)/P. 0 of 64 problems is [0, 5.7] %, 0 of one
+problem [0, 79] %, with however many rollouts.
+
+A difference of two shares, paired by problem, has the same defect where problems are 0 (or 1, or
+-1) but for a few. One problem is then added that only the first method solves, and one that only
+the second does (Bonett & Price 2012, Journal of Educational and Behavioral Statistics 37).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.statistics.bootstrap import (
-    Interval,
-    cluster_bootstrap_columns,
-    hierarchical_bootstrap,
-    mean_of_sets,
+from e3rl.statistics.interval import Estimate, Interval
+from e3rl.statistics.means import (
+    difference_over_seeds_and_problems,
+    mean_of_estimates,
+    mean_over_seeds_and_problems,
 )
+from e3rl.statistics.student import t_bound
 
-ENOUGH = 10  # problems above 0, and problems below 1, of which the bootstrap learns enough
+ENOUGH = 10  # problems away from an edge, of which the variance is learnt
 ROUNDING = 1e-12
 
 Reals = NDArray[np.float64]
 
 
-def wilson_interval(mean: float, n: float, level: float = 0.95) -> Interval:
+def wilson_interval(mean: float, n: float, level: float = 0.95, df: float = math.inf) -> Interval:
     """Wilson's interval of a share seen in n independent trials; n may be an effective number.
 
-        (m + z²/2n ± z √(m(1-m)/n + z²/4n²)) / (1 + z²/n)
+    `df` are the degrees of freedom with which that number is known.
 
     Raises ValueError for a share outside [0, 1] or n of 0 or less.
     """
     if not 0 <= mean <= 1 or not n > 0:
         raise ValueError(f"a share of {mean} in {n}: it must lie in [0, 1], and n be above 0")
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    middle, half = mean + z * z / (2 * n), z * math.sqrt(mean * (1 - mean) / n + (z / n / 2) ** 2)
-    low, high = ((middle + side) / (1 + z * z / n) for side in (-half, half))
+    t = NormalDist().inv_cdf((1 + level) / 2) if math.isinf(df) else t_bound(level, df)
+    middle, half = mean + t * t / (2 * n), t * math.sqrt(mean * (1 - mean) / n + (t / n / 2) ** 2)
+    low, high = ((middle + side) / (1 + t * t / n) for side in (-half, half))
     return Interval(mean, 0.0 if mean == 0 else low, 1.0 if mean == 1 else high, level)
-
-
-def share_intervals(values: ArrayLike, level: float = 0.95) -> list[Interval]:
-    """Intervals of the means of K shares (P, K), one row per problem; see the module.
-
-    Raises ValueError as `cluster_bootstrap`, and for values outside [0, 1].
-    """
-    table = _shares(values)
-    intervals = cluster_bootstrap_columns(table, level)
-    return [_widened(each, column) for each, column in zip(intervals, table.T, strict=True)]
 
 
 def share_interval(scores: ArrayLike, level: float = 0.95) -> Interval:
     """Interval of the mean of shares (S, P) over seeds and problems, or (P,) over problems.
 
-    With several seeds these are resampled too (`hierarchical_bootstrap`).
-    Raises ValueError as `share_intervals`.
+    Raises ValueError as `mean_over_seeds_and_problems`, and for values outside [0, 1].
     """
     table = _shares(np.atleast_2d(np.asarray(scores, dtype=np.float64)))
-    if len(table) == 1:
-        return share_intervals(table.T, level)[0]
-    return _widened(hierarchical_bootstrap(table, level), table.mean(axis=0))
+    found, by_problem = mean_over_seeds_and_problems(table, skewed=True), table.mean(axis=0)
+    mean = min(max(found.mean, 0.0), 1.0)  # of rounding
+    known = found.standard_error > ROUNDING  # False for NaN
+    n, df = math.inf, math.inf
+    if known:
+        n, df = mean * (1 - mean) / found.standard_error**2, found.df
+    if min((by_problem > ROUNDING).sum(), (by_problem < 1 - ROUNDING).sum()) < ENOUGH:
+        n = min(n, len(by_problem))
+    return wilson_interval(mean, n, level, df)
+
+
+def share_intervals(values: ArrayLike, level: float = 0.95) -> list[Interval]:
+    """Intervals of the means of K shares (P, K), one row per problem; see the module.
+
+    Raises ValueError as `share_interval`.
+    """
+    return [share_interval(column, level) for column in _columns(values)]
 
 
 def share_intervals_of_sets(tables: Sequence[ArrayLike], level: float = 0.95) -> list[Interval]:
-    """Intervals of K shares' means over sets, each set (P, K) counting once (`mean_of_sets`).
+    """Intervals of K shares' means over sets, each set (P, K) counting once.
 
-    Where a set by itself is widened, so is the mean: the distances of the sets' bounds from their
-    means add up as standard errors do (Zou & Donner 2008, Statistics in Medicine 27).
-    Raises ValueError as `mean_of_sets` and `share_intervals`.
+    Sets are what was chosen to be reported, so only problems are drawn. The distances of the sets'
+    bounds from their means add up as standard errors do (Zou & Donner 2008, Statistics in
+    Medicine 27).
+
+    Raises ValueError as `share_interval`, and for sets with other numbers of shares.
     """
-    return _of_sets([_shares(table) for table in tables], level, _widened)
+    return [
+        _combined([share_interval(column, level) for column in columns])
+        for columns in zip(*_equally_many(tables), strict=True)
+    ]
 
 
-def difference_intervals(differences: ArrayLike, level: float = 0.95) -> list[Interval]:
-    """Intervals of the means of K differences of shares (P, K), paired by problem; see the module.
+def difference_of_shares(a: ArrayLike, b: ArrayLike, paired_seeds: bool = False) -> Estimate:
+    """mean(a) - mean(b) of shares (S, P) and (S', P) on the same problems; see the module.
 
-    Raises ValueError as `cluster_bootstrap`.
+    Raises ValueError as `difference_over_seeds_and_problems`.
     """
-    table = np.asarray(differences, dtype=np.float64)
-    intervals = cluster_bootstrap_columns(table, level)
-    return [widen_difference(each, column) for each, column in zip(intervals, table.T, strict=True)]
+    first, second = (np.atleast_2d(np.asarray(each, dtype=np.float64)) for each in (a, b))
+    found = difference_over_seeds_and_problems(first, second, paired_seeds)
+    if not _tells_too_little(first.mean(axis=0) - second.mean(axis=0)):
+        return found
+    ones, zeros = (np.tile(edge, (max(len(first), len(second)), 1)) for edge in ([1, 0], [0, 1]))
+    wider = difference_over_seeds_and_problems(
+        np.hstack([first, ones[: len(first)]]),
+        np.hstack([second, zeros[: len(second)]]),
+        paired_seeds,
+    )
+    return replace(wider, mean=found.mean, center=wider.mean)
 
 
-def difference_intervals_of_sets(
-    tables: Sequence[ArrayLike], level: float = 0.95
-) -> list[Interval]:
-    """`share_intervals_of_sets` for differences of shares, (P, K) of each set."""
-    return _of_sets([np.asarray(t, dtype=np.float64) for t in tables], level, widen_difference)
+def differences_of_shares(differences: ArrayLike) -> list[Estimate]:
+    """The means of K differences of shares (P, K), paired by problem; see the module."""
+    return [_mean_difference(column) for column in _columns(differences)]
 
 
-def widen_difference(interval: Interval, differences: ArrayLike) -> Interval:
-    """The interval of the mean of (P,) differences of shares, widened where all are -1, 0 or 1."""
-    values = np.asarray(differences, dtype=np.float64)
-    if np.ptp(values) > ROUNDING or abs(values[0] - round(values[0])) > ROUNDING:
-        return interval
-    unseen = 1 - ((1 - interval.level) / 2) ** (1 / len(values))
-    known = (1 - unseen) * interval.mean
-    return _hull(interval, replace(interval, low=known - unseen, high=known + unseen))
+def differences_of_sets(tables: Sequence[ArrayLike]) -> list[Estimate]:
+    """`differences_of_shares` averaged over sets, (P, K) of each, each set counting once."""
+    return [
+        mean_of_estimates([_mean_difference(column) for column in columns])
+        for columns in zip(*_equally_many(tables), strict=True)
+    ]
 
 
-def _of_sets(
-    tables: Sequence[Reals], level: float, widen: Callable[[Interval, Reals], Interval]
-) -> list[Interval]:
-    found = []
-    bootstraps = [cluster_bootstrap_columns(table, level) for table in tables]
-    for k, interval in enumerate(mean_of_sets(tables, level)):
-        plain = [intervals[k] for intervals in bootstraps]
-        parts = [widen(each, table[:, k]) for each, table in zip(plain, tables, strict=True)]
-        found.append(interval if parts == plain else _hull(interval, _combined(interval, parts)))
-    return found
+def _mean_difference(column: Reals) -> Estimate:
+    return difference_of_shares(column, np.zeros_like(column))
 
 
-def _widened(interval: Interval, values: Reals) -> Interval:
-    """The interval of the mean of one value per problem, widened where these tell too little."""
-    if min((values > ROUNDING).sum(), (values < 1 - ROUNDING).sum()) >= ENOUGH:
-        return interval
-    mean = min(max(interval.mean, 0.0), 1.0)  # of rounding
-    return _hull(interval, wilson_interval(mean, len(values), interval.level))
+def _tells_too_little(by_problem: Reals) -> bool:
+    """Whether most problems lie at one of -1, 0 and 1, and fewer than `ENOUGH` elsewhere."""
+    at_edge = max(int((np.abs(by_problem - edge) <= ROUNDING).sum()) for edge in (-1, 0, 1))
+    elsewhere = len(by_problem) - at_edge
+    return elsewhere < min(ENOUGH, at_edge)
 
 
-def _combined(interval: Interval, parts: Sequence[Interval]) -> Interval:
+def _combined(parts: Sequence[Interval]) -> Interval:
+    mean = sum(part.mean for part in parts) / len(parts)
     below = math.hypot(*(part.mean - part.low for part in parts)) / len(parts)
     above = math.hypot(*(part.high - part.mean for part in parts)) / len(parts)
-    return replace(interval, low=interval.mean - below, high=interval.mean + above)
+    return Interval(mean, mean - below, mean + above, parts[0].level)
 
 
-def _hull(one: Interval, other: Interval) -> Interval:
-    """The smallest interval that holds both; bounds that are not known (NaN) do not count."""
-    low, high = float(np.fmin(one.low, other.low)), float(np.fmax(one.high, other.high))
-    return replace(one, low=low, high=high)
+def _columns(values: ArrayLike) -> list[Reals]:
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or table.size == 0:
+        raise ValueError(f"give a filled (problems, statistics) table, got {table.shape}")
+    return list(table.T)
+
+
+def _equally_many(tables: Sequence[ArrayLike]) -> list[list[Reals]]:
+    columns = [_columns(table) for table in tables]
+    if len({len(each) for each in columns}) != 1:
+        shapes = [np.shape(table) for table in tables]
+        raise ValueError(f"sets need equally many statistics, got {shapes}")
+    return columns
 
 
 def _shares(values: ArrayLike) -> Reals:

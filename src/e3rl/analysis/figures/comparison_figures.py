@@ -17,7 +17,7 @@ from e3rl.analysis.figures.style import (
 from e3rl.analysis.figures.validation_panels import evaluation_title
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
-from e3rl.analysis.measures.comparison import BETTER, WORSE, compare_arms
+from e3rl.analysis.measures.families import BETTER, WORSE
 from e3rl.analysis.measures.frontier import UNTRAINED, frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
 
@@ -27,48 +27,58 @@ ROW_HEIGHT = 0.36  # inches
 
 @with_style
 def forest_figure(
-    arms: Arms,
-    control: str,
+    rows: Sequence[Row],
+    arms: Sequence[str],
     measures: Sequence[str] = ("pass@1",),
     evaluations: Sequence[str] = ("t1",),
     paper: Paper | None = None,
-    axis: str = "tokens",
 ) -> Figure:
     """Paired differences to the control: an arm a row, an endpoint a panel.
 
-    `paper` has what a paper reports as differences, in points, by arm and measure.
+    Args:
+        rows: from `compare_arms`, judged together with all that is printed.
+        arms: all, for their colours.
+        measures: endpoints, such as pass@1.
+        evaluations: endpoints, such as t1.
+        paper: what a paper reports as differences, in points, by arm and measure.
+
+    Raises ValueError where no row has such an endpoint.
     """
-    ks = sorted({int(measure.rpartition("@")[2]) for measure in measures})
-    rows = compared_rows(compare_arms(arms, control, ks, axis), measures, evaluations)
-    ends = list(dict.fromkeys((row["evaluation"], row["measure"]) for row in rows))
+    shown = compared_rows(rows, measures, evaluations)
+    ends = list(dict.fromkeys((row["evaluation"], row["measure"]) for row in shown))
     if not ends:
         raise ValueError(f"no arm has {list(measures)} in {list(evaluations)} to compare")
-    names = list(dict.fromkeys(row["arm"] for row in rows))
+    names = list(dict.fromkeys(row["arm"] for row in shown))
     height = 1.1 + ROW_HEIGHT * (len(names) + 1)
     figure, axes = make_panels(len(ends), columns=3, share_x=True, height=height)
-    for ax, end in zip(axes, ends, strict=True):
+    for i, (ax, end) in enumerate(zip(axes, ends, strict=True)):
         ax.set_title(f"{end[1]} {evaluation_title(end[0])}", fontsize=9)
-        here = [row for row in rows if (row["evaluation"], row["measure"]) == end]
-        draw_forest(ax, here, names, list(arms), (paper or {}))
-    for ax in axes:
-        ax.set_xlabel(f"points, less {arm_label(control)}")
-        if ax.get_subplotspec() and not ax.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+        here = [row for row in shown if (row["evaluation"], row["measure"]) == end]
+        draw_forest(ax, here, names, arms, (paper or {}))
+        ax.set_xlabel(f"points, less {arm_label(control_name(shown[0]))}")
+        if i % 3:
             ax.set_yticklabels([])
-    note_below(figure, forest_note(rows, bool(paper)))
+    note_below(figure, forest_note(shown, bool(paper)))
     return figure
 
 
 def compared_rows(
     rows: Sequence[Row], measures: Sequence[str], evaluations: Sequence[str]
 ) -> list[Row]:
-    """Rows of arms that are compared with a control, of these endpoints."""
-    return [
-        row
-        for row in rows
-        if row["difference"] is not None
-        and row["measure"] in measures
-        and row["evaluation"] in evaluations
-    ]
+    """Rows of arms that are compared with a control, of these endpoints; each once, and all with
+    the control of the first."""
+    found: dict[tuple[str, str, str], Row] = {}
+    for row in rows:
+        wanted = row.get("measure") in measures and row.get("evaluation") in evaluations
+        if wanted and row.get("against") and row["difference"] is not None:
+            found.setdefault((row["arm"], row["evaluation"], row["measure"]), row)
+    control = control_name(next(iter(found.values()))) if found else ""
+    return [row for row in found.values() if control_name(row) == control]
+
+
+def control_name(row: Row) -> str:
+    """The arm that a row compares with."""
+    return str(row["against"]).rpartition(" ")[0]
 
 
 def draw_forest(
@@ -81,7 +91,7 @@ def draw_forest(
         mean = 100 * row["difference"]
         if row["difference_low"] is not None and row["difference_high"] is not None:
             ends = [100 * row["difference_low"], 100 * row["difference_high"]]
-            style = (0, (2, 2)) if row["unmatched"] else "-"
+            style = (0, (2, 2)) if row.get("unmatched") else "-"
             ax.plot(ends, [place, place], color=colour, linewidth=1.5, linestyle=style)
         face = colour if row["verdict"] in (BETTER, WORSE) else "white"
         ax.plot([mean], [place], "o", color=colour, markersize=5.5, markerfacecolor=face)
@@ -102,7 +112,7 @@ def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
         f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}",
         "filled: better or worse" + (" after Holm's correction" if corrected else ", uncorrected"),
     ]
-    if any(row["unmatched"] for row in rows):
+    if any(row.get("unmatched") for row in rows):
         parts.append("dashed: entropies unlike, no verdict")
     if paper:
         parts.append("diamonds: the paper")

@@ -29,7 +29,7 @@ from e3rl.analysis.measures.evaluations import (
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 from e3rl.statistics.shares import share_interval
 
 PALE = "#D9DDE2"  # of lines that are there for comparison

@@ -1,46 +1,33 @@
 """Arms against a control at equal cost: intervals, robust means, and a verdict for each.
 
-Intervals resample training seeds and problems (`statistics.bootstrap`). Where both arms have the
-same seeds these are drawn as pairs, since runs of one seed share the first policy, the order of
-prompts and the noise of validation. An arm with one seed says nothing of other seeds: its
-intervals are over problems alone. Where problems tell too little (none solved, or all), intervals
-are wider than resampling says (`statistics.shares`).
+Intervals are over training seeds and problems (`statistics.means`). Where both arms have the same
+seeds these count as pairs, since runs of one seed share the first policy, the order of prompts and
+the noise of validation. An arm with one seed says nothing of other seeds: its intervals are over
+problems alone. Those of IQM and P(better) are over seeds, the problems as given.
 
-**Verdict**: `better` where the interval of the paired difference lies above 0, `worse` where it
-lies below, else `not distinguishable`. With fewer than `ENOUGH_SEEDS` seeds the interval hardly
-knows how seeds differ, and the verdict says how many there were: where seeds make all of the
-variance, the interval of S = 2 or 3 of them is the range of their means, which holds the truth in
-1 - 2·2^-S of studies, 50 and 75 %, and that of 5 is still too narrow. Noise that seeds share, as
-that of validation, no number of seeds shows. Each comparison stands by itself: of twenty without
-any true difference one is expected to look like one.
+**Verdict** (`families.judge_rows`): `better` or `worse` where p after Holm's correction, within a
+declared family or over all exploratory comparisons, is below 1 - level; else `not distinguishable`.
+With fewer than `ENOUGH_SEEDS` seeds the verdict says how many there were.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import LIVE, Row, control_of
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
+from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.matched_control import match_control, matching_columns
 from e3rl.analysis.measures.scores import Scores, scores_at
 from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.bootstrap import (
-    Interval,
-    cluster_bootstrap,
-    hierarchical_bootstrap,
-    hierarchical_difference,
-    paired_difference,
-)
 from e3rl.statistics.improvement import improvement_interval
-from e3rl.statistics.iqm import iqm_interval
-from e3rl.statistics.power import detectable_difference, variance_components
-from e3rl.statistics.shares import share_interval, widen_difference
+from e3rl.statistics.interval import Estimate, Interval
+from e3rl.statistics.iqm import estimate_iqm
+from e3rl.statistics.shares import difference_of_shares, share_interval
 
-BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 ENOUGH_SEEDS = 5
 
 
@@ -70,9 +57,9 @@ def compare_arms(
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
         problems; value, iqm (over seeds and families of problems), difference to the control and
         improvement (the probability that a run of the arm beats one of the control on a family),
-        each with _low and _high; by_seed; against, against_entropy, paired_seeds, verdict;
-        detectable (smallest
-        difference found with 80 % power). What does not exist is None.
+        each with _low and _high; difference_error and difference_df, its standard error and
+        degrees of freedom; by_seed; against, against_entropy, paired_seeds; and what
+        `families.judge_rows` adds, all comparisons being exploratory. What does not exist is None.
 
     Raises:
         ValueError: a control without validation, or a cost that some run did not record.
@@ -81,19 +68,60 @@ def compare_arms(
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
     scored = _without_rungs(score_arms(arms, ks, axis, cost), control)
-    facts = {"axis": axis, "cost": cost, "level": level}
-    controls: dict[str, dict[str, Scores]] = {item.measure: {} for item in scored}
-    for item in scored:
-        if item.arm == control:
-            controls[item.measure][item.name] = item
+    controls = named_scores(scored, control)
+    rows = [_compare(item, arms, control, controls, level, axis, cost) for item in scored]
+    return judge_rows(rows, level=level)
+
+
+def _compare(
+    item: Scores,
+    arms: Arms,
+    other: str | None,
+    scored: Mapping[str, Mapping[str, Scores]],
+    level: float,
+    axis: str,
+    cost: float,
+) -> Row:
+    """One row, beside an arm whose scores are `scored`; an arm at its own temperature beside that
+    arm at the same entropy."""
+    judged = item.name == LIVE and other not in (None, item.arm)
+    found = match_control(item, arms, other) if judged and other is not None else None
+    against = found.scores if found else control_of(item, scored.get(item.measure, {}))
+    row = compare_scores(item, against, level, axis, cost)
+    return row | matching_columns(item, row, found)
+
+
+def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]:
+    """A row for every comparison and endpoint of a family, at the cost that all of `arms` reached.
+
+    Columns are those of `compare_arms` but for what `families.judge_rows` adds.
+
+    Raises ValueError for an arm that lacks an endpoint.
+    """
+    cost = common_cost([run.train for runs in arms.values() for run in runs], family.axis)
+    ks = [int(measure.rpartition("@")[2]) for _, measure in family.endpoints]
+    scored = score_arms(arms, ks, family.axis, cost)
     rows = []
-    for item in scored:
-        judged = item.name == LIVE and control is not None and item.arm != control
-        found = match_control(item, arms, control) if judged and control is not None else None
-        other = found.scores if found else control_of(item, controls[item.measure])
-        row = compare_scores(item, other, level) | facts
-        rows.append(row | matching_columns(item, row, found))
+    for (arm, other), (evaluation, measure) in family.pairs():
+        mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
+        controls = named_scores(scored, other)
+        if mine is None or evaluation not in controls[measure]:
+            there = sorted({f"{each.name} {each.measure}" for each in scored if each.arm == arm})
+            raise ValueError(
+                f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {arm} "
+                f"has {', '.join(there)}"
+            )
+        rows.append(_compare(mine, arms, other, controls, level, family.axis, cost))
     return rows
+
+
+def named_scores(scored: Sequence[Scores], arm: str | None) -> dict[str, dict[str, Scores]]:
+    """Scores of one arm by measure and evaluation; every measure is there."""
+    found: dict[str, dict[str, Scores]] = {item.measure: {} for item in scored}
+    for item in scored:
+        if item.arm == arm:
+            found[item.measure][item.name] = item
+    return found
 
 
 def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores]:
@@ -114,64 +142,62 @@ def score_arms(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Sc
     return [item for item in found if item is not None]
 
 
-def compare_scores(item: Scores, control: Scores | None, level: float = 0.95) -> Row:
+def compare_scores(
+    item: Scores, control: Scores | None, level: float = 0.95, axis: str = "tokens", cost: float = 0
+) -> Row:
     """One row: the arm by itself, and its difference to the control."""
-    row: Row = {
+    return {
         "arm": item.arm,
         "evaluation": item.name,
         "measure": item.measure,
         "temperature": item.temperature,
         "entropy": item.entropy,
+        "axis": axis,
+        "cost": cost,
+        "level": level,
         "seeds": item.n_seeds,
         "problems": item.table.shape[1],
         "by_seed": item.table.mean(axis="columns").tolist(),
         **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
-        **interval_columns("iqm", iqm_interval(item.by_source(), level)),
+        **interval_columns("iqm", estimate_iqm(item.by_source()).interval(level)),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
+        **_difference_columns(item, control, level, axis),
     }
+
+
+def _difference_columns(item: Scores, control: Scores | None, level: float, axis: str) -> Row:
     if control is None:
-        absent = {"paired_seeds": None, "verdict": None, "detectable": None}
-        return (
-            row
-            | interval_columns("difference", None)
-            | interval_columns("improvement", None)
-            | absent
-        )
+        return {
+            **difference_columns(None, None, level),
+            **interval_columns("improvement", None),
+            "paired_seeds": None,
+        }
     mine, other = _on_shared_problems(item.table, control.table)
-    pairs = _same_seeds(mine, other)
-    interval = widen_difference(difference_interval(mine, other, level), mine.mean() - other.mean())
-    return row | {
-        **interval_columns("difference", interval),
-        **interval_columns(
-            "improvement", improvement_interval(item.by_source(), control.by_source(), level)
-        ),
+    pairs = same_seeds(mine, other)
+    found = difference_of_shares(mine.to_numpy(), other.to_numpy(), pairs)
+    name = f"{item.arm} - {control.arm} {control.name}: {item.measure}, {item.name}, {axis}"
+    won = improvement_interval(item.by_source(), control.by_source(), level, pairs)
+    return {
+        **difference_columns(name, found, level),
+        **interval_columns("improvement", won),
         "paired_seeds": pairs,
-        "verdict": verdict(interval),
-        "detectable": _detectable_difference(mine, other, level) if pairs else None,
     }
 
 
-def verdict(difference: Interval) -> str:
-    """`better`, `worse` or `not distinguishable` by the interval of a difference."""
-    if difference.low > 0:
-        return BETTER
-    return WORSE if difference.high < 0 else NEITHER
+def difference_columns(comparison: str | None, found: Estimate | None, level: float) -> Row:
+    """A difference as columns, with all that `families.judge_rows` wants to know of it.
 
-
-def mean_interval(scores: NDArray[np.float64], level: float = 0.95) -> Interval:
-    """Mean of (S, P) scores over seeds and problems, or over problems where there is one seed."""
-    if len(scores) == 1:
-        return cluster_bootstrap(scores[0], level)
-    return hierarchical_bootstrap(scores, level)
-
-
-def difference_interval(a: pd.DataFrame, b: pd.DataFrame, level: float) -> Interval:
-    """Mean difference of two (S, P) tables of the same problems; see the module for seeds."""
-    first, second = a.to_numpy(dtype=np.float64), b.to_numpy(dtype=np.float64)
-    if min(len(first), len(second)) == 1:
-        return paired_difference(first.mean(axis=0), second.mean(axis=0), level)
-    return hierarchical_difference(first, second, level, paired_seeds=_same_seeds(a, b))
+    `comparison` names it, alike wherever it is printed. Without bounds there is no p to judge by.
+    """
+    known = found is not None and not math.isnan(found.standard_error)
+    return {
+        **interval_columns("difference", None if found is None else found.interval(level)),
+        "difference_error": found.standard_error if found is not None and known else None,
+        "difference_df": found.df if found is not None and known else None,
+        "comparison": comparison if known else None,
+        "p": found.p_value if found is not None and known else None,
+    }
 
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
@@ -193,13 +219,6 @@ def _on_shared_problems(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame,
     return a[common].sort_index(), b[common].sort_index()
 
 
-def _same_seeds(a: pd.DataFrame, b: pd.DataFrame) -> bool:
+def same_seeds(a: pd.DataFrame, b: pd.DataFrame) -> bool:
+    """Whether two tables with a row per seed are of the same seeds, more than one, in one order."""
     return len(a) > 1 and a.index.is_unique and a.index.tolist() == b.index.tolist()
-
-
-def _detectable_difference(a: pd.DataFrame, b: pd.DataFrame, level: float) -> float | None:
-    table = (a - b).to_numpy(dtype=np.float64)
-    if min(table.shape) < 2:
-        return None
-    n_seeds, n_problems = table.shape
-    return detectable_difference(variance_components(table), n_seeds, n_problems, level)

@@ -1,6 +1,6 @@
 """`EvaluationResult`: what an evaluation of an arm gave, by problem, and what that estimates.
 
-Seeds of an arm are averaged per problem first; intervals then resample problems. They say how
+Seeds of an arm are averaged per problem first; intervals are then over problems. They say how
 sure the mean is for problems of this kind, given these seeds; how much seeds differ is shown
 beside them (two or three seeds carry no interval of their own).
 """
@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 from e3rl.statistics.pass_at_k import pass_at_k
-from e3rl.statistics.shares import difference_intervals, share_intervals
+from e3rl.statistics.shares import differences_of_shares, share_intervals
 
 EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
 MEASURED = ("temperature", "entropy")
@@ -87,7 +87,7 @@ def pass_at_k_difference(
     if pair.empty:
         return None, 0
     left, right = pair.to_numpy().T
-    return difference_intervals((left - right)[:, None], level)[0], len(pair)
+    return differences_of_shares((left - right)[:, None])[0].interval(level), len(pair)
 
 
 def find_evaluation(

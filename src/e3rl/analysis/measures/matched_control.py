@@ -80,7 +80,7 @@ def match_control(item: Scores, arms: Arms, control: str) -> MatchedControl | No
 
 
 def matching_columns(item: Scores, row: Row, found: MatchedControl | None) -> Row:
-    """Columns of a comparison about its entropies, and its verdict where that does not stand.
+    """Columns of a comparison about its entropies, without what a verdict takes where they differ.
 
     `entropy_gap` and `entropy_error` as in `MatchedControl`, None where nothing had to be matched;
     `unmatched` says why there is no verdict.
@@ -89,14 +89,14 @@ def matching_columns(item: Scores, row: Row, found: MatchedControl | None) -> Ro
     if item.name != LIVE or row["against"] is None:
         return facts
     if found is None:
-        return facts | {"unmatched": TOO_FEW, "verdict": None}
+        return facts | {"unmatched": TOO_FEW, "comparison": None, "p": None}
     known = None if math.isnan(found.error) else found.error
     facts |= {"entropy_gap": found.gap, "entropy_error": known}
     if item.measure.startswith("mean"):
-        return facts | {"unmatched": WHOLE_RUN, "verdict": None}
+        return facts | {"unmatched": WHOLE_RUN, "comparison": None, "p": None}
     if abs(found.gap) > MATCHED_WITHIN:
         words = f"entropies differ by {100 * found.gap:+.1f} %"
-        return facts | {"unmatched": words, "verdict": None}
+        return facts | {"unmatched": words, "comparison": None, "p": None}
     return facts
 
 

@@ -1,9 +1,8 @@
 """A metric of training over windows of steps: means by arm, and differences to a control.
 
-Runs of one seed see the same prompts in the same order, unless their budget leaves prompts out or
-hands them back, so a step is a unit that arms can be paired by: intervals resample seeds and steps
-as those of validation resample seeds and problems. Neighbouring steps are alike, which the seeds
-account for; with one seed the intervals are too narrow.
+The steps of a window are given, and neighbouring ones are alike and may follow a trend, so a seed's
+mean over the window is the unit: intervals are Student's over training seeds, of differences over
+pairs of runs of one seed where both arms have the same. With one seed there is none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,13 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.comparison import difference_interval, interval_columns, mean_interval
+from e3rl.analysis.measures.comparison import (
+    difference_columns,
+    interval_columns,
+    same_seeds,
+)
 from e3rl.analysis.sources.runs import Arms, Run
+from e3rl.statistics.means import difference_of_units, mean_over_units
 
 Window = tuple[int, int]
 
@@ -36,7 +40,7 @@ def metric_rows(
 
     Returns:
         dicts with arm, metric, window, seeds, value and difference (None for the control), each
-        with _low and _high, and by_seed.
+        with _low and _high, by_seed, and the columns that `families.judge_rows` needs.
 
     Raises:
         ValueError: a control that is no arm, or a window without steps.
@@ -50,7 +54,7 @@ def metric_rows(
         for arm, table in tables.items():
             if table is not None:
                 other = None if arm == control else base
-                row = _row(table, other, level)
+                row = _row(table, other, f"{arm} - {control}: {column}, {name}", level)
                 rows.append({"arm": arm, "metric": column, "window": name} | row)
     return rows
 
@@ -76,12 +80,13 @@ def _window_values(runs: Sequence[Run], column: str, window: Window) -> pd.DataF
     return None if table.empty else table.set_axis(seeds, axis="index").sort_index()
 
 
-def _row(table: pd.DataFrame, other: pd.DataFrame | None, level: float) -> Row:
-    row: Row = {"seeds": len(table), "by_seed": table.mean(axis="columns").tolist()}
-    row |= interval_columns("value", mean_interval(table.to_numpy(dtype="float64"), level))
+def _row(table: pd.DataFrame, other: pd.DataFrame | None, comparison: str, level: float) -> Row:
+    by_seed = table.mean(axis="columns")
+    row: Row = {"seeds": len(table), "by_seed": by_seed.tolist()}
+    row |= interval_columns("value", mean_over_units(by_seed).interval(level))
     if other is None:
-        return row | interval_columns("difference", None)
+        return row | difference_columns(None, None, level)
     common = table.columns.intersection(other.columns)
-    return row | interval_columns(
-        "difference", difference_interval(table[common], other[common], level)
-    )
+    mine, its = (each[common].mean(axis="columns").to_numpy() for each in (table, other))
+    found = difference_of_units(mine, its, same_seeds(table, other))
+    return row | difference_columns(comparison, found, level)

@@ -1,14 +1,15 @@
 """Models compared with one of them, paired by problem: differences, intervals, verdicts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.comparison import interval_columns, verdict
+from e3rl.analysis.measures.comparison import difference_columns
+from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.measures.model_scores import ALL_SETS, ModelResult
-from e3rl.statistics.shares import difference_intervals, difference_intervals_of_sets
+from e3rl.statistics.interval import Estimate
+from e3rl.statistics.shares import differences_of_sets, differences_of_shares
 from e3rl.temperatures.matching import MATCHED_WITHIN
 
 Key = tuple[str, str]  # problem set, evaluation
@@ -19,14 +20,15 @@ def compare_models(
 ) -> list[Row]:
     """Every other model minus `against`, on every problem set, in every measure.
 
-    Both keep a problem in every resample, so what makes problems differ cancels. A model with
-    several sets in common with `against` is also compared over all of them, each set with the same
-    weight. The verdict is that of `comparison.verdict`; models at temperatures of their own, as at
-    one entropy, have none where their entropies differ by more than `MATCHED_WITHIN`.
+    Differences are taken by problem, so what makes problems differ cancels. A model with several
+    sets in common with `against` is also compared over all of them, each set with the same weight.
+    The verdict is that of `families.judge_rows`, all comparisons being exploratory; models at
+    temperatures of their own, as at one entropy, have none where their entropies differ by more
+    than `MATCHED_WITHIN`.
 
     Returns:
         dicts with model, set, evaluation, measure, against, problems (that both have), level,
-        difference with _low and _high, and verdict.
+        difference with _low and _high, p, p_adjusted and verdict.
 
     Raises:
         ValueError: `against` is none of the models, or a problem set shares no problem.
@@ -48,8 +50,9 @@ def compare_models(
         }
         head = {"model": model, "against": against, "level": level}
         unlike = _unmatched(found, model, against)
-        rows += [_withhold(row, unlike) | head for row in _rows(pairs, level)]
-    return rows
+        own = _rows(pairs, f"{model} - {against}", level)
+        rows += [_withhold(head | row, unlike) for row in own]
+    return judge_rows(rows, level=level)
 
 
 def _unmatched(found: Sequence[ModelResult], model: str, against: str) -> set[Key]:
@@ -69,7 +72,7 @@ def _withhold(row: Row, unlike: set[Key]) -> Row:
     """The row without a verdict where a set that it speaks of is unmatched."""
     sets = {problem_set for problem_set, evaluation in unlike if evaluation == row["evaluation"]}
     stands = not sets & {row["set"]} and not (sets and row["set"] == ALL_SETS)
-    return row if stands else row | {"verdict": None}
+    return row if stands else row | {"comparison": None, "p": None, "unmatched": True}
 
 
 def _difference(mine: pd.DataFrame, other: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -81,35 +84,20 @@ def _difference(mine: pd.DataFrame, other: pd.DataFrame, where: str) -> pd.DataF
     return mine.loc[common, names] - other.loc[common, names]
 
 
-def _rows(pairs: Mapping[Key, pd.DataFrame], level: float) -> list[Row]:
-    rows = []
-    for (problem_set, evaluation), table in pairs.items():
-        intervals = difference_intervals(table.to_numpy(), level)
-        rows += [
-            _row(problem_set, evaluation, str(name), len(table), interval)
-            for name, interval in zip(table, intervals, strict=True)
-        ]
+def _rows(pairs: Mapping[Key, pd.DataFrame], models: str, level: float) -> list[Row]:
+    def add(where: Key, problems: int, names: Sequence[str], found: Sequence[Estimate]) -> None:
+        for name, estimate in zip(names, found, strict=True):
+            comparison = f"{models}: {name}, {where[1]}, {where[0]}"
+            row = {"set": where[0], "evaluation": where[1], "measure": name, "problems": problems}
+            rows.append(row | difference_columns(comparison, estimate, level))
+
+    rows: list[Row] = []
+    for key, table in pairs.items():
+        add(key, len(table), list(table), differences_of_shares(table.to_numpy()))
     for evaluation in dict.fromkeys(evaluation for _, evaluation in pairs):
         alike = [table for (_, name), table in pairs.items() if name == evaluation]
         if len(alike) > 1:
             names = [name for name in alike[0] if all(name in table for table in alike)]
-            problems = sum(map(len, alike))
-            intervals = difference_intervals_of_sets(
-                [table[names].to_numpy() for table in alike], level
-            )
-            rows += [
-                _row(ALL_SETS, evaluation, str(name), problems, interval)
-                for name, interval in zip(names, intervals, strict=True)
-            ]
+            found = differences_of_sets([table[names].to_numpy() for table in alike])
+            add((ALL_SETS, evaluation), sum(map(len, alike)), names, found)
     return rows
-
-
-def _row(problem_set: str, evaluation: str, measure: str, problems: int, interval: Any) -> Row:
-    return {
-        "set": problem_set,
-        "evaluation": evaluation,
-        "measure": measure,
-        "problems": problems,
-        **interval_columns("difference", interval),
-        "verdict": verdict(interval),
-    }

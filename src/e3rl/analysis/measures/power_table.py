@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
+from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Arms
+from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.power import (
     detectable_difference,
     problems_needed,
+    seed_variance_interval,
     seeds_needed,
     variance_components,
 )
@@ -23,7 +25,7 @@ def power_table(
     name: str = "t1",
     k: int = 1,
     axis: str = "tokens",
-) -> pd.DataFrame:
+) -> list[Row]:
     """Detectable differences of pass@k to the control, and what smaller ones would need.
 
     Args:
@@ -35,10 +37,11 @@ def power_table(
         axis: of the equal cost.
 
     Returns:
-        a row per arm: seeds, problems, standard deviations of the paired difference between seeds,
-        between problems and of the rest, the detectable difference (80 % power, 5 % level), and
-        for each wanted difference the seeds needed with these problems and the problems needed
-        with these seeds; NaN where none suffice.
+        dicts with arm, seeds, problems; variances of the paired difference, seed_variance (with
+        _low and _high), problem_variance and rest_variance, which may be estimated below 0;
+        detectable, the difference that one comparison finds with 80 % power at the 5 % level, with
+        the test that `comparison` uses; and for each wanted difference D seeds_for_D with these
+        problems and problems_for_D with these seeds, None where none suffice.
 
     Raises:
         ValueError: a control without this evaluation, or a cost that some run did not record.
@@ -48,7 +51,7 @@ def power_table(
     base = scored.get(control)
     if base is None:
         raise ValueError(f"control={control!r} has no evaluation {name} with {k} rollouts")
-    rows = []
+    rows: list[Row] = []
     for arm, item in scored.items():
         if item is not None and arm != control:
             gaps = (item.table - base.table).dropna(how="all").dropna(axis="columns")
@@ -56,25 +59,23 @@ def power_table(
                 rows.append(
                     {"arm": arm, **_needed_sizes(gaps.to_numpy(dtype=np.float64), differences)}
                 )
-    return pd.DataFrame(rows)
+    return rows
 
 
-def _needed_sizes(table: np.ndarray, differences: Sequence[float]) -> dict[str, float]:
-    parts = variance_components(table)
+def _needed_sizes(table: np.ndarray, differences: Sequence[float]) -> Row:
+    parts, seeds = variance_components(table), seed_variance_interval(table)
     n_seeds, n_problems = table.shape
-    row = {
+    row: Row = {
         "seeds": n_seeds,
         "problems": n_problems,
-        "sd seed": parts.seed**0.5,
-        "sd problem": parts.problem**0.5,
-        "sd rest": parts.residual**0.5,
-        "detectable": detectable_difference(parts, n_seeds, n_problems),
+        "seed_variance": seeds.mean,
+        "seed_variance_low": seeds.low,
+        "seed_variance_high": seeds.high,
+        "problem_variance": parts.problem,
+        "rest_variance": parts.residual,
+        "detectable": detectable_difference(mean_over_seeds_and_problems(table)),
     }
     for wanted in differences:
-        seeds, problems = (
-            seeds_needed(parts, wanted, n_problems),
-            problems_needed(parts, wanted, n_seeds),
-        )
-        row[f"seeds for {wanted:g}"] = float("nan") if seeds is None else seeds
-        row[f"problems for {wanted:g}"] = float("nan") if problems is None else problems
+        row[f"seeds_for_{wanted:g}"] = seeds_needed(parts, wanted, n_problems)
+        row[f"problems_for_{wanted:g}"] = problems_needed(parts, wanted, n_seeds)
     return row

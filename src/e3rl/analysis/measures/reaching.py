@@ -1,10 +1,11 @@
 """What it costs to reach an accuracy: rollouts, tokens, steps or seconds, with intervals.
 
 An arm's curve is pass@1 against cost, averaged over its seeds at equal costs and linear between
-validations. The cost of a target is where that curve first reaches it. Intervals resample seeds
-and problems together, the same ones for all arms, so that ratios to a control are paired.
+validations. The cost of a target is where that curve first reaches it. Intervals are over seeds
+and problems (`statistics.crossing`), those of ratios to a control paired by both.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.costs import common_cost, cost_before
 from e3rl.analysis.measures.evaluations import pass_table
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.seeds import derive_seed
+from e3rl.statistics.crossing import CostRatio, crossing_interval, crossing_ratio
 
 Reals = NDArray[np.float64]
 
@@ -39,7 +41,6 @@ def costs_to_reach(
     name: str = "t1",
     axis: str = "rollouts",
     level: float = 0.95,
-    n_boot: int = 1000,
 ) -> list[Row]:
     """Cost at which every arm first reaches each target, and how many times that of the control.
 
@@ -51,13 +52,12 @@ def costs_to_reach(
         name: evaluation.
         axis: of the cost, see `axes.AXES`.
         level: coverage of the intervals.
-        n_boot: replicates.
 
     Returns:
-        dicts with arm, target, seeds, axis, level, and cost and ratio with _low and _high. A cost
-        is infinite where the curve stays below the target up to the cost that all runs reached, and
-        so is a bound where that happens in a replicate; what does not exist is None. Replicates in
-        which neither arm gets there have no ratio, and its bounds are of the others.
+        dicts with arm, target, seeds, axis, level, and cost and ratio with _low and _high;
+        comparison and p of a ratio of 1, for `families.judge_rows`. A cost is infinite where the
+        curve stays below the target up to the cost that all runs reached, and so is a bound that
+        lies beyond; what does not exist is None, as a ratio whose control never gets there.
 
     Raises:
         ValueError: no targets, a control without this evaluation, runs validated on different
@@ -73,16 +73,17 @@ def costs_to_reach(
         raise ValueError(f"control={control!r} has no evaluation {name}; there are {list(found)}")
     if len({tuple(item.problems) for item in found.values()}) > 1:
         raise ValueError(f"arms were validated on different problems with {name}: {DIFFERENT}")
-    curves = {arm: bootstrap_curves(item, n_boot) for arm, item in found.items()}
     rows = []
     for target in targets:
-        costs = {arm: cost_at_target(curve, points, target) for arm, curve in curves.items()}
-        for arm, cost in costs.items():
+        for arm, item in found.items():
             row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
-            row |= {"seeds": len(found[arm].seeds)} | _percentile_columns("cost", cost, level)
-            own = control is None or arm == control
-            ratio = None if own else _ratio(cost, costs[str(control)])
-            rows.append(row | _percentile_columns("ratio", ratio, level))
+            cost = crossing_interval(points, item.values, target, level)
+            row |= {"seeds": len(item.seeds)} | interval_columns("cost", cost)
+            ratio = None
+            if control is not None and arm != control:
+                ratio = _ratio(item, found[control], points, target, level)
+            comparison = f"{arm} - {control}: {axis} to {name} of {target:g}"
+            rows.append(row | _ratio_columns(comparison, ratio))
     return rows
 
 
@@ -117,36 +118,6 @@ def accuracy_curves(
     return AccuracyCurves([seeds[i] for i in order], problems, np.array(tables)[order])
 
 
-def bootstrap_curves(item: AccuracyCurves, n_boot: int) -> Reals:
-    """(1 + n_boot, POINTS) the mean curve, then bootstrap replicates of it.
-
-    A replicate draws seeds and problems again, each with replacement.
-    """
-    n_seeds, _, n_problems = item.values.shape
-    # Equal numbers of seeds and problems draw alike, which pairs the arms.
-    seeds, problems = np.random.default_rng(derive_seed("costs to reach")).spawn(2)
-    by_seed = _draw_counts(seeds, n_boot, n_seeds)
-    by_problem = _draw_counts(problems, n_boot, n_problems)
-    curves: Reals = np.zeros((1 + n_boot, item.values.shape[1]))
-    for seed, values in enumerate(item.values):
-        curves += (by_problem @ values.T) * by_seed[:, seed : seed + 1]
-    curves /= n_seeds * n_problems
-    return curves
-
-
-def cost_at_target(curves: Reals, points: Reals, target: float) -> Reals:
-    """(B,) smallest cost at which each curve (B, POINTS) is at the target, inf where none is."""
-    reached = curves >= target
-    at = reached.argmax(axis=1)
-    rows = np.arange(len(curves))
-    before = np.maximum(at - 1, 0)
-    low, high = curves[rows, before], curves[rows, at]
-    rise = np.where(high > low, high - low, 1.0)
-    share = np.where(at > 0, np.clip((target - low) / rise, 0.0, 1.0), 0.0)
-    cost = points[before] + share * (points[at] - points[before])
-    return np.where(reached.any(axis=1), cost, np.inf)
-
-
 def _interpolate(points: Reals, costs: Reals, values: Reals) -> Reals:
     """Columns of `values` (V, P) at the points; constant beyond the last cost."""
     right = np.clip(np.searchsorted(costs, points, "left"), 1, len(costs) - 1)
@@ -156,26 +127,17 @@ def _interpolate(points: Reals, costs: Reals, values: Reals) -> Reals:
     return mixed
 
 
-def _draw_counts(rng: np.random.Generator, n_boot: int, n_units: int) -> Reals:
-    """(1 + n_boot, n_units) how often each unit is drawn; first all of them once."""
-    drawn = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=n_boot)
-    return np.concatenate([np.ones((1, n_units)), drawn])
+def _ratio(
+    item: AccuracyCurves, control: AccuracyCurves, points: Reals, target: float, level: float
+) -> CostRatio | None:
+    pairs = len(item.seeds) > 1 and item.seeds == control.seeds
+    return crossing_ratio(points, item.values, control.values, target, level, pairs)
 
 
-def _ratio(cost: Reals, other: Reals) -> Reals:
-    """Cost over the control's; NaN where neither reached the target."""
-    both = np.isinf(cost) & np.isinf(other)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio: Reals = np.where(both, np.nan, cost / other)
-    return ratio
-
-
-def _percentile_columns(name: str, values: Reals | None, level: float) -> Row:
-    """The first value and the central `level` of the others."""
-    if values is None or np.isnan(values[0]):
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    drawn = np.sort(values[1:][~np.isnan(values[1:])])
-    tail = (1 - level) / 2
-    # Order statistics, since interpolating towards an infinite cost has no meaning.
-    low, high = (drawn[min(int(q * len(drawn)), len(drawn) - 1)] for q in (tail, 1 - tail))
-    return {name: float(values[0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+def _ratio_columns(comparison: str, found: CostRatio | None) -> Row:
+    """A ratio as columns; without bounds there is no p to judge by."""
+    known = found is not None and not math.isnan(found.p_value)
+    return interval_columns("ratio", None if found is None else found.interval) | {
+        "comparison": comparison if known else None,
+        "p": found.p_value if found is not None and known else None,
+    }

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from e3rl.analysis.figures.comparison_figures import forest_note
+from e3rl.analysis.figures.comparison_figures import control_name, forest_note
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.figures.validation_panels import evaluation_title
 from e3rl.analysis.measures.arms import LIVE, Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
-from e3rl.analysis.measures.comparison import BETTER, NEITHER, WORSE
+from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 
 WIDTH, ROW, TOP, BOTTOM = 660, 22, 8, 34
 PLOT = (168, 372)  # from where to where the scale goes
@@ -33,7 +33,7 @@ def verdict_lines(rows: Sequence[Row]) -> str:
                 name = NO_VERDICT if word is None else WORDS[word]
                 told.append(f'<b class="{name.split()[0]}">{name}</b> {", ".join(arms)}')
         cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
-        control = arm_label(first["against"].rpartition(" ")[0])
+        control = arm_label(control_name(first))
         lines.append(
             f'<p class="verdict"><span>{escape(title_of(end))}</span>, less {escape(control)} at '
             f"{cost}: {'; '.join(told)}.</p>"
@@ -135,7 +135,7 @@ def _row(row: Row, arms: Sequence[str], y: float, across: object) -> str:
     shown = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
     colour = arm_colour(row["arm"], arms)
     judged = row["verdict"] in (BETTER, WORSE)
-    dashes = ' stroke-dasharray="3 3"' if row["unmatched"] else ""
+    dashes = ' stroke-dasharray="3 3"' if row.get("unmatched") else ""
     line = (
         f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" stroke-width="2"{dashes}/>'
         if low is not None and high is not None

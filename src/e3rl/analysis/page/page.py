@@ -4,11 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.comparison import BETTER, WORSE
+from e3rl.analysis.measures.families import BETTER, WORSE
 from e3rl.analysis.measures.run_warnings import Compared, find_warnings
 from e3rl.analysis.page.forest import forests, verdict_lines, warning_list
 from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
@@ -40,51 +41,30 @@ def render_report(
         notes: sentences below the title.
         control: arm that the others are compared with.
     """
-    warnings = find_warnings(Compared(arms, control, rows))
     figures = page_figures(arms)
     axes = axes_of(figures)
     # "<" could end the script element early.
     numbers = json.dumps(_data(arms, figures, axes, control), allow_nan=False).replace(
         "<", "\\u003c"
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-{_read_part("page.css")}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-{_facts(arms, notes)}
-{verdict_lines(rows)}
-{warning_list(warnings)}
-{forests(rows, list(arms))}
-<h2>Curves</h2>
-<noscript>The curves need JavaScript; the tables below do not.</noscript>
-<div class="bar">
-<label>x axis <select id="axis">{_options(axes)}</select></label>
-<label><input type="checkbox" id="apart"> a panel per arm</label>
-<span class="chips">{_buttons(arms)}</span>
-</div>
-<div class="figures">
-{_figures(figures)}
-</div>
-<h2>Arms</h2>
-{_comparison(rows, len(arms) > MANY)}
-<h2>Where the time went</h2>
-{time_bars(arms)}
-<h2>What the configurations differ in</h2>
-{_differences(arms, control)}
-<script type="application/json" id="data">{numbers}</script>
-<script>
-{_read_part("page.js")}</script>
-</body>
-</html>
-"""
+    parts = {
+        "policy": POLICY,
+        "title": escape(title),
+        "style": _read_part("page.css"),
+        "facts": _facts(arms, notes),
+        "verdicts": verdict_lines(rows),
+        "warnings": warning_list(find_warnings(Compared(arms, control, rows))),
+        "forests": forests(rows, list(arms)),
+        "options": _options(axes),
+        "buttons": _buttons(arms),
+        "figures": _figures(figures),
+        "comparison": _comparison(rows, len(arms) > MANY),
+        "time": time_bars(arms),
+        "differences": _differences(arms, control),
+        "data": numbers,
+        "script": _read_part("page.js"),
+    }
+    return Template(_read_part("page.html")).substitute(parts)
 
 
 def _read_part(name: str) -> str:

@@ -27,7 +27,7 @@ from e3rl.analysis.measures.evaluations import (
 )
 from e3rl.analysis.measures.frontier import frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 
 FigureData = dict[str, Any]
 CurveData = dict[str, Any]

@@ -1,6 +1,7 @@
 """Tables and figures of studies; the command `e3rl.study` says what a study is."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,9 @@ from matplotlib.figure import Figure
 
 from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
-from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.families import Family, judge_rows, read_families
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
@@ -20,19 +23,24 @@ from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
 from e3rl.analysis.tables.study_cells import (
-    frame_cells,
     metric_cells,
+    power_cells,
     reaching_cells,
     resource_cells,
     response_cells,
 )
 from e3rl.checkpoints.durable import write_atomically
 
-TableResult = tuple[pd.DataFrame, Cells]
-
-KEYS = {"runs", "arms", "seeds", "control", "figures", "tables"}
+KEYS = {"runs", "arms", "seeds", "control", "families", "figures", "tables"}
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 LEFT = (*WORDS, "pass@1")  # columns of words
+
+
+class TableDraft(NamedTuple):
+    """Rows of a table, and how to show them once what they compare is corrected for all."""
+
+    rows: Sequence[Row]
+    show: Callable[[Sequence[Row]], Cells]
 
 
 class Study(NamedTuple):
@@ -43,11 +51,13 @@ class Study(NamedTuple):
     control: str | None
     figures: dict[str, dict[str, Any]]
     tables: dict[str, dict[str, Any]]
+    families: dict[str, Family]
     missing: list[str]
 
 
 def read_study(folder: Path) -> Study:
-    """The study of a folder. Raises ValueError for unknown keys, tables, figures or control."""
+    """The study of a folder. Raises ValueError for unknown keys, tables, figures, control or
+    arms of a family."""
     asked = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
     if not isinstance(asked, dict) or not {"runs"} <= asked.keys() <= KEYS:
         raise ValueError(f"{folder / 'study.yaml'} must have `runs`, and else of {sorted(KEYS)}")
@@ -55,8 +65,9 @@ def read_study(folder: Path) -> Study:
     for name, known in ((table_kind(t), TABLES) for t in tables.values()):
         if name not in known:
             raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
-    if unknown := drawn.keys() - FIGURES.keys():
-        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(FIGURES)}")
+    pictures = FIGURES | ROW_FIGURES
+    if unknown := drawn.keys() - pictures.keys():
+        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(pictures)}")
     seeds = asked.get("seeds")
     runs = [run for run in load_runs(folder / asked["runs"]) if not seeds or run.seed in seeds]
     found = group_by_arm(runs)
@@ -65,7 +76,11 @@ def read_study(folder: Path) -> Study:
     control = asked.get("control")
     if control is not None and control not in arms:
         raise ValueError(f"{folder}: control={control!r} has no recorded run")
-    return Study(folder, arms, control, drawn, tables, missing_runs(arms, wanted))
+    try:
+        families = {each.name: each for each in read_families(asked.get("families") or {}, arms)}
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
+    return Study(folder, arms, control, drawn, tables, families, missing_runs(arms, wanted))
 
 
 def table_kind(table: Mapping[str, Any]) -> str:
@@ -85,32 +100,59 @@ def write_study(study: Study) -> None:
     """Write results/, figures/ and the tables of the README, once all of them are made."""
     readme = study.folder / "README.md"
     text = readme.read_text(encoding="utf-8")
-    tables: dict[str, pd.DataFrame] = {}
-    for name, options in study.tables.items():
-        given = {key: value for key, value in options.items() if key != "kind"}
-        tables[name], cells = call_with_options(
-            TABLES[table_kind(options)], f"table {name}", study, given
-        )
-        text = insert_table(text, name, as_markdown(cells, LEFT))
-    drawn: dict[str, Figure] = {
-        name: call_with_options(FIGURES[name], f"figure {name}", study, options or {})
-        for name, options in study.figures.items()
-    }
+    tables = judged_tables(study)
+    for name, table in tables.items():
+        text = insert_table(text, name, as_markdown(table.show(table.rows), LEFT))
+    drawn = draw_figures(study, [row for table in tables.values() for row in table.rows])
     for sub in ("results", "figures"):
         (study.folder / sub).mkdir(exist_ok=True)
     for name, table in tables.items():
-        table.to_csv(study.folder / "results" / f"{name}.csv", index=False, float_format="%.6g")
+        path = study.folder / "results" / f"{name}.csv"
+        pd.DataFrame(table.rows).to_csv(path, index=False, float_format="%.6g")
     for name, figure in drawn.items():
         figure.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
     write_atomically(readme, text)
 
 
+def draw_figures(study: Study, rows: Sequence[Row]) -> dict[str, Figure]:
+    """All figures by name; those of comparisons show `rows` as the tables judge them, or all arms
+    where no table compares."""
+    compared = [row for row in rows if row.get("against")]
+    drawn = {}
+    for name, options in study.figures.items():
+        given: Sequence[Any] = (study.arms, study.control)
+        if name in ROW_FIGURES:
+            given = (compared or compare_arms(study.arms, study.control), list(study.arms))
+        make = (FIGURES | ROW_FIGURES)[name]
+        drawn[name] = call_with_options(make, f"figure {name}", study, given, options or {})
+    return drawn
+
+
+def judged_tables(study: Study) -> dict[str, TableDraft]:
+    """All tables by name, comparisons corrected within their family or for all exploratory ones."""
+    drafts: dict[str, TableDraft] = {}
+    for name, options in study.tables.items():
+        given = {key: value for key, value in options.items() if key != "kind"}
+        make = TABLES[table_kind(options)]
+        drafts[name] = call_with_options(make, f"table {name}", study, (study,), given)
+    declared = {name: compare_family(study.arms, each) for name, each in study.families.items()}
+    judged = iter(judge_rows(list(chain(*(each.rows for each in drafts.values()))), declared))
+    return {
+        name: draft._replace(rows=[next(judged) for _ in draft.rows])
+        for name, draft in drafts.items()
+    }
+
+
 def call_with_options(
-    make: Callable[..., Any], what: str, study: Study, options: Mapping[str, Any]
+    make: Callable[..., Any],
+    what: str,
+    study: Study,
+    given: Sequence[Any],
+    options: Mapping[str, Any],
 ) -> Any:
     """Call `make` with the options of `study.yaml`. Raises ValueError for options it lacks."""
     try:
-        return make(study.arms, study.control, **options)
+        return make(*given, **options)
     except TypeError as error:
         if "argument" not in str(error):
             raise
@@ -128,60 +170,58 @@ def insert_table(text: str, name: str, table: str) -> str:
 
 
 def _comparison(
-    arms: Arms,
-    control: str | None,
-    evaluations: Sequence[str] = (),
-    measures: Sequence[str] = (),
-    **options: Any,
-) -> TableResult:
-    rows = compare_arms(arms, control, **options)
+    study: Study, evaluations: Sequence[str] = (), measures: Sequence[str] = (), **options: Any
+) -> TableDraft:
     shown = [
         row
-        for row in rows
+        for row in compare_arms(study.arms, study.control, **options)
         if (not evaluations or row["evaluation"] in evaluations)
         and (not measures or row["measure"] in measures)
     ]
-    return pd.DataFrame(rows), comparison_cells(shown)
+    return TableDraft(shown, comparison_cells)
+
+
+def _family(study: Study, name: str) -> TableDraft:
+    if name not in study.families:
+        there = ", ".join(study.families) or "none"
+        raise ValueError(f"family {name!r} is not declared under `families`; there is {there}")
+    return TableDraft(compare_family(study.arms, study.families[name]), comparison_cells)
 
 
 def _metric(
-    arms: Arms,
-    control: str | None,
+    study: Study,
     column: str,
     windows: Mapping[str, Sequence[int]],
     percent: bool = False,
     digits: int = 1,
-) -> TableResult:
+) -> TableDraft:
     spans = {name: (int(start), int(stop)) for name, (start, stop) in windows.items()}
-    rows = metric_rows(arms, control, column, spans)
-    return pd.DataFrame(rows), metric_cells(rows, percent, digits)
+    rows = metric_rows(study.arms, study.control, column, spans)
+    return TableDraft(rows, lambda judged: metric_cells(judged, percent, digits))
 
 
-def _reaching(arms: Arms, control: str | None, **options: Any) -> TableResult:
-    rows = costs_to_reach(arms, control, **options)
-    return pd.DataFrame(rows), reaching_cells(rows)
+def _reaching(study: Study, **options: Any) -> TableDraft:
+    return TableDraft(costs_to_reach(study.arms, study.control, **options), reaching_cells)
 
 
-def _resources(arms: Arms, control: str | None) -> TableResult:
-    rows = resource_rows(arms)
-    return pd.DataFrame(rows), resource_cells(rows)
+def _resources(study: Study) -> TableDraft:
+    return TableDraft(resource_rows(study.arms), resource_cells)
 
 
-def _response(arms: Arms, control: str | None) -> TableResult:
-    rows = response_rows(arms)
-    return pd.DataFrame(rows), response_cells(rows)
+def _response(study: Study) -> TableDraft:
+    return TableDraft(response_rows(study.arms), response_cells)
 
 
-def _power(arms: Arms, control: str | None, **options: Any) -> TableResult:
-    if control is None:
+def _power(study: Study, differences: Sequence[float] = (0.01, 0.02), **options: Any) -> TableDraft:
+    if study.control is None:
         raise ValueError("a power table needs a control")
-    table = power_table(arms, control, **options)
-    note = "Shares of pass@1; detectable with 80 % power at the 5 % level; empty: no number does."
-    return table, frame_cells(table, note)
+    rows = power_table(study.arms, study.control, differences, **options)
+    return TableDraft(rows, lambda judged: power_cells(judged, differences))
 
 
-TABLES: dict[str, Callable[..., TableResult]] = {
+TABLES: dict[str, Callable[..., TableDraft]] = {
     "comparison": _comparison,
+    "family": _family,
     "metric": _metric,
     "reaching": _reaching,
     "resources": _resources,
@@ -204,7 +244,6 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "difficulty": _without_control(figures.difficulty_figure),
     "pass_at_k": figures.pass_at_k_figure,
     "pass_at_1": figures.pass_at_1_figure,
-    "forest": comparison_figures.forest_figure,
     "frontier": _without_control(comparison_figures.frontier_figure),
     "response": _without_control(figures.response_figure),
     "length": _without_control(study_figures.length_figure),
@@ -212,3 +251,4 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "disturbance": _without_control(study_figures.disturbance_figure),
     "reaching": study_figures.reaching_figure,
 }
+ROW_FIGURES: dict[str, Callable[..., Figure]] = {"forest": comparison_figures.forest_figure}

@@ -26,7 +26,7 @@ from e3rl.analysis.tables.cells import (
     drop_empty_columns,
     interval_text,
 )
-from e3rl.statistics.bootstrap import Interval
+from e3rl.statistics.interval import Interval
 
 LEFT = ("arm", "sampling", "against")  # columns of words
 CONSTANTS = ("problems", "seeds")  # columns that become a note where all rows agree

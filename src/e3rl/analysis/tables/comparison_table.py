@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import ENOUGH_SEEDS
+from e3rl.analysis.measures.families import EXPLORATORY, POWER
 from e3rl.analysis.tables.cells import (
     Cells,
     as_markdown,
@@ -15,7 +16,7 @@ from e3rl.analysis.tables.cells import (
 )
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN
 
-WORDS = ("arm", "sampling", "measure", "against", "verdict")  # columns of words
+WORDS = ("arm", "sampling", "measure", "against", "family", "verdict")  # columns of words
 CONSTANTS = ("seeds", "problems")
 
 
@@ -26,18 +27,15 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     """
     if not rows:
         raise ValueError("no arm was validated at the common cost: validate first")
-    texts = [_texts(row) for row in rows]
-    notes = []
+    texts, notes = [_texts(row) for row in rows], []
     for name in CONSTANTS:  # a column that says the same in every row is a note
         if len({row[name] for row in texts}) == 1:
             notes.append(f"{texts[0][name]} {name if texts[0][name] != '1' else name[:-1]}")
             texts = [{**row, name: ""} for row in texts]
-    note = (
-        f"{comparison_note(rows)} {', '.join(notes).capitalize()}."
-        if notes
-        else comparison_note(rows)
-    )
-    return drop_empty_columns(texts, note)
+    if len({row["family"] for row in rows if row["family"]}) == 1:
+        texts = [{**row, "family": ""} for row in texts]
+    lines = [comparison_note(rows), f"{', '.join(notes).capitalize()}." if notes else ""]
+    return drop_empty_columns(texts, " ".join(filter(None, lines)))
 
 
 def comparison_text(rows: Sequence[Row]) -> str:
@@ -54,17 +52,16 @@ def comparison_note(rows: Sequence[Row]) -> str:
     """The note below the table: what was compared, at which cost, and when a verdict is given."""
     first = rows[0]
     few, most = (of(row["seeds"] for row in rows) for of in (min, max))
-    judged = sum(row["verdict"] is not None for row in rows)
-    cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
     text = (
-        f"At equal cost ({cost}); {100 * first['level']:g} % intervals over seeds and problems "
-        "(over problems alone where an arm has one seed), of IQM and P(better) over seeds alone."
+        f"At equal cost ({first['cost']:,.0f} {AXIS_UNITS[first['axis']]}); "
+        f"{100 * first['level']:g} % intervals over seeds and problems (over problems alone where "
+        "an arm has one seed), of IQM and P(better) over seeds alone, each by itself."
     )
-    if judged:
+    if any(row["family"] for row in rows):
         text += (
-            " Better or worse: the interval of Δ, paired by problem, leaves 0 out; "
-            f"{judged} comparison{'s' * (judged > 1)}, none corrected for the others. "
-            "Detectable: the smallest difference found with 80 % power."
+            f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "
+            f"{1 - first['level']:.2g}. Detectable: the smallest difference found so with "
+            f"{100 * POWER:g} % power, were it the only one."
         )
     if any(_is_matched(row) for row in rows):
         text += (
@@ -76,6 +73,26 @@ def comparison_note(rows: Sequence[Row]) -> str:
         where = "With" if few == most else "In rows of"
         text += f" {where} {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
     return text
+
+
+def correction_note(rows: Sequence[Row]) -> str:
+    """For how many comparisons the p values of these rows are corrected, family by family."""
+    sizes = {row["family"]: row["family_size"] for row in rows if row["family"]}
+    texts = []
+    for name, size in sizes.items():
+        many = f"{size} comparison{'s' * (size > 1)}"
+        if name == EXPLORATORY:
+            texts.append(f"exploratory, since none was declared before the runs: {many}")
+        else:
+            texts.append(f"declared family {name}: {many}")
+    return f"p after Holm's correction ({'; '.join(texts)})."
+
+
+def p_text(p: float | None) -> str:
+    """A p value to three digits after the point."""
+    if p is None:
+        return ""
+    return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
 def _texts(row: Row) -> dict[str, str]:
@@ -90,6 +107,8 @@ def _texts(row: Row) -> dict[str, str]:
         "against": row["against"] or "",
         "entropy / against": _entropies(row),
         "P(better) %": interval_text(row, "improvement", ".0f", 100),
+        "family": row["family"] or "",
+        "p": p_text(row["p_adjusted"]),
         "verdict": _verdict(row),
         "detectable": number_text(row["detectable"], ".1f", 100),
         "seeds": str(row["seeds"]),
@@ -105,18 +124,18 @@ def _entropies(row: Row) -> str:
 
 
 def _is_matched(row: Row) -> bool:
-    return row["entropy_gap"] is not None or row["unmatched"] is not None
+    return row.get("entropy_gap") is not None or row.get("unmatched") is not None
 
 
 def _verdict(row: Row) -> str:
     """The word, and what speaks against taking it at its face; or why there is none."""
-    if row["unmatched"]:
+    if row.get("unmatched"):
         return f"none: {row['unmatched']}"
     if row["verdict"] is None:
         return ""
     remarks = []
     if row["seeds"] < ENOUGH_SEEDS:
         remarks.append(f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}")
-    if (row["entropy_error"] or 0) > MATCHED_WITHIN:
+    if (row.get("entropy_error") or 0) > MATCHED_WITHIN:
         remarks.append(f"entropies known to {100 * row['entropy_error']:.1f} %")
     return f"{row['verdict']} ({', '.join(remarks)})" if remarks else str(row["verdict"])

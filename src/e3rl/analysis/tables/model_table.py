@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.model_scores import AVERAGE
 from e3rl.analysis.tables.cells import Cells, drop_empty_columns, interval_text
+from e3rl.analysis.tables.comparison_table import correction_note, p_text
 
 WORDS = ("model", "problems", "sampling", "measure", "against", "verdict")  # columns of words
 
@@ -44,14 +45,16 @@ def model_comparison_cells(rows: Sequence[Row]) -> Cells:
             "measure": row["measure"],
             "Δ points": interval_text(row, "difference", "+.1f", 100),
             "against": arm_label(row["against"]),
+            "p": p_text(row["p_adjusted"]),
             "verdict": row["verdict"] or "none: entropies differ",
             "paired": str(row["problems"]),
         }
         for row in rows
     ]
     note = (
-        f"Δ paired by problem, {100 * rows[0]['level']:g} % intervals; better or worse where they "
-        f"leave 0 out; {len(rows)} comparison{'s' * (len(rows) > 1)}, none corrected for the others"
+        f"Δ paired by problem, {100 * rows[0]['level']:g} % intervals, each by itself; "
+        f"{correction_note(rows).removesuffix('.')}; better or worse: p below "
+        f"{1 - rows[0]['level']:.2g}"
     )
     if len({text["sampling"] for text in texts}) == 1:
         note += f"; sampling {texts[0]['sampling']}"

@@ -1,17 +1,17 @@
 """Rows of the tables of a study as texts: metrics, costs to reach, resources, step responses."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pandas as pd
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.step_response import BAND, LATE, WINDOW
 from e3rl.analysis.tables.cells import Cells, drop_empty_columns, interval_text, number_text
+from e3rl.analysis.tables.comparison_table import correction_note
 
 NO_ROWS = "no arm has what this table is about"
+ERROR = 0.05  # that a star allows
 
 
 def metric_cells(rows: Sequence[Row], percent: bool = False, digits: int = 1) -> Cells:
@@ -33,14 +33,15 @@ def metric_cells(rows: Sequence[Row], percent: bool = False, digits: int = 1) ->
         cells = [arm_label(arm)]
         for window in windows:
             row = found.get((arm, window), {})
-            for name, sign in (("value", ""), ("difference", "+")):
-                cells.append(interval_text(row, name, f"{sign}.{digits}f", 100 if percent else 1))
+            scale = 100 if percent else 1
+            cells.append(interval_text(row, "value", f".{digits}f", scale))
+            cells.append(interval_text(row, "difference", f"+.{digits}f", scale) + _star(row))
         body.append(cells)
     seeds = sorted({row["seeds"] for row in rows})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     note = (
-        f"`{rows[0]['metric']}`, mean over steps; 95 % intervals over seeds and steps; Δ to "
-        f"the control, paired by both; {count} seed{'s' * (seeds[-1] > 1)}."
+        f"`{rows[0]['metric']}`, mean over steps; 95 % intervals over seeds, each by itself; Δ to "
+        f"the control, paired by seed; {count} seed{'s' * (seeds[-1] > 1)}.{_star_note(rows)}"
     )
     return Cells(header, body, note)
 
@@ -57,17 +58,69 @@ def reaching_cells(rows: Sequence[Row]) -> Cells:
             "pass@1": f"{100 * row['target']:g} %",
             "arm": arm_label(row["arm"]),
             title: interval_text(row, "cost", ".1f", scale),
-            "of the control's": interval_text(row, "ratio", ".2f"),
+            "of the control's": interval_text(row, "ratio", ".2f") + _star(row),
             "seeds": str(row["seeds"]),
         }
         for row in rows
     ]
     note = (
         f"Cost in {AXIS_UNITS[rows[0]['axis']]} until the mean curve first reaches the accuracy; "
-        f"{100 * rows[0]['level']:g} % intervals over seeds and problems. `never`: not "
-        "at the cost that all runs reached; a ratio of 0: the control never."
+        f"{100 * rows[0]['level']:g} % intervals over seeds and problems, each by itself. `never`: "
+        "not at the cost that all runs reached; no ratio where the control is not there by then."
+        f"{_star_note(rows)}"
     )
     return drop_empty_columns(texts, note)
+
+
+def power_cells(rows: Sequence[Row], differences: Sequence[float]) -> Cells:
+    """Standard deviations and detectable differences in points, and the numbers needed."""
+    if not rows:
+        raise ValueError(NO_ROWS)
+    texts = [
+        {
+            "arm": arm_label(row["arm"]),
+            "seeds": str(row["seeds"]),
+            "problems": str(row["problems"]),
+            "sd of seeds": _spread_text(row),
+            "sd of problems": _root_text(row["problem_variance"]),
+            "sd of the rest": _root_text(row["rest_variance"]),
+            "detectable": number_text(row["detectable"], ".1f", 100),
+            **{
+                f"{unit} for {100 * wanted:g}": "none"
+                if row[f"{unit}_for_{wanted:g}"] is None
+                else f"{row[f'{unit}_for_{wanted:g}']:,}"
+                for wanted in differences
+                for unit in ("seeds", "problems")
+            },
+        }
+        for row in rows
+    ]
+    note = (
+        "Of paired differences, in points; 95 % interval of the sd of seeds, `< 0` where the "
+        "variance is estimated below 0. Detectable with 80 % power by a single comparison at the "
+        "5 % level; `none`: no number does."
+    )
+    return drop_empty_columns(texts, note)
+
+
+def _spread_text(row: Row) -> str:
+    middle, low, high = (row[f"seed_variance{end}"] for end in ("", "_low", "_high"))
+    return f"{_root_text(middle)} [{_root_text(low)}, {_root_text(high)}]"
+
+
+def _root_text(variance: float) -> str:
+    return "< 0" if variance < 0 else f"{100 * math.sqrt(variance):.2f}"
+
+
+def _star(row: Mapping[str, Any]) -> str:
+    """A star for a comparison whose corrected p is below 5 %."""
+    return " *" if row.get("p_adjusted") is not None and row["p_adjusted"] < ERROR else ""
+
+
+def _star_note(rows: Sequence[Row]) -> str:
+    if not any(row.get("family") for row in rows):
+        return ""
+    return f" A star: p below {ERROR:g}; {correction_note(rows)}"
 
 
 def resource_cells(rows: Sequence[Row]) -> Cells:
@@ -120,19 +173,3 @@ def response_cells(rows: Sequence[Row]) -> Cells:
         f"standard deviation over the last {LATE} steps."
     )
     return drop_empty_columns(texts, note)
-
-
-def frame_cells(table: pd.DataFrame, note: str, digits: int = 3) -> Cells:
-    """Any table of numbers."""
-    if table.empty:
-        raise ValueError(NO_ROWS)
-    body = [[_text(value, digits) for value in row] for row in table.itertuples(index=False)]
-    return Cells([str(name) for name in table.columns], body, note)
-
-
-def _text(value: Any, digits: int) -> str:
-    if isinstance(value, str):
-        return arm_label(value)
-    if isinstance(value, float) and not value.is_integer():
-        return "" if math.isnan(value) else f"{value:.{digits}g}"
-    return f"{value:,.0f}"

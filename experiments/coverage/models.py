@@ -1,0 +1,107 @@
+"""A model of training runs on validation problems, to draw studies from whose truth is known.
+
+Arm r, training seed s and problem p have the pass rate
+
+    logit π = μ + σ·z_p + r·(δ + γ·g_p) + τ·z_rs + κ·z_rsp,      all z and g standard normal
+
+with z_rs of the two arms correlated where seeds are paired, and n rollouts are Bernoulli draws of
+it. The truth of pass@k is its mean over seeds and problems, an integral over one normal. τ is set
+so that seeds make a wanted share of the variance of the mean paired difference.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.power import variance_components
+
+Reals = NDArray[np.float64]
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(120)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Pass rates of a control (arm 0) and an arm (1), on the scale of logits."""
+
+    mean: float  # μ
+    gain: float = 0.1  # δ
+    problem: float = 1.8  # σ
+    problem_gain: float = 0.3  # γ
+    seed: float = 0.0  # τ
+    rest: float = 0.3  # κ
+    correlation: float = 0.5  # of the luck of paired seeds
+    rollouts: int = 16
+    n_problems: int = 128
+
+    def truth(self, arm: int, k: int) -> float:
+        """Expected pass@k of arm 0 or 1."""
+        gain = arm * self.problem_gain
+        spread = np.sqrt(self.problem**2 + gain**2 + self.seed**2 + self.rest**2)
+        rates = logistic(self.mean + arm * self.gain + spread * NODES)
+        return float(WEIGHTS @ (1 - (1 - rates) ** k) / WEIGHTS.sum())
+
+    def draw_problems(self, rng: np.random.Generator) -> Reals:
+        """(2, P) what the problems contribute for each arm."""
+        base = self.mean + self.problem * rng.normal(size=self.n_problems)
+        gains = self.gain + self.problem_gain * rng.normal(size=self.n_problems)
+        return np.stack([base, base + gains])
+
+    def draw_runs(
+        self, rng: np.random.Generator, problems: Reals, n_seeds: int
+    ) -> NDArray[np.int64]:
+        """(2, S, P) right answers of both arms, whose seeds are paired."""
+        rates = logistic(problems[:, None, :] + self.draw_luck(rng, n_seeds))
+        return rng.binomial(self.rollouts, rates)
+
+    def draw_luck(self, rng: np.random.Generator, n_seeds: int) -> Reals:
+        """(2, S, P) what runs have by luck, on the scale of logits."""
+        shared, own = rng.normal(size=(1, n_seeds, 1)), rng.normal(size=(2, n_seeds, 1))
+        seed = np.sqrt(self.correlation) * shared + np.sqrt(1 - self.correlation) * own
+        rest = rng.normal(size=(2, n_seeds, self.n_problems))
+        luck: Reals = self.seed * seed + self.rest * rest
+        return luck
+
+    def draw_scores(self, rng: np.random.Generator, n_seeds: int, k: int) -> Reals:
+        """(2, S, P) pass@k of both arms on new problems."""
+        return self.score(self.draw_runs(rng, self.draw_problems(rng), n_seeds), k)
+
+    def score(self, right: NDArray[np.int64], k: int) -> Reals:
+        """pass@k of every cell."""
+        return pass_at_k(np.full(right.size, self.rollouts), right.ravel(), k).reshape(right.shape)
+
+
+def logistic(x: Reals) -> Reals:
+    return 1 / (1 + np.exp(-x))
+
+
+@cache
+def with_seed_share(model: Model, share: float, n_seeds: int) -> Model:
+    """The model whose seeds make this share of the variance of a mean difference of pass@1."""
+    if share == 0:
+        return model
+    rng = np.random.default_rng(0)
+    large = replace(model, n_problems=4000, seed=0.0)
+    a, b = large.draw_scores(rng, 60, 1)[::-1]
+    parts = variance_components(a - b)
+    others = (parts.problem + parts.residual / n_seeds) / model.n_problems
+    wanted = share / (1 - share) * others * n_seeds  # variance of the difference between seeds
+    low, high = 0.0, 8.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _between_seeds(model, middle) < wanted else (low, middle)
+    return replace(model, seed=high)
+
+
+def _between_seeds(model: Model, seed: float) -> float:
+    """Variance over seeds of the arms' mean difference over all problems, to seeds alone."""
+    spread = np.sqrt(model.problem**2 + model.rest**2)
+    luck = seed * NODES
+    rates = logistic(model.mean + spread * NODES[:, None] + luck) * WEIGHTS[:, None]
+    by_luck = rates.sum(axis=0) / WEIGHTS.sum()
+    mean = WEIGHTS @ by_luck / WEIGHTS.sum()
+    variance = WEIGHTS @ (by_luck - mean) ** 2 / WEIGHTS.sum()
+    return float(2 * (1 - model.correlation) * variance)

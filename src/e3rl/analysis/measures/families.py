@@ -1,0 +1,137 @@
+"""Families of comparisons that a study declares before its runs, and what counts as exploratory.
+
+A family is a few comparisons that one question needs, with their endpoints. Its p values are
+corrected for each other by Holm's method. Every other comparison that is printed is exploratory:
+corrected by the same method for all exploratory ones of the study, or of the page.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.sources.runs import Arms
+from e3rl.statistics.holm import adjust_holm
+from e3rl.statistics.interval import Estimate
+from e3rl.statistics.power import detectable_difference
+
+BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
+EXPLORATORY = "exploratory"
+POWER = 0.8
+KEYS = {"endpoints", "comparisons", "axis"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one family compares: arms in pairs, at every endpoint, at equal cost on an axis."""
+
+    name: str
+    endpoints: tuple[tuple[str, str], ...]  # evaluation and measure
+    comparisons: tuple[tuple[str, str], ...]  # arm and the one that it is compared with
+    axis: str = "tokens"
+
+    def __len__(self) -> int:
+        """How many comparisons it is corrected for."""
+        return len(self.endpoints) * len(self.comparisons)
+
+    def pairs(self) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+        """Every comparison with every endpoint."""
+        return list(product(self.comparisons, self.endpoints))
+
+
+def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
+    """Families as `study.yaml` declares them, by name:
+
+        primary:
+          endpoints: [{evaluation: t1, measure: pass@1}]
+          comparisons: [[ts_an, grpo], [e3, ts_an]]
+          axis: tokens
+
+    Raises:
+        ValueError: unknown keys, nothing to compare, or an arm that has no recorded run.
+    """
+    families = []
+    for name, given in asked.items():
+        if not isinstance(given, dict) or not {"endpoints", "comparisons"} <= given.keys() <= KEYS:
+            raise ValueError(f"family {name} must have endpoints and comparisons, and may an axis")
+        if name == EXPLORATORY:
+            raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
+        pairs = tuple((str(arm), str(other)) for arm, other in given["comparisons"])
+        ends = tuple((str(end["evaluation"]), str(end["measure"])) for end in given["endpoints"])
+        if not pairs or not ends:
+            raise ValueError(f"family {name} compares nothing: {given}")
+        for arm in (arm for pair in pairs for arm in pair):
+            if arm not in arms:
+                raise ValueError(
+                    f"family {name}: no recorded arm {arm!r}; there are {', '.join(arms)}"
+                )
+        families.append(Family(str(name), ends, pairs, str(given.get("axis", "tokens"))))
+    return families
+
+
+def judge_rows(
+    rows: Sequence[Row],
+    families: Mapping[str, Sequence[Row]] | None = None,
+    level: float = 0.95,
+) -> list[Row]:
+    """The rows, with what can be said of each comparison among all.
+
+    Args:
+        rows: all that are printed together; those of comparisons have the columns of
+            `comparison.difference_columns`, others stay as they are.
+        families: rows of each declared family by name, whether printed or not.
+        level: 1 - level is the error that the correction keeps.
+
+    Returns:
+        copies with family (its name or `exploratory`), family_size and p_adjusted; and for rows
+        with a measure of success verdict and detectable, the smallest difference that Holm's
+        strictest step, at (1 - level)/family_size, finds with 80 % power, where there are several
+        seeds. None where nothing is compared.
+
+    Raises:
+        ValueError: a comparison that two families declare.
+    """
+    groups = {name: _p_values(members) for name, members in (families or {}).items()}
+    family_of: dict[str, str] = {}
+    for name, group in groups.items():
+        for comparison in group:
+            if comparison in family_of:
+                raise ValueError(
+                    f"{comparison} is in the families {family_of[comparison]} and {name}; one is "
+                    "enough"
+                )
+            family_of[comparison] = name
+    loose = _p_values(rows)
+    groups[EXPLORATORY] = {key: p for key, p in loose.items() if key not in family_of}
+    adjusted = {
+        comparison: (name, len(group), p)
+        for name, group in groups.items()
+        for comparison, p in zip(group, adjust_holm(list(group.values())), strict=True)
+    }
+    return [row | _judgement(row, adjusted, level) for row in rows]
+
+
+def _p_values(rows: Sequence[Row]) -> dict[str, float]:
+    found = {row["comparison"]: row["p"] for row in rows if row.get("comparison")}
+    return {str(comparison): float(p) for comparison, p in found.items()}
+
+
+def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: float) -> Row:
+    if "comparison" not in row:
+        return {}
+    judged: Row = dict.fromkeys(("family", "family_size", "p_adjusted"))
+    if row["comparison"]:
+        judged = dict(zip(judged, adjusted[row["comparison"]], strict=True))
+    if "measure" not in row:  # no measure of success, of which more is better
+        return judged
+    judged |= {"verdict": None, "detectable": None}
+    if row["difference"] is not None and not row.get("unmatched"):
+        found = judged["p_adjusted"] is not None and judged["p_adjusted"] < 1 - level
+        sign = BETTER if row["difference"] > 0 else WORSE
+        judged["verdict"] = sign if found else NEITHER
+    if row["comparison"] and row["difference_error"] and row.get("seeds", 1) > 1:
+        test = Estimate(0.0, row["difference_error"], row["difference_df"])
+        strictest = 1 - (1 - level) / judged["family_size"]
+        judged["detectable"] = detectable_difference(test, strictest, POWER)
+    return judged

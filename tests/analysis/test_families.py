@@ -1,0 +1,124 @@
+"""Families that a study declares: what is corrected for what, and what stays exploratory."""
+
+from typing import Any
+
+import pytest
+
+from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.families import Family, judge_rows, read_families
+from e3rl.analysis.sources.runs import Run
+from e3rl.statistics.interval import Estimate
+from e3rl.statistics.power import detectable_difference
+
+Arms = dict[str, list[Run]]
+ASKED: dict[str, Any] = {
+    "endpoints": [{"evaluation": "t1", "measure": "pass@1"}],
+    "comparisons": [["ts_an", "grpo"], ["e3", "ts_an"]],
+}
+
+
+def row(comparison: str | None, p: float | None, difference: float = 0.1) -> dict[str, Any]:
+    return {
+        "measure": "pass@1",
+        "seeds": 5,
+        "comparison": comparison,
+        "p": p,
+        "difference": None if comparison is None else difference,
+        "difference_error": 0.02,
+        "difference_df": 4.0,
+    }
+
+
+def test_exploratory_comparisons_are_corrected_for_all_that_are_printed() -> None:
+    judged = judge_rows([row("a", 0.01), row("b", 0.03, -0.1), row("c", 0.2), row(None, None)])
+    assert [each["p_adjusted"] for each in judged] == [0.03, 0.06, 0.2, None]
+    assert [each["verdict"] for each in judged] == [
+        *("better", "not distinguishable", "not distinguishable", None)
+    ]
+    assert {each["family"] for each in judged[:3]} == {"exploratory"}
+    assert judged[0]["family_size"] == 3
+
+
+def test_a_declared_family_is_corrected_for_itself_alone() -> None:
+    declared = {"primary": [row("b", 0.03, -0.1), row("d", 0.02)]}  # d is printed nowhere
+    judged = judge_rows([row("a", 0.01), row("b", 0.03, -0.1), row("c", 0.2)], declared)
+    assert [each["family"] for each in judged] == ["exploratory", "primary", "exploratory"]
+    assert [each["p_adjusted"] for each in judged] == [0.02, 0.04, 0.2]
+    assert judged[1]["verdict"] == "worse"
+
+
+def test_a_comparison_that_is_printed_twice_counts_once() -> None:
+    judged = judge_rows([row("a", 0.01), row("a", 0.01), row("b", 0.04)])
+    assert [each["p_adjusted"] for each in judged] == [0.02, 0.02, 0.04]
+
+
+def test_detectable_is_what_the_strictest_step_of_the_verdict_finds() -> None:
+    judged = judge_rows([row(name, 0.5) for name in "abcde"])
+    expected = detectable_difference(Estimate(0.0, 0.02, 4.0), level=1 - 0.05 / 5)
+    assert judged[0]["detectable"] == pytest.approx(expected)
+    alone = judge_rows([row("a", 0.5)])[0]["detectable"]
+    assert alone == pytest.approx(0.02 * 3.7611, abs=1e-5)
+    assert judged[0]["detectable"] > 1.5 * alone
+
+
+def test_rows_without_a_measure_of_success_get_no_verdict() -> None:
+    metric = {"metric": "policy/entropy", "comparison": "a", "p": 0.01, "difference": -0.1}
+    (judged,) = judge_rows([metric])
+    assert judged["p_adjusted"] == 0.01
+    assert "verdict" not in judged
+    assert judge_rows([{"arm": "grpo", "tokens": 3.0}]) == [{"arm": "grpo", "tokens": 3.0}]
+
+
+def test_a_comparison_belongs_to_one_family() -> None:
+    with pytest.raises(ValueError, match="a is in the families one and two"):
+        judge_rows([], {"one": [row("a", 0.1)], "two": [row("a", 0.1)]})
+
+
+def test_families_are_read_and_know_their_size(arms: Arms) -> None:
+    both = {**ASKED, "endpoints": [*ASKED["endpoints"], {"evaluation": "greedy", "measure": "x"}]}
+    (family,) = read_families({"primary": both}, arms)
+    assert (family.name, family.axis, len(family)) == ("primary", "tokens", 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"comparisons": [["dapo", "grpo"]]},
+            "primary: no recorded arm 'dapo'; there are grpo, ts_an, e3",
+        ),
+        (
+            {"comparisons": [["e3", "ppo"]]},
+            "primary: no recorded arm 'ppo'; there are grpo, ts_an, e3",
+        ),
+        ({"comparisons": []}, "compares nothing"),
+        ({"arms": ["e3"]}, "must have endpoints and comparisons"),
+    ],
+)
+def test_a_family_of_arms_that_are_not_there_is_an_early_error(
+    arms: Arms, changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_families({"primary": {**ASKED, **changed}}, arms)
+    with pytest.raises(ValueError, match="name it otherwise"):
+        read_families({"exploratory": ASKED}, arms)
+
+
+def test_a_family_compares_any_two_arms_as_tables_do(arms: Arms) -> None:
+    (family,) = read_families({"primary": ASKED}, arms)
+    rows = compare_family(arms, family)
+    assert [(each["arm"], each["against"]) for each in rows] == [
+        *(("ts_an", "grpo t1"), ("e3", "ts_an t1"))
+    ]
+    (same,) = [
+        each
+        for each in compare_arms(arms, "grpo", ks=(1,))
+        if each["comparison"] == rows[0]["comparison"]
+    ]
+    assert (same["difference"], same["p"]) == (rows[0]["difference"], rows[0]["p"])
+
+
+def test_an_endpoint_that_was_not_measured_is_named(arms: Arms) -> None:
+    family = Family("primary", (("t2", "pass@1"),), (("e3", "grpo"),))
+    with pytest.raises(ValueError, match=r"no pass@1 of t2; e3 has .*t1 pass@1"):
+        compare_family(arms, family)

@@ -1,0 +1,65 @@
+import math
+
+import numpy as np
+import pytest
+
+from e3rl.statistics.crossing import crossing_interval, crossing_ratio, first_crossing
+from e3rl.statistics.shares import share_interval
+
+POINTS = np.linspace(0.0, 4.0, 401)
+
+
+def straight(slopes: np.ndarray) -> np.ndarray:
+    """(1, X, P) curves of one seed, a line through 0 for each problem."""
+    return (POINTS[:, None] * slopes)[None]
+
+
+def test_the_first_crossing_counts_and_may_never_come():
+    points = np.array([0.0, 1.0, 2.0, 3.0])
+    assert first_crossing(points, np.array([0.1, 0.5, 0.3, 0.6]), 0.4) == pytest.approx(0.75)
+    assert first_crossing(points, np.array([0.4, 0.5, 0.5, 0.6]), 0.4) == 0.0
+    assert math.isinf(first_crossing(points, np.array([0.1, 0.2, 0.2, 0.2]), 0.4))
+
+
+def test_a_cost_is_uncertain_as_the_curve_is_there():
+    # Lines c·s are at .25 at .25/s; at its bounds the curve's own interval ends at .25.
+    slopes = np.array([0.1, 0.125, 0.15, 0.125] * 5)
+    found = crossing_interval(POINTS, straight(slopes), 0.25)
+    assert found.mean == pytest.approx(2.0)
+    assert share_interval(found.low * slopes).high == pytest.approx(0.25, abs=1e-4)
+    assert share_interval(found.high * slopes).low == pytest.approx(0.25, abs=1e-4)
+
+
+def test_a_bound_beyond_the_last_cost_is_infinite():
+    found = crossing_interval(POINTS, straight(np.array([0.05, 0.07, 0.075] * 2)), 0.25)
+    assert found.mean == pytest.approx(0.25 / 0.065, rel=1e-6)
+    assert found.low < found.mean
+    assert math.isinf(found.high)
+
+
+def test_a_ratio_pairs_problems():
+    # Every problem's slope is a quarter steeper: the ratio is .8, however problems differ.
+    slopes = np.array([0.3, 0.5, 0.7, 0.5])
+    found = crossing_ratio(POINTS, straight(1.25 * slopes), straight(slopes), 1.0)
+    assert found is not None
+    ends = (found.interval.mean, found.interval.low, found.interval.high)
+    assert ends == pytest.approx((0.8, 0.8, 0.8), abs=5e-3)
+    assert found.p_value < 0.01
+    same = crossing_ratio(POINTS, straight(slopes), straight(slopes), 1.0)
+    assert same is not None
+    assert same.interval.mean == pytest.approx(1.0)
+
+
+def test_a_control_that_is_never_there_or_from_the_start_gives_no_ratio():
+    slow, fast = straight(np.array([0.1, 0.2] * 4)), straight(np.array([0.5, 0.6] * 4))
+    assert crossing_ratio(POINTS, fast, slow, 1.0) is None
+    assert crossing_ratio(POINTS, fast, fast, 0.0) is None
+    never = crossing_ratio(POINTS, slow, fast, 1.0)
+    assert never is not None
+    assert math.isinf(never.interval.mean)
+    assert never.interval.low > 1
+
+
+def test_curves_that_do_not_fit_their_points_are_refused():
+    with pytest.raises(ValueError, match="must be"):
+        crossing_interval([0.0, 1.0], np.ones((2, 3, 4)), 0.5)

@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pytest
+
+from e3rl.statistics.interval import Estimate
+from e3rl.statistics.means import (
+    difference_of_units,
+    difference_over_seeds_and_problems,
+    mean_of_estimates,
+    mean_over_seeds_and_problems,
+    mean_over_units,
+)
+
+
+def bounds(estimate):
+    interval = estimate.interval()
+    return interval.low, interval.high
+
+
+def test_a_mean_of_units_has_students_interval():
+    # 1, 2, 3, 4: s² = 5/3, s/√4 = .6455, t of three degrees 3.1824.
+    found = mean_over_units([1.0, 2.0, 3.0, 4.0])
+    assert (found.mean, found.df) == (2.5, 3)
+    assert bounds(found) == pytest.approx((2.5 - 2.0543, 2.5 + 2.0543), abs=1e-4)
+    assert found.p_value == pytest.approx(0.0305, abs=1e-4)
+
+
+def test_a_two_way_table_worked_by_hand():
+    # Row means 1 and 4, column means 1 and 4, rest ±.5: MSₐ = MS_b = 9, MSₑ = 1, of 4 cells.
+    found = mean_over_seeds_and_problems([[0.0, 2.0], [2.0, 6.0]])
+    assert found.mean == 2.5
+    assert found.standard_error == pytest.approx(math.sqrt((9 + 9 - 1) / 4))
+    assert found.df == pytest.approx((17 / 4) ** 2 / ((9 / 4) ** 2 * 2 + (1 / 4) ** 2))
+
+
+def test_where_seeds_or_problems_make_the_variance_it_is_their_own_t():
+    rng = np.random.default_rng(0)
+    seeds, problems = rng.normal(size=(5, 1)), rng.normal(size=(1, 40))
+    by_seed = mean_over_seeds_and_problems(seeds + 1e-6 * rng.normal(size=(5, 40)))
+    assert (by_seed.standard_error, by_seed.df) == pytest.approx(
+        (seeds.std(ddof=1) / math.sqrt(5), 4), rel=1e-4
+    )
+    by_problem = mean_over_seeds_and_problems(problems + 1e-6 * rng.normal(size=(5, 40)))
+    assert (by_problem.standard_error, by_problem.df) == pytest.approx(
+        (problems.std(ddof=1) / math.sqrt(40), 39), rel=1e-4
+    )
+
+
+def test_one_seed_is_over_problems_and_one_cell_tells_nothing():
+    assert mean_over_seeds_and_problems([[1.0, 2.0, 4.0]]) == mean_over_units([1.0, 2.0, 4.0])
+    alone = mean_over_seeds_and_problems([[0.5]])
+    assert alone.mean == 0.5
+    assert np.isnan([*bounds(alone), alone.p_value]).all()
+
+
+def test_paired_seeds_cancel_what_both_methods_share():
+    rng = np.random.default_rng(8)
+    luck = rng.normal(size=(10, 1))
+    a, b = luck + rng.random((10, 40)), luck + rng.random((10, 40))
+    paired = difference_over_seeds_and_problems(a, b, paired_seeds=True)
+    assert paired == mean_over_seeds_and_problems(a - b)
+    assert paired.standard_error < 0.5 * difference_over_seeds_and_problems(a, b).standard_error
+
+
+def test_seeds_that_are_no_pairs_count_for_each_method_and_problems_for_both():
+    rng = np.random.default_rng(7)
+    difficulty, gain = 3 * rng.normal(size=(1, 300)), rng.normal(size=(1, 300))
+    luck_a, luck_b = rng.normal(size=(40, 1)), 2 * rng.normal(size=(30, 1))
+    found = difference_over_seeds_and_problems(luck_a + difficulty + gain, luck_b + difficulty)
+    variance = [luck_a.var(ddof=1) / 40, luck_b.var(ddof=1) / 30, gain.var(ddof=1) / 300]
+    assert found.standard_error == pytest.approx(math.sqrt(sum(variance)))
+    spread = sum(v**2 / df for v, df in zip(variance, (39, 29, 299), strict=True))
+    assert found.df == pytest.approx(sum(variance) ** 2 / spread)
+
+
+def test_a_method_with_one_seed_is_compared_over_problems_alone():
+    a, b = np.array([[1.0, 2.0, 4.0]]), np.array([[0.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    assert difference_over_seeds_and_problems(a, b) == mean_over_units([0.0, 1.0, 3.0])
+
+
+def test_units_that_are_no_pairs_have_welchs_test():
+    # Variances 1/3 and 4/3: df = (5/3)² / ((1/9 + 16/9) / 2).
+    found = difference_of_units([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], paired=False)
+    assert (found.mean, found.standard_error) == pytest.approx((-2.0, math.sqrt(5 / 3)))
+    assert found.df == pytest.approx((25 / 9) / (17 / 18))
+    assert difference_of_units([1.0, 3.0], [0.0, 0.0], paired=True) == mean_over_units([1.0, 3.0])
+
+
+def test_independent_means_average_with_their_errors():
+    parts = [Estimate(1.0, 3.0, 5), Estimate(2.0, 4.0, 10)]
+    found = mean_of_estimates(parts)
+    assert (found.mean, found.standard_error) == (1.5, 2.5)
+    assert found.df == pytest.approx(2.5**4 / ((9 / 4) ** 2 / 5 + (16 / 4) ** 2 / 10))
+
+
+def test_equal_tables_have_equal_intervals_to_the_last_digit():
+    table = np.random.default_rng(0).random((5, 64))
+    shuffled = table[::-1].copy()
+    assert bounds(mean_over_seeds_and_problems(table)) == bounds(
+        mean_over_seeds_and_problems(table)
+    )
+    assert bounds(mean_over_seeds_and_problems(shuffled)) == pytest.approx(
+        bounds(mean_over_seeds_and_problems(table)), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean_over_units([]), r"\(P,\) values, got \(0,\)"),
+        (lambda: mean_over_units([1.0, float("nan")]), "1 of 2 values are NaN"),
+        (lambda: mean_over_seeds_and_problems([1.0]), r"\(seeds, problems\) table"),
+        (
+            lambda: difference_over_seeds_and_problems(np.ones((3, 4)), np.ones((3, 5))),
+            "the same problems",
+        ),
+        (
+            lambda: difference_over_seeds_and_problems(np.ones((3, 4)), np.ones((2, 4)), True),
+            "the same seeds to pair them",
+        ),
+        (lambda: difference_of_units([1.0], [1.0, 2.0], True), "equally many units"),
+        (lambda: mean_of_estimates([]), "at least one"),
+    ],
+)
+def test_senseless_tables_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
