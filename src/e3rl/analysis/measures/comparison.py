@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import LIVE, Row, control_of
 from e3rl.analysis.measures.costs import common_cost
@@ -26,6 +27,8 @@ from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.interval import Estimate, Interval
 from e3rl.statistics.iqm import estimate_iqm
+from e3rl.statistics.means import mean_over_seeds_and_problems
+from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
 
 ENOUGH_SEEDS = 5
@@ -57,8 +60,9 @@ def compare_arms(
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
         problems; value, iqm (over seeds and families of problems), difference to the control and
         improvement (the probability that a run of the arm beats one of the control on a family),
-        each with _low and _high; difference_error and difference_df, its standard error and
-        degrees of freedom; by_seed; against, against_entropy, paired_seeds; and what
+        each with _low and _high; seed_share, what seeds make of the variance of value;
+        difference_error and difference_df, the difference's standard error and degrees of freedom;
+        by_seed; against, against_entropy, paired_seeds; and what
         `families.judge_rows` adds, all comparisons being exploratory. What does not exist is None.
 
     Raises:
@@ -159,6 +163,7 @@ def compare_scores(
         "problems": item.table.shape[1],
         "by_seed": item.table.mean(axis="columns").tolist(),
         **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
+        "seed_share": _seed_share(item.table.to_numpy(dtype=np.float64)),
         **interval_columns("iqm", estimate_iqm(item.by_source()).interval(level)),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
@@ -206,6 +211,14 @@ def interval_columns(name: str, interval: Interval | None) -> Row:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
     low, high = (None if math.isnan(x) else x for x in (interval.low, interval.high))
     return {name: interval.mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def _seed_share(table: NDArray[np.float64]) -> float | None:
+    """What training seeds make of the variance of the mean of (S, P) scores; None for one seed."""
+    error = mean_over_seeds_and_problems(table).standard_error
+    if min(table.shape) == 1 or not error > 0:
+        return None
+    return max(variance_components(table).seed, 0.0) / len(table) / error**2
 
 
 def _on_shared_problems(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
