@@ -18,8 +18,9 @@ from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.statistics.crossing import first_crossing
 from e3rl.statistics.holm import adjust_holm
-from e3rl.statistics.interval import Estimate
+from e3rl.statistics.interval import Estimate, Interval
 from e3rl.statistics.means import mean_over_seeds_and_problems
+from e3rl.statistics.shares import share_interval
 
 RUNS = Path(__file__).parent / "runs"
 ARMS = ("grpo_er", "ts", "ts_an", "budget", "knapsack", "hora", "e3")
@@ -39,7 +40,7 @@ def main() -> None:
             print(f"    {arm}: {text(found)}  p {p:.3f}  Holm {q:.3f}")
     print("pass@1 at equal tokens")
     for arm, found in levels_at_equal_tokens(arms).items():
-        print(f"    {arm}: {text(found)}")
+        print(f"    {arm}: {100 * found.mean:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]")
     print("pass@16 less the untrained policy's at temperature 1, each at its own entropy")
     base = table(arms["ts"][:1], "t1", 16, "first")
     for arm, name in (("grpo", "t1"), ("ts", "t1"), ("ts", "live")):
@@ -74,9 +75,9 @@ def at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Estimate]:
     return {arm: interval(found[arm] - found["grpo"]) for arm in ARMS}
 
 
-def levels_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Estimate]:
+def levels_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
     """pass@1 itself at those tokens, of GRPO too."""
-    return {arm: interval(scores) for arm, scores in scores_at_equal_tokens(arms).items()}
+    return {arm: share_interval(scores) for arm, scores in scores_at_equal_tokens(arms).items()}
 
 
 def scores_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Reals]:
