@@ -164,7 +164,11 @@ class Dying(TransformersEngine):
 def figures(out: Path) -> list[dict[str, Any]]:
     """The counts of an evaluation; log-probs depend on the batch in their last digits."""
     return [
-        row | {"entropy_sum": round(row["entropy_sum"], 3)}
+        row
+        | {
+            "entropy_sum": round(row["entropy_sum"], 3),
+            "entropy_error": round(row["entropy_error"], 4),
+        }
         for row in read_rows(out / "validation.jsonl")
     ]
 

@@ -90,6 +90,7 @@ def evaluate_model(
     from e3rl.evaluation.targets import folder_name
 
     policy, engine = model.policy(), build(cfg, "engine")
+    asked = {each.name: each.entropy for each in evaluations if each.entropy is not None}
     found = []
     try:
         for name, problems in sets.items():
@@ -102,7 +103,7 @@ def evaluate_model(
                     max_new_tokens=cfg.max_new_tokens,
                     prompts_per_batch=cfg.prompts_per_batch,
                 )
-                found.append(SampledSet(model.label, model.step, name, log.rows))
+                found.append(SampledSet(model.label, model.step, name, log.rows, asked))
     except OtherSettingsError as error:
         raise ConfigurationError(str(error)) from error
     finally:

@@ -8,13 +8,15 @@ they count as finished), and adds what a study needs and a run does not do for i
 rollouts per problem:
 
 - every arm with a schedule at its own last temperature (`live`);
-- the control at the entropy that each such arm of its seed then has (`matched ARM`), since a hotter
-  sampler alone explains much of what a schedule seems to give;
+- the control of its seed at temperatures whose entropies enclose the one that each such arm then
+  has (`t1.22`, `t1.28`), since a hotter sampler alone explains much of what a schedule seems to
+  give. The first arm takes two or three of them, arms at nearby entropies one or none;
 - the untrained policy at temperature 1, the same for all that start from it and are validated
   alike.
 
-OUT/control is the control's first run with its final weights, which later runs compare themselves
-with. What is recorded already stays, so the command may be called again when more runs are done.
+OUT/control is the control's first run with its final weights and these evaluations, which later
+runs compare themselves with. What is recorded already stays, so the command may be called again
+when more runs are done.
 """
 
 import argparse

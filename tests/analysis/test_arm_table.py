@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -54,15 +55,26 @@ def test_what_all_problems_agree_on_has_an_interval_with_width(right: int) -> No
         assert width == pytest.approx(0.0566, abs=1e-4), name
 
 
-@pytest.mark.parametrize(("entropy", "against"), [(0.50, "grpo matched"), (0.37, "grpo live")])
-def test_live_is_compared_with_the_control_of_nearest_entropy(entropy: float, against: str) -> None:
+def test_live_is_compared_with_the_control_at_its_entropy() -> None:
     controls = [
-        item("grpo", name, [4, 8], entropy=h)
-        for name, h in [("t1", 0.36), ("live", 0.36), ("matched", 0.52)]
+        item("grpo", name, correct, n=32, entropy=h)
+        for name, h, correct in [("t1", 0.36, [20, 8]), ("t1.1", 0.39, [16, 4])]
     ]
-    rows = arm_rows([*controls, item("e3", "live", [4, 9], entropy=entropy)], control="grpo")
-    assert rows[-1]["against"] == against
-    assert [row["against"] for row in rows[:3]] == [None] * 3
+    treated = item("e3", "live", [20, 10], n=32, entropy=0.38)
+    rows = arm_rows([*controls, treated], control="grpo")
+    share = math.log(0.38 / 0.36) / math.log(0.39 / 0.36)
+    expected = 30 / 64 - ((1 - share) * 28 + share * 20) / 64
+    assert rows[-1]["pass@1_difference"] == pytest.approx(expected)
+    assert rows[-1]["against"] == "grpo matched"
+    assert rows[-1]["against_entropy"] == 0.38
+    assert [row["against"] for row in rows[:2]] == [None] * 2
+    assert "grpo matched, entropy 0.380" in arm_table_text(rows)
+
+
+def test_an_entropy_that_the_control_does_not_have_is_told() -> None:
+    controls = [item("grpo", "t1", [4, 8], n=32, entropy=0.36), item("grpo", "live", [4, 8])]
+    rows = arm_rows([*controls, item("e3", "live", [4, 9], entropy=0.5)], control="grpo")
+    assert "grpo t1, entropy 0.360" in arm_table_text(rows)
 
 
 def test_greedy_has_no_larger_k() -> None:
@@ -143,5 +155,5 @@ def test_study_has_a_row_per_arm_and_temperature(arms: dict[str, list[Run]]) -> 
     ]
     assert all(row["seeds"] == 2 for row in rows)
     live = next(row for row in rows if row["arm"] == "mine" and row["evaluation"] == "live")
-    assert live["against"] == "grpo matched"
+    assert live["against"] == "grpo live"  # no evaluation of the control has 32 rollouts
     assert np.mean(live["pass@1_by_seed"]) == pytest.approx(live["pass@1"])

@@ -22,6 +22,8 @@ from e3rl.statistics.power import detectable_difference
 
 pytestmark = pytest.mark.end_to_end
 
+UNASKED = dict.fromkeys(("entropy_gap", "entropy_error", "unmatched"))
+
 
 def scores(
     arm: str, values: np.ndarray, seeds: list[int] | None = None, ids: str = "p", **facts: object
@@ -128,14 +130,6 @@ def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
     assert judged == {"ts_an", "e3"}
 
 
-def test_live_is_compared_with_the_control_at_the_nearest_entropy(
-    arms: dict[str, list[Run]],
-) -> None:
-    rows = compare_arms(arms, control="grpo", ks=(1, 8))
-    against = {row["against"] for row in rows if row["arm"] == "e3" and row["evaluation"] == "live"}
-    assert against == {"grpo matched"}
-
-
 def test_a_control_that_does_not_exist_is_named(arms: dict[str, list[Run]]) -> None:
     with pytest.raises(ValueError, match="control='dapo' is no arm; there are grpo, ts_an, e3"):
         compare_arms(arms, control="dapo")
@@ -143,23 +137,31 @@ def test_a_control_that_does_not_exist_is_named(arms: dict[str, list[Run]]) -> N
 
 def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None:
     control = scores("grpo", noise[:2], name="live")
-    hotter = scores("e3", noise[:2] + 0.1, name="live", entropy=0.6)
-    rows = [judged(control, None), judged(hotter, control)]
+    hotter = compare_scores(scores("e3", noise[:2] + 0.1, name="live", entropy=0.6), control)
+    words = "entropies differ by -16.7 %"
+    gap = {"entropy_gap": -1 / 6, "unmatched": words, "comparison": None, "p": None}
+    close = {"entropy_gap": 0.001, "entropy_error": 0.012}
+    rows = [compare_scores(control, None), hotter | gap, hotter | close]
+    rows = judge_rows([row | {"cost": 1000.0} for row in rows])
     header, body, note = comparison_cells(rows)
-    second = dict(zip(header, body[1], strict=True))
+    _, second, third = (dict(zip(header, line, strict=True)) for line in body)
     assert second["arm"] == "E3"
     assert second["Δ points"] == "+10.0 [+10.0, +10.0]"
-    assert second["verdict"] == "better (2 seeds, entropy +20 %)"
-    assert second["p"] == "< .001"
+    assert second["verdict"] == "none: entropies differ by -16.7 %"
+    assert second["p"] == ""
+    assert second["entropy / against"] == "0.6000 / 0.5000"
+    assert third["verdict"] == "better (2 seeds, entropies known to 1.2 %)"
+    assert third["p"] == "< .001"
     assert "1,000 tokens generated" in note
     assert "exploratory, since none was declared before the runs: 1 comparison)" in note
+    assert "no verdict where these differ by more than 0.5 %" in note
     assert "With 2 seeds" in note
     markdown = comparison_markdown(rows)
-    assert markdown.count("| E3 |") == 1
+    assert markdown.count("| E3 |") == 2
     assert markdown.endswith(note)
     assert note.endswith("2 seeds, 40 problems.")
     assert not {"seeds", "family"} & set(header)
-    assert "better (2 seeds, entropy +20 %)" in comparison_text(rows)
+    assert "better (2 seeds, entropies known to 1.2 %)" in comparison_text(rows)
 
 
 def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None:

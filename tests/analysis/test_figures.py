@@ -5,14 +5,14 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from e3rl.analysis.figures import run_figures as figures
+from e3rl.analysis.figures import study_figures
 from e3rl.analysis.figures.budget_panel import is_uneven, select_epochs
-from e3rl.analysis.figures.validation_panels import evaluation_title
+from e3rl.analysis.figures.style import INK, arm_colour
 from e3rl.analysis.sources.runs import Run, load_run
 
 pytestmark = pytest.mark.end_to_end
@@ -80,7 +80,8 @@ def test_arms_can_be_drawn_against_their_cost(
     axis = label.split()[0]
     figure = draw(arms, axis=axis)
     assert {ax.get_xlabel() for ax in figure.axes} == {label}
-    last = min(run.train[f"cost/{axis}"].iloc[-2] for run in arms["e3"])
+    at = -1 if draw is figures.pass_at_1_figure else -2  # a validation is after the last step
+    last = min(run.train[f"cost/{axis}"].iloc[at] for run in arms["e3"])
     ends = [x for x in figure.axes[0].get_lines() if x.get_label() == "E3"]
     if ends:
         assert ends[0].get_xdata()[-1] == pytest.approx(last)
@@ -148,7 +149,7 @@ def test_pass_at_k_has_a_panel_per_sampled_temperature(arms: dict[str, list[Run]
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "at T = 1",
         "at each arm's training temperature",
-        "at the entropy-matched temperature",
+        "matched",
     ]
     shown = lines(figure)
     assert set(shown) == {"before training", "GRPO", "GRPO + TS + AN", "E3"}
@@ -158,32 +159,60 @@ def test_pass_at_k_has_a_panel_per_sampled_temperature(arms: dict[str, list[Run]
 
 def test_legends_of_many_arms_stay_within_the_figure(arms: dict[str, list[Run]]) -> None:
     many = {f"a_long_name_of_arm_{number}": arms["e3"] for number in range(8)}
-    for draw in (figures.pass_at_1_figure, figures.entropy_figure):
+    for draw in (figures.temperature_figure, figures.entropy_figure):
         figure = draw(many)
         (legend,) = figure.legends
         assert len(legend.get_texts()) >= 8
         assert legend.get_window_extent().width <= figure.bbox.width
 
 
-def test_a_control_at_an_arms_entropy_stands_beside_the_arm(arms: dict[str, list[Run]]) -> None:
-    def renamed(table: pd.DataFrame) -> pd.DataFrame:
-        return table.assign(name=table["name"].replace("matched", "matched e3"))
-
-    control = [
-        replace(run, evaluations=renamed(run.evaluations), problems=renamed(run.problems))
-        for run in arms["grpo"]
-    ]
-    figure = figures.pass_at_k_figure(arms | {"grpo": control})
-    titles = [ax.get_title(loc="left") for ax in figure.axes]
-    panel = titles.index("at the entropy of E3")
-    assert set(lines(figure, panel)) - {"before training"} == {"GRPO", "E3"}
-    own = lines(figure, titles.index("at each arm's training temperature"))["E3"]
-    assert np.array_equal(lines(figure, panel)["E3"], own)
+def test_many_arms_have_a_panel_each(arms: dict[str, list[Run]]) -> None:
+    many = {"grpo": arms["grpo"], "e3": arms["e3"], **{f"arm {i}": arms["ts_an"] for i in range(3)}}
+    for figure in (figures.pass_at_k_figure(many), figures.pass_at_1_figure(many)):
+        titles = [ax.get_title(loc="left") for ax in figure.axes]
+        assert titles == ["E3", "arm 0", "arm 1", "arm 2"]
+        drawn = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+        colours = [line.get_color() for line in drawn]
+        assert colours[-2:] == [INK, arm_colour("e3")]
+        assert figure._supxlabel is not None
+        note = " ".join(figure._supxlabel.get_text().split())
+        assert "95 % intervals over seeds and problems" in note
 
 
-def test_control_at_an_arms_entropy_is_named_after_the_arm() -> None:
-    assert evaluation_title("matched ts_an") == "at the entropy of GRPO + TS + AN"
-    assert evaluation_title("matched") == "at the entropy-matched temperature"
+def test_curves_stand_where_their_validations_were(arms: dict[str, list[Run]]) -> None:
+    for name, curve in lines(figures.pass_at_1_figure(arms)).items():
+        assert curve[:, 0].tolist() == [0, 8, 16, 24], name
+
+
+def test_budgets_of_two_arms_have_two_colours(arms: dict[str, list[Run]]) -> None:
+    figure = figures.budget_figure({"mine": arms["e3"], "yours": arms["e3"]})
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["mine", "yours"]
+    first, second = (ax.patches[0].get_facecolor() for ax in figure.axes)
+    assert first != second
+
+
+def test_costs_stay_within_their_axes(arms: dict[str, list[Run]]) -> None:
+    figure = study_figures.reaching_figure(arms, "grpo", [0.3, 0.4], "rollouts")
+    limits = {ax.get_xlim() for ax in figure.axes}
+    assert len(limits) == 1
+    ((_, right),) = limits
+    drawn = [x for ax in figure.axes for line in ax.get_lines() for x in line.get_xdata()]
+    assert max(drawn) < right
+
+
+def test_a_disturbance_is_not_smoothed_into_the_steps_before_it(arms: dict[str, list[Run]]) -> None:
+    def disturbed(run: Run) -> Run:
+        train = run.train.copy()
+        late = train["rollout_step"] >= 12
+        train["policy/entropy"] = np.where(late, 0.8, 1.0) * train["temperature/target"]
+        node = {"disturbance": {"step": 12, "factor": 1.2}}
+        return replace(run, train=train, config={**run.config, "callbacks": node})
+
+    figure = study_figures.disturbance_figure({"e3": [disturbed(run) for run in arms["e3"]]})
+    before, after = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
+    assert before.get_xdata()[-1] == 11
+    assert before.get_ydata() == pytest.approx(1.0)
+    assert after.get_ydata() == pytest.approx(0.8, abs=0.01)
 
 
 def test_pass_at_1_of_one_run_has_every_temperature_name(run: Run) -> None:

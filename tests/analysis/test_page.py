@@ -15,6 +15,7 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import seed_band
+from e3rl.analysis.page.forest import ticks
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import page_figures
 from e3rl.analysis.sources.runs import Run
@@ -26,13 +27,23 @@ Arms = dict[str, list[Run]]
 FIGURES = {
     *("entropy", "entropy-t1", "temperature", "accuracy", "all-wrong", "difficulty"),
     *("validation-t1", "validation-greedy", "validation-live", "validation-matched"),
-    *("pass-at-k-t1", "pass-at-k-live", "pass-at-k-matched"),
+    *("pass-at-k-t1", "pass-at-k-live", "pass-at-k-matched", "frontier"),
 }
 
 
 @pytest.fixture(scope="module")
 def page(arms: Arms) -> str:
-    return render_report(arms, compare_arms(arms, "grpo", ks=(1, 8)), "Arms <of> a study")
+    rows = compare_arms(arms, "grpo", ks=(1, 8))
+    return render_report(arms, rows, "Arms <of> a study", control="grpo")
+
+
+@pytest.fixture(scope="module")
+def many(arms: Arms) -> str:
+    """A page of 17 arms, more than there are colours."""
+    named = {"grpo": arms["grpo"]} | {
+        f"arm {i}": [replace(run, name=f"arm {i}") for run in arms["e3"]] for i in range(16)
+    }
+    return render_report(named, [], "Many", control="grpo")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +119,7 @@ def test_tables_name_arms_verdicts_and_differences(arms: Arms, page: str) -> Non
     cells = [text for tag, text in Elements(page).texts if tag == "td"]
     assert "GRPO + TS + AN" in cells
     assert any(text.startswith("not distinguishable (2 seeds") for text in cells)
+    assert any(text.startswith("none: the control has no evaluation of 32") for text in cells)
     classes = {attributes.get("class") for attributes in Elements(page).of("td")}
     assert "word better" in classes or "word worse" in classes
     # The recorded arms differ in nothing but their names.
@@ -134,9 +146,11 @@ def test_a_browser_draws_every_figure_on_the_axis_of_the_address_without_an_erro
     assert body["data-errors"] == ""
     assert body["data-axis"] == "tokens"
     assert [option["value"] for option in shown.of("option")] == list(AXES)
+    apart = [each for each in shown.of("div") if each.get("class") == "multiples"]
+    assert apart == []  # three arms stand together
     texts = [text for tag, text in shown.texts if tag == "text"]
     assert texts.count("tokens generated") == 9  # every figure but those over k and difficulty
-    assert body["data-figures"] == str(len(FIGURES))
+    assert body["data-figures"] == str(len(FIGURES))  # those of forests are no <figure>
     figures = {attributes["id"]: attributes for attributes in shown.of("figure")}
     assert set(figures) == FIGURES
     assert figures["entropy"]["data-curves"] == "5"
@@ -146,30 +160,83 @@ def test_a_browser_draws_every_figure_on_the_axis_of_the_address_without_an_erro
     assert len(shown.of("polyline")) > 3 * len(FIGURES)
 
 
-def test_a_reader_switches_axis_hides_arms_and_reads_values(
+def test_the_page_opens_with_verdicts_warnings_and_differences(arms: Arms, page: str) -> None:
+    parts = ('class="verdict"', '<ul class="w', 'class="forest"', "<h2>")
+    order = [page.index(part) for part in parts]
+    assert order == sorted(order)
+    verdicts = [text for tag, text in Elements(page).texts if tag in ("span", "b")]
+    assert verdicts[0] == "pass@1 at T = 1"
+    warnings = [text for tag, text in Elements(page).texts if tag == "li"]
+    assert any("Fewer than 5 seeds (2 each)" in text for text in warnings)
+    assert any("at their own temperature" in text for text in warnings)
+    rows = compare_arms(arms, "grpo", ks=(1, 8))
+    row = next(
+        r for r in rows if (r["arm"], r["evaluation"], r["measure"]) == ("e3", "t1", "pass@1")
+    )
+    drawn = [text for tag, text in Elements(page).texts if tag == "text"]
+    assert any(text.startswith(f"{100 * row['difference']:+.1f} [") for text in drawn)
+
+
+def test_a_scale_has_round_numbers() -> None:
+    assert ticks(-1.2, 2.4) == [-1, 0, 1, 2]
+    assert ticks(-13, 8) == [-10, -5, 0, 5]
+
+
+def test_a_reader_switches_axis_picks_arms_and_reads_values(
     page: str, tmp_path: Path, profile: Path
 ) -> None:
     script = """{
       const select = document.getElementById("axis");
       select.value = "seconds";
       select.dispatchEvent(new Event("change"));
-      document.querySelectorAll(".bar button")[0].click();
-      document.querySelectorAll(".bar button")[1].click();
-      document.querySelectorAll(".bar button")[1].click();
+      for (const i of [0, 1, 0]) document.querySelectorAll(".bar button")[i].click();
       const svg = document.querySelector("#temperature svg");
       const box = svg.getBoundingClientRect();
-      const place = { clientX: box.left + box.width / 2, clientY: box.top + 40, bubbles: true };
+      const place = { clientX: box.left + box.width / 2, clientY: box.top + 1, bubbles: true };
       svg.dispatchEvent(new MouseEvent("mousemove", place));
     }"""
     shown = Elements(browse(saved(page, tmp_path, script), profile, "--dump-dom"))
     (body,) = shown.of("body")
     assert (body["data-axis"], body["data-errors"]) == ("seconds", "")
-    assert [button["aria-pressed"] for button in shown.of("button")] == ["false", "true", "true"]
-    figures = {attributes["id"]: attributes for attributes in shown.of("figure")}
-    assert figures["temperature"]["data-curves"] == "2"
+    assert [button["aria-pressed"] for button in shown.of("button")] == ["false", "true", "false"]
+    assert "GRPO + TS + AN" in str(body["data-out"])
+    classes = [str(each.get("class")) for each in shown.of("g") if each.get("data-arm") == "0"]
+    assert classes
+    assert all("faded" in each for each in classes)
+    chosen = [str(each.get("class")) for each in shown.of("g") if each.get("data-arm") == "1"]
+    assert all("strong" in each for each in chosen)
     tips = [text for tag, text in shown.texts if tag == "div" and " at " in text]
     assert len(tips) == 1
-    assert re.fullmatch(r"GRPO \+ TS \+ AN at [\d.]+: 1\.\d+ \[.+\]\nE3 at .+", tips[0])
+    assert re.search(r"GRPO \+ TS \+ AN at [\d.]+: 1\.\d+ \[.+\]\nE3 at .+", tips[0])
+
+
+def test_many_arms_have_a_panel_each_in_a_browser(many: str, tmp_path: Path, profile: Path) -> None:
+    shown = Elements(browse(saved(many, tmp_path), profile, "--dump-dom"))
+    (body,) = shown.of("body")
+    assert body["data-errors"] == ""
+    panels = [each for each in shown.of("svg") if "mini" in str(each.get("class"))]
+    assert {each["data-arm"] for each in panels} == {str(i) for i in range(17)}
+    titles = {each.get("aria-label") for each in panels}
+    assert "Validation pass@1 at T = 1, arm 15" in titles
+    assert not [a for _, a in shown.found if any("NaN" in str(value) for value in a.values())]
+
+
+def test_together_an_arm_that_is_picked_stands_out_of_many(
+    many: str, tmp_path: Path, profile: Path
+) -> None:
+    script = """{
+      document.getElementById("apart").click();
+      document.querySelectorAll(".bar button")[16].click();
+    }"""
+    shown = Elements(browse(saved(many, tmp_path, script), profile, "--dump-dom"))
+    assert shown.of("body")[0]["data-out"] == "arm 15"
+    assert not [each for each in shown.of("svg") if "mini" in str(each.get("class"))]
+    curves = [each for each in shown.of("g") if each.get("data-arm")]
+    strong = {each["data-arm"] for each in curves if "strong" in str(each["class"])}
+    faded = {each["data-arm"] for each in curves if "faded" in str(each["class"])}
+    assert (strong, faded) == ({"16"}, {str(i) for i in range(16)})
+    names = [text for tag, text in shown.texts if tag == "text"]
+    assert names.count("arm 15") > 5  # beside its curves: it has no colour of its own
 
 
 @pytest.mark.slow

@@ -17,8 +17,11 @@ from e3rl.callbacks.budget import RolloutBudget
 from e3rl.callbacks.pass_at_k import (
     EvaluationCounts,
     PassAtK,
+    ProblemTally,
+    entropy_error,
     merge_tallies,
     metrics,
+    scatter,
     tally_segment,
 )
 from e3rl.callbacks.reward import RewardScorer
@@ -186,25 +189,40 @@ def test_what_is_sampled_once_is_counted_for_both_and_says_so(tmp_path: Path) ->
     assert [row.get("shared_with") for row in rows] == [None, "t1"]
 
 
-def test_an_entropy_is_matched_by_pilots_that_do_not_count() -> None:
-    def entropy_at(tau: float) -> float:
-        return 0.35 * tau**1.4
+def test_an_entropy_is_not_looked_for_in_a_validation() -> None:
+    with pytest.raises(ValueError, match=r"\['matched'\] ask for an entropy"):
+        PassAtK([Evaluation("matched", n=4, entropy=0.8)], ks=[1])
 
-    engine = ScriptedEngine(lambda r: ("right", [-entropy_at(r.temperature)] * 2))
-    evaluations = [
-        Evaluation("t1", n=2, temperature=1.0),
-        Evaluation("matched", n=4, entropy=0.8),
-    ]
-    found = results(Fit(sampling(evaluations, engine)).validate())
-    matched = found["matched"]
-    assert matched.entropy_sum / matched.tokens == pytest.approx(0.8, rel=0.01)
-    assert matched.temperature == pytest.approx((0.8 / 0.35) ** (1 / 1.4), rel=0.01)
-    assert matched.n == [4] * 3
-    assert matched.correct == [4] * 3
-    assert matched.tokens == 4 * 3 * 2
-    tried = {r.temperature for r in engine.requests if r.prompt == 0 and r.sample >= 2}
-    assert 2 <= len(tried) <= 6  # pilots at most 5, and the match
-    assert found["t1"].entropy_sum / found["t1"].tokens == pytest.approx(0.35)
+
+def test_a_single_rollout_says_nothing_of_the_noise_of_entropy() -> None:
+    engine = ScriptedEngine(lambda r: ("right", [-0.5] * 2))
+    found = results(Fit(sampling([Evaluation("t1", n=1, temperature=1.0)], engine)).validate())
+    assert found["t1"].entropy_error is None
+
+
+def test_the_noise_of_entropy_is_that_of_draws() -> None:
+    """The delta method against 1,500 draws of what two problems give."""
+    rng = np.random.default_rng(3)
+    means, n = np.array([[2.0, 5.0], [1.0, 3.0]]), 6  # surprisal and length of a problem's rollouts
+
+    def draw() -> tuple[float, list[ProblemTally]]:
+        tallies = []
+        for problem, (surprisal, length) in enumerate(means):
+            lengths = rng.poisson(length, n) + 1
+            sums = rng.gamma(4, surprisal / 4, n) + 0.1 * lengths
+            group = torch.zeros(n, dtype=torch.long)
+            (spread,) = scatter(torch.tensor(sums), torch.tensor(lengths), group, 1)
+            tallies.append(
+                ProblemTally(
+                    "t1", 1.0, str(problem), "", n, 0, sums.sum(), int(lengths.sum()), 0,
+                    scatter=spread,
+                )
+            )  # fmt: skip
+        return sum(t.entropy_sum for t in tallies) / sum(t.tokens for t in tallies), tallies
+
+    drawn = [draw() for _ in range(1500)]
+    told = np.sqrt(np.mean([(entropy_error(tallies) or 0) ** 2 for _, tallies in drawn]))
+    assert told == pytest.approx(np.std([entropy for entropy, _ in drawn]), rel=0.08)
 
 
 def test_validation_seeds_know_neither_run_seed_nor_step() -> None:
@@ -245,7 +263,7 @@ def test_validation_leaves_the_strategies_of_training_alone() -> None:
             assert self.states(trainer) == self.before
             self.checked = getattr(self, "checked", 0) + 1
 
-    slot = Frozen([Evaluation("live", n=2), Evaluation("matched", n=2, entropy=0.4)], ks=[1])
+    slot = Frozen([Evaluation("live", n=2), Evaluation("hot", n=2, temperature=1.4)], ks=[1])
     stack = slots(
         budget=RolloutBudget(E3Rank(n_low=2, n_high=6, n_update=1), 4),
         temperature=TemperatureScheduler(EntropyTarget(PaperGain(34), init_steps=1)),
@@ -320,7 +338,7 @@ def test_rows_of_validation_hold_what_the_analysis_reads(tmp_path: Path) -> None
     assert (first["rollout_step"], last["rollout_step"]) == (0, 3)
     assert set(first) == {
         *("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct"),
-        *("entropy_sum", "tokens", "truncated", "top_p", "top_k", "no_answer"),
+        *("entropy_sum", "tokens", "truncated", "top_p", "top_k", "no_answer", "entropy_error"),
     }
     assert math.isfinite(first["entropy_sum"])
 

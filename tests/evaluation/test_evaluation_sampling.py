@@ -103,12 +103,19 @@ def test_seeds_are_those_of_validation_in_training(policy: Policy) -> None:
 
 
 @pytest.mark.end_to_end
-def test_a_policy_is_matched_to_an_entropy(policy: Policy) -> None:
-    wide = Evaluation("matched", n=16, entropy=0.7)
-    (matched,) = evaluate(policy, [wide], per_batch=6)
-    assert matched.n == [16] * 6
+def test_a_policy_is_matched_to_an_entropy_by_evaluations_of_all_problems(policy: Policy) -> None:
+    engine = ListeningEngine()
+    (matched,) = evaluate(policy, [Evaluation("matched", n=64, entropy=0.7)], engine, per_batch=2)
+    assert matched.n == [64] * 6
     assert matched.temperature > 1.2
-    assert matched.entropy_sum / matched.tokens == pytest.approx(0.7, rel=0.2)  # few tokens
+    assert matched.entropy_sum / matched.tokens == pytest.approx(0.7, rel=0.1)  # few problems
+    pilots: dict[float, set[tuple[tuple[int, ...], int]]] = {}
+    for each in engine.requests:
+        pilots.setdefault(each.temperature, set()).add((tuple(each.prompt_tokens), each.sample))
+    *searched, last = pilots.values()
+    assert len(searched) >= 2
+    assert all(len(requests) == 6 * 32 for requests in searched)
+    assert len(last) == 6 * 64
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -257,7 +264,7 @@ def test_a_matched_temperature_is_kept_over_a_kill(policy: Policy, tmp_path: Pat
     wanted = [T1, Evaluation("matched", n=3, entropy=0.7)]
     searching, engine = ListeningEngine(), ListeningEngine()
     whole = logged(tmp_path / "whole", policy, wanted, searching)
-    assert len(searching.requests) > 6 * 6  # pilots
+    assert len(searching.requests) >= 6 * (2 * 32 + 6)  # at two temperatures, then what is wanted
     assert len(read_rows(tmp_path / "whole" / COMPLETIONS)) == 6 * 6
     with pytest.raises(Killed):
         logged(tmp_path / "torn", policy, wanted, DyingEngine(len(searching.requests) - 1))

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
-from e3rl.analysis.tables.arm_table import arm_evaluations
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
+from e3rl.temperatures.matching import read_at_entropy
 
 pytestmark = pytest.mark.end_to_end
 
@@ -34,7 +35,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
             recorded_runs["write_run"](run, arm, seed)
             (run / "checkpoints").mkdir()
             (run / "checkpoints" / "step-000024.ckpt").touch()
-    for file in folder.rglob("validation.jsonl"):  # as training leaves them: nothing is matched
+    for file in folder.rglob("validation.jsonl"):  # as training leaves them
         rows = [row for row in read_rows(file) if row["name"] != "matched"]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return group_by_arm(load_runs(folder))
@@ -47,19 +48,20 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]]
 
     def sample(run: Run, wanted: list[Evaluation], trained: bool = True) -> list[EvaluationCounts]:
         calls.extend((run.name, run.seed, each.name, trained) for each in wanted)
+        heat = [each.temperature or 1.0 for each in wanted]
         return [
             EvaluationCounts(
                 each.name,
-                each.temperature or 1.3,
+                temperature,
                 PROBLEMS,
                 ["x"] * 30,
                 [each.n] * 30,
                 [each.n // 2] * 30,
-                1000 * (each.entropy or 0.5),
+                1000 * 0.4 * temperature**1.2,
                 1000,
                 0,
             )
-            for each in wanted
+            for each, temperature in zip(wanted, heat, strict=True)
         ]
 
     monkeypatch.setattr(record, "sample_policy", sample)
@@ -70,40 +72,55 @@ def runs_of(arms: Arms) -> list[Run]:
     return [run for runs in arms.values() for run in runs]
 
 
-def test_arms_at_nearly_one_entropy_share_a_matched_control(arms: Arms) -> None:
-    names = record.entropies_to_match(arm_evaluations(arms), "grpo")
-    assert set(names) == {"matched ts_an"}  # E3 has the same entropy in the recorded runs
-    (found,) = [e for e in arm_evaluations(arms) if (e.arm, e.name) == ("ts_an", "live")]
-    assert names["matched ts_an"] == found.entropy
+def test_only_arms_with_a_temperature_of_their_own_have_an_entropy_to_match(arms: Arms) -> None:
+    assert record.entropies_to_match(arms["grpo"]) == []
+    found = record.entropies_to_match([arms["ts_an"][0], arms["e3"][0]])
+    assert found == pytest.approx([0.486, 0.486])  # nine tenths of .54
 
 
-def test_arms_that_sample_at_one_need_no_control_of_another_entropy(arms: Arms) -> None:
-    assert record.entropies_to_match(arm_evaluations({"grpo": arms["grpo"]}), "e3") == {}
-
-
-def test_each_seed_of_the_control_is_sampled_at_the_entropy_of_the_arms_of_its_seed(
+def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_its_seed(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
     record.copy_new_runs(runs_of(arms), tmp_path)
     record.add_evaluations(arms, "grpo", tmp_path, n=32)
     assert ("grpo", 1, "t1", False) in sampled  # the untrained policy, once for all
     assert [call for call in sampled if not call[3]] == [("grpo", 1, "t1", False)]
-    assert [c for c in sampled if c[0] == "grpo" and c[3]] == [
-        ("grpo", 1, "matched ts_an", True),
-        ("grpo", 2, "matched ts_an", True),
-    ]
     # Own temperatures are sampled anew where the run had fewer rollouts than asked for.
     assert {c[:3] for c in sampled if c[2] == "live"} == {
         (arm, seed, "live") for arm in ("ts_an", "e3") for seed in (1, 2)
     }
     recorded = group_by_arm(load_runs(tmp_path))
-    found = {(e.arm, e.name): e for e in arm_evaluations(recorded)}
-    matched = found["grpo", "matched ts_an"]
-    assert (len(matched.seeds), matched.temperature, matched.n_samples) == (2, 1.3, 32)
-    assert matched.by_seed(1).tolist() == [0.5, 0.5]
-    assert found["ts_an", "live"].n_samples == 32
+    for run, arm in zip(recorded["grpo"], recorded["ts_an"], strict=True):
+        rungs = record.entropies_by_temperature(run.path, 24)
+        (wanted,) = record.entropies_to_match([arm])
+        reading = read_at_entropy(rungs, wanted)
+        assert reading.entropy == wanted
+        assert len(reading.weights) == 2
+    control = [c[2] for c in sampled if c[:2] == ("grpo", 1) and c[3]]
+    assert len(control) == len(set(control)) <= 4  # for both arms together
     starts = [run.problems.query("rollout_step == 0 and name == 't1'") for run in runs_of(recorded)]
     assert all(set(start["n"]) == {32} for start in starts)
+    rows = compare_arms(recorded, "grpo", [1])
+    live = [r for r in rows if (r["against"], r["measure"]) == ("grpo matched", "pass@1")]
+    assert [(row["arm"], row["unmatched"]) for row in live] == [("ts_an", None), ("e3", None)]
+
+
+def test_the_recorded_control_has_what_its_run_was_sampled_at(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    record.copy_new_runs(runs_of(arms), tmp_path / "runs")
+    first = arms["grpo"][0]
+    record.copy_run(first, tmp_path / "control", record.LEDGERS[:2])
+    record.add_evaluations(arms, "grpo", tmp_path / "runs", n=32)
+    for _ in range(2):  # the second time there is nothing to add
+        record.copy_rungs(tmp_path / "runs" / first.path.name, tmp_path / "control")
+        folders = (tmp_path / "control", tmp_path / "runs" / first.path.name)
+        rungs = [record.entropies_by_temperature(folder, 24) for folder in folders]
+        assert rungs[0] == rungs[1]
+        assert len(rungs[0]) >= 2
+    rows = read_rows(tmp_path / "control" / "validation.jsonl")
+    keys = [(row["rollout_step"], row["name"], min(row["n"])) for row in rows]
+    assert len(set(keys)) == len(keys)
 
 
 def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(

@@ -47,6 +47,8 @@ def test_power_is_the_error_without_a_shift_and_that_of_a_normal_with_endless_de
     assert detectable_shift(1e6, 0.95, 0.8) == pytest.approx(1.959964 + 0.841621, abs=1e-4)
     # Noncentral t of four degrees, two-sided at 5 %.
     assert detectable_shift(4, 0.95, 0.8) == pytest.approx(3.7611, abs=1e-3)
+    strict = 1 - 0.05 / 160  # two seeds, and many comparisons to correct for
+    assert t_power(detectable_shift(1, strict, 0.8), 1, strict) == pytest.approx(0.8)
     assert t_power(detectable_shift(1.5, 0.99, 0.8), 1.5, 0.99) == pytest.approx(0.8)
 
 

@@ -40,6 +40,7 @@ class ProblemTally:
     no_answer: int | None = None  # completions without one; None where it was not counted
     rewards: list[float] | None = None  # of its rollouts, where one is neither 0 nor 1
     shared_with: str | None = None  # the evaluation whose rollouts these are
+    scatter: list[float] | None = None  # over its rollouts: variances and covariance, see `scatter`
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class EvaluationCounts:
     no_answer: int | None = None  # completions without one; None where it was not counted
     rewards: list[list[float]] | None = None  # by problem, where one is neither 0 nor 1
     shared_with: str | None = None  # the evaluation whose rollouts these are
+    entropy_error: float | None = (
+        None  # standard error of entropy_sum / tokens, nats; these problems
+    )
 
 
 class PassAtK(Slot):
@@ -84,6 +88,11 @@ class PassAtK(Slot):
         names = [evaluation.name for evaluation in evaluations]
         if len(set(names)) != len(names) or not names:
             raise ValueError(f"evaluations are named {names}: give one or more, each its own name")
+        if asked := [each.name for each in evaluations if each.entropy is not None]:
+            raise ValueError(
+                f"evaluations {asked} ask for an entropy, which a validation does not look for: "
+                "give them a temperature; `e3rl evaluate entropies=[...]` finds one"
+            )
         if not ks or min(ks) < 1:
             raise ValueError(f"ks={list(ks)}: give one or more, each at least 1")
         self.evaluations = list(evaluations)
@@ -125,8 +134,7 @@ class PassAtK(Slot):
         dataloader_idx: int = 0,
     ) -> None:
         for segment in self._schedule.segments:
-            if segment.evaluation:
-                self._collected += tally_segment(batch, segment)
+            self._collected += tally_segment(batch, segment)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tallies = [each for shard in all_gather(self._collected) for each in shard]
@@ -162,18 +170,18 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
         sums = torch.zeros(batch.n_prompts, dtype=torch.float64, device=group.device)
         return sums.index_add(0, group, values[rows].double()).tolist()
 
-    surprisal = -batch.tensor("sampler_logprobs").double().sum(dim=1)
-    if segment.temperature == 0:  # engines score a greedy choice at temperature 1
-        surprisal = torch.zeros_like(surprisal)
+    surprisal = _surprisal(batch, segment)
+    lengths = batch.tensor("completion_mask").sum(dim=1)
     counts = zip(
         batch.prompt_ids,
         batch.sources,
         by_prompt(batch.tensor("correct")),
         by_prompt(surprisal),
-        by_prompt(batch.tensor("completion_mask").sum(dim=1)),
+        by_prompt(lengths),
         by_prompt(batch.tensor("truncated")),
         by_prompt(_lacks_answer(batch)),
         _partial_rewards(batch, rows),
+        scatter(surprisal[rows], lengths[rows], group, batch.n_prompts),
         strict=True,
     )
     return [
@@ -192,9 +200,50 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
             no_answer=round(no_answer),
             rewards=earned,
             shared_with=segment.shared_with,
+            scatter=spread,
         )
-        for problem_id, source, correct, entropy, tokens, truncated, no_answer, earned in counts
+        for problem_id, source, correct, entropy, tokens, truncated, no_answer, earned, spread in (
+            counts
+        )
     ]
+
+
+def scatter(
+    surprisal: Tensor, lengths: Tensor, group: Tensor, n_prompts: int
+) -> list[list[float] | None]:
+    """How the rollouts of each prompt differ: variance of surprisal, covariance, of lengths.
+
+    All are of the prompt's sums over its rollouts, n^2 Var(mean); None for a single rollout.
+    """
+    values = torch.stack([surprisal.double(), lengths.double()])
+    n = torch.bincount(group, minlength=n_prompts).double()
+    means = torch.zeros(2, n_prompts, dtype=torch.float64, device=group.device)
+    means = means.index_add(1, group, values) / n
+    s, t = values - means[:, group]
+    products = torch.zeros(3, n_prompts, dtype=torch.float64, device=group.device)
+    products = products.index_add(1, group, torch.stack([s * s, s * t, t * t])) * n / (n - 1)
+    return [
+        [float(f"{x:.6g}") for x in column] if count > 1 else None
+        for column, count in zip(products.T.tolist(), n.tolist(), strict=True)
+    ]
+
+
+def entropy_error(problems: Sequence[ProblemTally]) -> float | None:
+    """Standard error of the ratio of summed surprisal to tokens, problems given (delta method)."""
+    spreads = [p.scatter for p in problems]
+    if any(spread is None for spread in spreads):
+        return None
+    ss, st, tt = (math.fsum(spread[i] for spread in spreads if spread) for i in range(3))
+    tokens = sum(p.tokens for p in problems)
+    ratio = math.fsum(p.entropy_sum for p in problems) / tokens
+    return math.sqrt(max(0.0, ss - 2 * ratio * st + ratio**2 * tt)) / tokens
+
+
+def _surprisal(batch: RolloutBatch, segment: Segment) -> Tensor:
+    """(N,) nats of every rollout at the temperature of a segment."""
+    surprisal = -batch.tensor("sampler_logprobs").double().sum(dim=1)
+    # Engines score a greedy choice at temperature 1.
+    return torch.zeros_like(surprisal) if segment.temperature == 0 else surprisal
 
 
 def _partial_rewards(batch: RolloutBatch, rows: Tensor) -> list[list[float] | None]:
@@ -235,6 +284,7 @@ def merge_tallies(tallies: Sequence[ProblemTally]) -> EvaluationCounts:
         no_answer=_sum_known([p.no_answer for p in problems]),
         rewards=_all_rewards(problems),
         shared_with=problems[0].shared_with,
+        entropy_error=entropy_error(problems),
     )
 
 

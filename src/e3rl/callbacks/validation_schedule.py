@@ -1,14 +1,9 @@
-"""Rounds of a validation batch: named evaluations, and pilots that look for a temperature."""
+"""What is sampled of a validation batch: named evaluations, side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_sum
-from e3rl.temperatures.matching import EntropyMatcher
-
-PILOT_ROLLOUTS = 256  # of a pilot round, as far as no prompt gets more than
-PILOT_ROLLOUTS_PER_PROMPT = 4
 
 
 @dataclass(frozen=True)
@@ -16,13 +11,15 @@ class Evaluation:
     """One way of sampling the validation problems.
 
     With a top-p or top-k the entropy measured is that of the truncated distribution, and so is the
-    one that is matched. Training never truncates.
+    one that is matched. Training never truncates. An entropy to match takes evaluations of all
+    problems to find its temperature (`evaluation.matching`), which a validation in training does
+    not do.
 
     Args:
         name: part of the metric names, `val/<name>/pass@k`.
         n: rollouts per problem (pass@k wants n >= 4 k to be quiet).
         temperature: 0 = greedy; None = the live training temperature (the step's own, where a rule
-            lets single rollouts depart from it), or the matched one.
+            lets single rollouts depart from it).
         entropy: sample at the temperature that gives this entropy (nats per token).
         last_only: leave it to the last validation of a run.
         last_n: rollouts per problem in the last validation of a run; None = n as well.
@@ -88,7 +85,7 @@ class Evaluation:
 class Segment:
     """Sample indices [start, start + n) of every prompt, and how they are sampled."""
 
-    evaluation: str  # "" = pilot
+    evaluation: str
     start: int
     n: int
     temperature: float
@@ -100,44 +97,27 @@ class Segment:
 class ValidationSchedule:
     """One validation run; `begin` starts each of its batches. Fits `batch.allocation`.
 
-    The first round holds every evaluation whose temperature is known. One that would be sampled
-    like another of as many rollouts takes the other's. Temperatures to be matched are searched for
-    on the first batch, in pilot rounds, and kept for the others.
+    One round holds every evaluation. One that would be sampled like another of as many rollouts
+    takes the other's.
     """
 
     def __init__(self, evaluations: Sequence[Evaluation]) -> None:
-        self._fixed = [e for e in evaluations if e.entropy is None]
-        self._matched = [e for e in evaluations if e.entropy is not None]
-        self._matchers = {e.name: EntropyMatcher(e.entropy or 0.0) for e in self._matched}
+        self._evaluations = list(evaluations)
         self.segments: list[Segment] = []
         self._live = 1.0
-        self._rounds = 0
 
     def begin(self, batch: RolloutBatch, live: float) -> "ValidationSchedule":
         """Start a batch; `live` is the training temperature of the moment."""
-        self.segments, self._live, self._rounds = [], live, 0
+        self.segments, self._live = [], live
         return self
 
     def next(self, batch: RolloutBatch) -> list[int] | None:
-        """Counts of the next round, the same for every prompt; None when all is sampled."""
-        first, self._rounds = self._rounds == 0, self._rounds + 1
-        if not first:
-            self._learn(batch)
-        before = len(self.segments)
-        if first:
-            for e in self._fixed:
-                self._add(e, e.n, self._live if e.temperature is None else e.temperature)
-        waiting = [e for e in self._matched if not self._has(e.name)]
-        for e in waiting:
-            matcher = self._matchers[e.name]
-            if matcher.done:
-                self._add(e, e.n, matcher.temperature)
-            else:
-                fitting = PILOT_ROLLOUTS // max(1, batch.n_prompts)
-                n = max(1, min(PILOT_ROLLOUTS_PER_PROMPT, fitting))
-                self._add(e, n, matcher.temperature, pilot=True)
-                break  # one search at a time: a pilot's result belongs to the first waiting
-        count = sum(s.n for s in self.segments[before:] if s.shared_with is None)
+        """Counts of the round, the same for every prompt; None when all is sampled."""
+        if self.segments:
+            return None
+        for each in self._evaluations:
+            self._add(each, self._live if each.temperature is None else each.temperature)
+        count = sum(s.n for s in self.segments if s.shared_with is None)
         return [count] * batch.n_prompts if count else None
 
     def metrics(self) -> dict[str, float]:
@@ -158,36 +138,19 @@ class ValidationSchedule:
     def _segment_of(self, sample: int) -> Segment:
         return next(s for s in self.segments if s.start <= sample < s.start + s.n)
 
-    def _learn(self, batch: RolloutBatch) -> None:
-        pilot = self.segments[-1]
-        waiting = [e for e in self._matched if not self._has(e.name)]
-        if pilot.evaluation or not waiting:
-            return
-        rows = batch.tensor("sample") >= pilot.start
-        surprisal, tokens = all_sum(
-            [
-                -float(batch.tensor("sampler_logprobs")[rows].double().sum()),
-                float(batch.tensor("completion_mask")[rows].sum()),
-            ]
-        )
-        self._matchers[waiting[0].name].observe(pilot.temperature, surprisal / tokens)
-
-    def _has(self, name: str) -> bool:
-        return any(segment.evaluation == name for segment in self.segments)
-
-    def _add(self, e: Evaluation, n: int, temperature: float, pilot: bool = False) -> None:
-        if not pilot and (same := self._sampled_alike(e, n, temperature)):
-            self.segments.append(replace(same, evaluation=e.name, n=n, shared_with=same.evaluation))
+    def _add(self, e: Evaluation, temperature: float) -> None:
+        if same := self._sampled_alike(e, temperature):
+            shared = replace(same, evaluation=e.name, n=e.n, shared_with=same.evaluation)
+            self.segments.append(shared)
             return
         start = max((segment.start + segment.n for segment in self.segments), default=0)
-        name = "" if pilot else e.name
-        self.segments.append(Segment(name, start, n, temperature, e.top_p, e.top_k))
+        self.segments.append(Segment(e.name, start, e.n, temperature, e.top_p, e.top_k))
 
-    def _sampled_alike(self, e: Evaluation, n: int, temperature: float) -> Segment | None:
+    def _sampled_alike(self, e: Evaluation, temperature: float) -> Segment | None:
         """An evaluation of as many rollouts and more from the same distribution."""
         wanted = temperature, e.top_p, e.top_k
         for s in self.segments:
-            alike = (s.temperature, s.top_p, s.top_k) == wanted and s.n >= n
-            if alike and s.evaluation and s.shared_with is None:
+            alike = (s.temperature, s.top_p, s.top_k) == wanted and s.n >= e.n
+            if alike and s.shared_with is None:
                 return s
         return None

@@ -45,10 +45,11 @@ class EvaluationRecorder(Slot):
     ) -> None:
         schedule = batch.allocation
         assert isinstance(schedule, ValidationSchedule)
-        segments = [segment for segment in schedule.segments if segment.evaluation]
         progress = trainer.progress_bar_callback is not None
         columns = rollout_columns(batch, self.pool)
-        tables = [segment_rows(batch, each, columns, self.pool, progress) for each in segments]
+        tables = [
+            segment_rows(batch, each, columns, self.pool, progress) for each in schedule.segments
+        ]
         for i, problem_id in enumerate(batch.prompt_ids):
             problem = {
                 "problem_id": problem_id,

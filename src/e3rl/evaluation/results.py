@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown, as_text
 from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
 from e3rl.evaluation.sampling import merge_rows, to_evaluation_result
 from e3rl.rewards.answer_reader import READ_ANSWERS
+from e3rl.temperatures.matching import MATCHED_WITHIN
 
 Row = dict[str, Any]
 
@@ -28,6 +29,7 @@ class SampledSet:
     step: int
     problem_set: str
     rows: Sequence[Mapping[str, Any]]  # of the log
+    entropies: Mapping[str, float] = field(default_factory=dict)  # asked for, by evaluation
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,22 @@ def write_results(
         text = arm_table_text(summary)
     else:
         text = "\n\n".join(as_text(cells, WORDS) for cells in tables.values())
-    return "\n\n".join([text, *warn_of_missing_answers(rows)]), summary
+    return "\n\n".join([text, *missed_entropies(found), *warn_of_missing_answers(rows)]), summary
+
+
+def missed_entropies(found: Sequence[SampledSet]) -> list[str]:
+    """A line for every evaluation whose entropy is not the one that was asked for."""
+    lines = []
+    for each in found:
+        for counts in merge_rows(each.rows):
+            reached, asked = counts.entropy_sum / counts.tokens, each.entropies.get(counts.name)
+            if asked is not None and abs(reached / asked - 1) > MATCHED_WITHIN:
+                lines.append(
+                    f"WARNING: {each.model} on {each.problem_set} has an entropy of {reached:.4f} "
+                    f"in {counts.name}, {100 * (reached / asked - 1):+.1f} % of what was asked "
+                    "for: it is no control at that entropy. More rollouts (n) are less noisy."
+                )
+    return lines
 
 
 def warn_of_missing_answers(rows: Sequence[Row]) -> list[str]:

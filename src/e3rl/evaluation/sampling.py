@@ -3,7 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from e3rl.evaluation.recorder import EvaluationRecorder
 from e3rl.policy.policy import Policy
 from e3rl.rewards.pool import RewardPool
 from e3rl.temperatures.fixed import Fixed
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 
 POLICY_PREFIX = "policy."
 
@@ -42,6 +43,28 @@ class PolicyHolder(LightningModule):
         """The slots do the work."""
 
 
+@dataclass(frozen=True)
+class Bench:
+    """A policy on problems, with what samples and scores them; see `validate`."""
+
+    policy: Policy
+    problems: Sequence[Problem]
+    sampler: RolloutSampler
+    pool: RewardPool
+    prompts_per_batch: int
+    progress: bool
+
+    def sample(self, evaluations: Sequence[Evaluation], ks: Sequence[int] = (1,)) -> PassAtK:
+        """Every evaluation of every problem, in one pass."""
+        pass_at_k = PassAtK(evaluations, ks)
+        validate(
+            *(PolicyHolder(self.policy), self.problems, pass_at_k, self.sampler, self.pool),
+            prompts_per_batch=self.prompts_per_batch,
+            progress=self.progress,
+        )
+        return pass_at_k
+
+
 def evaluate_policy(
     policy: Policy,
     problems: Sequence[Problem],
@@ -54,15 +77,41 @@ def evaluate_policy(
     progress: bool = True,
 ) -> list[EvaluationCounts]:
     """Per-problem counts of every evaluation; closes engine and pool, also after an error."""
-    pass_at_k = PassAtK(evaluations, ks)
     sampler = RolloutSampler(engine, max_new_tokens, seed=0)
+    bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress)
     try:
-        module = PolicyHolder(policy)
-        validate(module, problems, pass_at_k, sampler, pool, prompts_per_batch, progress)
+        return bench.sample(find_temperatures(evaluations, bench), ks).results
     finally:
         engine.close()
         pool.close()
-    return pass_at_k.results
+
+
+def find_temperatures(evaluations: Sequence[Evaluation], bench: Bench) -> list[Evaluation]:
+    """The evaluations, those that ask for an entropy at the temperature that gives it.
+
+    Two to four evaluations of all problems, with `FEWEST_ROLLOUTS` each, enclose an entropy; what
+    is truncated alike shares them. Every search has the same random numbers.
+    """
+    known: dict[tuple[float, int], dict[float, float]] = {}
+    found = []
+    for each in evaluations:
+        if each.entropy is not None:
+            entropies = known.setdefault((each.top_p, each.top_k), {})
+            temperature = _temperature_of(each, entropies, bench)
+            each = replace(each, entropy=None, temperature=temperature)
+        found.append(each)
+    return found
+
+
+def _temperature_of(each: Evaluation, entropies: dict[float, float], bench: Bench) -> float:
+    """Evaluates until the entropy is enclosed; `entropies` by temperature grow."""
+    matcher = EntropyMatcher(each.entropy or 0.0, entropies)
+    while (temperature := matcher.next()) is not None:
+        pilot = replace(each, n=FEWEST_ROLLOUTS, entropy=None, temperature=temperature)
+        (counts,) = bench.sample([pilot]).results
+        matcher.observe(temperature, counts.entropy_sum / counts.tokens)
+    entropies |= matcher.entropies
+    return matcher.temperature
 
 
 def sample_unfinished(
@@ -79,14 +128,16 @@ def sample_unfinished(
     """Sample the problems that a log lacks and append them; leaves engine and pool open.
 
     Seeds belong to problems, so an evaluation that was killed ends with the counts of one that was
-    not. A temperature that was found for an entropy is the log's where it has one.
+    not. A temperature that was found for an entropy is the log's where it has one, else it is
+    looked for on all problems, the finished ones too.
     """
     finished = log.finished
     waiting = [problem for problem in problems if problem.id not in finished]
     if waiting:
-        pass_at_k = PassAtK(fix_found_temperatures(evaluations, log.rows), ks=(1,))
         sampler = RolloutSampler(engine, max_new_tokens, seed=0)
-        recorder = EvaluationRecorder(log, pool)
+        bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress)
+        wanted = find_temperatures(fix_found_temperatures(evaluations, log.rows), bench)
+        pass_at_k, recorder = PassAtK(wanted, ks=(1,)), EvaluationRecorder(log, pool)
         module = PolicyHolder(policy)
         validate(module, waiting, pass_at_k, sampler, pool, prompts_per_batch, progress, [recorder])
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.sources.runs import (
     CONFIG,
     SUMMARY,
@@ -17,19 +16,19 @@ from e3rl.analysis.sources.runs import (
     load_run,
     load_runs,
 )
-from e3rl.analysis.tables.arm_table import arm_evaluations
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import silence_libraries
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.ledger import pack, read_rows
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 
 DIGITS = 6
 COPIED = (CONFIG, "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
-MATCH_WITHIN = 0.02  # relative entropy difference at which two arms share one matched control
+ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 
 
 def record_runs(source: Path, out: Path, control: str, n: int) -> None:
@@ -45,9 +44,11 @@ def record_runs(source: Path, out: Path, control: str, n: int) -> None:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
     new = copy_new_runs(finished, out / "runs")
     print(f"{len(finished)} finished runs, {len(new)} of them new")
+    first = arms[control][0]
     if not (out / "control").exists():
-        record_control(arms[control][0], out / "control")
+        record_control(first, out / "control")
     add_evaluations(arms, control, out / "runs", n)
+    copy_rungs(out / "runs" / first.path.name, out / "control")
 
 
 def copy_new_runs(runs: Sequence[Run], out: Path) -> list[Path]:
@@ -119,11 +120,9 @@ def add_evaluations(
                 append(folder, [start])
             add_last(run, folder, own_temperature(run, n), n)
     for run in arms[control]:
-        others = {arm: same_seed(runs, run.seed) for arm, runs in arms.items() if arm != control}
-        found = {arm: [load_run(recorded / r.path.name) for r in rs] for arm, rs in others.items()}
-        wanted = entropies_to_match(arm_evaluations({a: r for a, r in found.items() if r}), control)
-        matched = [Evaluation(name, n=n, entropy=entropy) for name, entropy in wanted.items()]
-        add_last(run, recorded / run.path.name, matched, n)
+        others = [same_seed(runs, run.seed) for arm, runs in arms.items() if arm != control]
+        found = [load_run(recorded / each.path.name) for runs in others for each in runs]
+        add_rungs(run, recorded / run.path.name, entropies_to_match(found), n)
 
 
 def start_of(run: Run) -> list[Any]:
@@ -135,7 +134,7 @@ def start_of(run: Run) -> list[Any]:
 
 def add_last(run: Run, folder: Path, wanted: Sequence[Evaluation], n: int) -> None:
     """Sample the final policy in the ways that are not recorded yet, and append them."""
-    step = int(run.evaluations["rollout_step"].max())
+    step = last_step(run)
     lacking = [each for each in wanted if find_recorded(folder, step, each.name, n) is None]
     if lacking and step not in map(step_of, checkpoints(run.path / "checkpoints")):
         names = ", ".join(each.name for each in lacking)
@@ -148,29 +147,78 @@ def add_last(run: Run, folder: Path, wanted: Sequence[Evaluation], n: int) -> No
 
 def own_temperature(run: Run, n: int) -> list[Evaluation]:
     """The last training temperature, of a run whose temperature is not 1."""
-    live = run.evaluations[run.evaluations["name"] == "live"]
-    if live.empty:
+    live = last_evaluation(run, "live")
+    if live is None or not has_its_own(live["temperature"]):
         return []
-    tau = float(live.sort_values("rollout_step").iloc[-1]["temperature"])
-    return [Evaluation("live", n=n, temperature=tau)] if abs(tau - 1) > MATCH_WITHIN else []
+    return [Evaluation("live", n=n, temperature=float(live["temperature"]))]
+
+
+def last_evaluation(run: Run, name: str) -> Any:
+    """The row of a run's last evaluation of a name; None without one."""
+    rows = run.evaluations[run.evaluations["name"] == name]
+    return None if rows.empty else rows.sort_values("rollout_step").iloc[-1]
+
+
+def last_step(run: Run) -> int:
+    """Of the validations of a run."""
+    return int(run.evaluations["rollout_step"].max())
+
+
+def has_its_own(temperature: float) -> bool:
+    """Whether an arm samples at another temperature than 1."""
+    return abs(temperature - 1) > ITS_OWN
 
 
 def same_seed(runs: Sequence[Run], seed: int) -> list[Run]:
     return [run for run in runs if run.seed == seed]
 
 
-def entropies_to_match(evaluations: Sequence[EvaluationResult], control: str) -> dict[str, float]:
-    """Entropies that arms have at a temperature of their own, by the name of an evaluation.
+def entropies_to_match(runs: Sequence[Run]) -> list[float]:
+    """Entropies that runs end with at temperatures of their own, nats per token."""
+    found = []
+    for run in runs:
+        live = last_evaluation(run, "live")
+        if live is not None and has_its_own(live["temperature"]):
+            found.append(float(live["entropy"]))
+    return found
 
-    Arms whose entropies differ by less than `MATCH_WITHIN` share one.
-    """
-    names: dict[str, float] = {}
-    for item in evaluations:
-        own = item.name == "live" and item.arm != control
-        known = any(abs(item.entropy / h - 1) < MATCH_WITHIN for h in names.values())
-        if own and not known and abs(item.temperature - 1) > MATCH_WITHIN:
-            names[f"matched {item.arm}"] = item.entropy
-    return names
+
+def add_rungs(run: Run, folder: Path, entropies: Sequence[float], n: int) -> None:
+    """Sample the control's final policy at temperatures whose entropies enclose each of these."""
+    for entropy in entropies:
+        known = entropies_by_temperature(folder, last_step(run))
+        matcher = EntropyMatcher(entropy, known)
+        while (temperature := matcher.next()) is not None:
+            name = f"t{temperature:g}"
+            add_last(run, folder, [Evaluation(name, n=n, temperature=temperature)], n)
+            known = entropies_by_temperature(folder, last_step(run))
+            if temperature not in known:  # the weights are gone
+                return
+            matcher.observe(temperature, known[temperature])
+
+
+def entropies_by_temperature(folder: Path, step: int) -> dict[float, float]:
+    """Entropies of recorded evaluations that others may be matched with, nats per token."""
+    return {
+        row["temperature"]: row["entropy_sum"] / row["tokens"]
+        for row in read_rows(folder / VALIDATION)
+        if row["rollout_step"] == step
+        and row["temperature"] > 0
+        and min(row["n"]) >= FEWEST_ROLLOUTS
+        and (row.get("top_p", 1), row.get("top_k", 0)) == (1, 0)
+    }
+
+
+def copy_rungs(recorded: Path, control: Path) -> None:
+    """Give the recorded control the evaluations of its run that it lacks, or has fewer of."""
+    rows = read_rows(recorded / VALIDATION)
+    lacking = [
+        row
+        for row in rows
+        if find_recorded(control, row["rollout_step"], row["name"], min(row["n"])) is None
+    ]
+    if lacking:
+        append(control, lacking)
 
 
 def find_recorded(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | None:

@@ -14,13 +14,13 @@ from omegaconf import DictConfig
 from torch import distributed
 
 from e3rl.analysis.figures.run_figures import save_figures
+from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.measures.phases import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import SUMMARY, Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import set_aside
 from e3rl.callbacks.progress import progress_callbacks
-from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.checkpoints.files import checkpoints, find_damage, step_of
@@ -28,9 +28,7 @@ from e3rl.config.build import build, build_data, silence_libraries
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
-from e3rl.data.datamodule import PromptDataModule
 from e3rl.environment import claim_start
-from e3rl.evaluation.sampling import evaluate_policy, to_evaluation_result
 from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
@@ -95,7 +93,7 @@ def execute(cfg: DictConfig) -> Outcome | None:
     if not trainer.is_global_zero:
         return None
     clock.finish()
-    return finish(cfg, run_dir, data, clock, trainer.loggers)
+    return finish(cfg, run_dir, clock, trainer.loggers)
 
 
 def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Trainer:
@@ -156,7 +154,6 @@ def resume_hint(cfg: DictConfig) -> str:
 def finish(
     cfg: DictConfig,
     run_dir: Path,
-    data: PromptDataModule,
     clock: PhaseClock,
     loggers: Sequence[Logger] = (),
 ) -> Outcome:
@@ -168,11 +165,11 @@ def finish(
     export(run_dir)
     run = load_run(run_dir)
     evaluations = arm_evaluations({run.name: [run]})
-    control = control_evaluations(cfg, run, data, evaluations)
+    control = control_evaluations(cfg, run)
     evaluations += control
     pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
     arm = control[0].arm if control else None
-    rows = arm_rows(evaluations, control=arm)
+    rows = outcome_rows(evaluations, arm)
     for logger in loggers:
         if isinstance(logger, WandbMirror):
             logger.log_completions(read_rows(run_dir / "completions.jsonl"))
@@ -190,16 +187,21 @@ def finish(
 
 def render_outcome(outcome: Outcome) -> str:
     """The summary table and where everything is."""
-    table = arm_table_text(arm_rows(outcome.evaluations, control=outcome.control))
+    table = arm_table_text(outcome_rows(outcome.evaluations, outcome.control))
     lines = [f"run folder: {outcome.run_dir}", *["figures:"] * bool(outcome.figures)]
     lines += [f"  {path}" for path in outcome.figures]
     return "\n".join(["", table, "", *lines])
 
 
-def control_evaluations(
-    cfg: DictConfig, run: Run, data: PromptDataModule, evaluations: Sequence[EvaluationResult]
-) -> list[EvaluationResult]:
-    """The recorded control's last validation, and the control sampled at this run's entropy.
+def outcome_rows(evaluations: Sequence[EvaluationResult], control: str | None) -> list[Row]:
+    """Rows of the run, and of the control in the evaluations that the run has too."""
+    own = {each.name for each in evaluations if each.arm != control}
+    rows = arm_rows(evaluations, control=control)
+    return [row for row in rows if row["arm"] != control or row["evaluation"] in own]
+
+
+def control_evaluations(cfg: DictConfig, run: Run) -> list[EvaluationResult]:
+    """The recorded control's last validation, which has evaluations at several entropies.
 
     Empty where no control is configured, or where it was validated on other problems.
     """
@@ -209,24 +211,7 @@ def control_evaluations(
     problems = set(run.problems["problem_id"])
     if not problems or not problems <= set(recorded.problems["problem_id"]):
         return []
-    arm = f"{recorded.name} (recorded)"
-    found = arm_evaluations({arm: [recorded]})
-    live = next((e for e in evaluations if e.name == "live"), None)
-    weights = Path(cfg.control) / "policy"
-    if live is None or not weights.is_dir():
-        return found
-    policy = Policy(str(weights))
-    counts = evaluate_policy(
-        policy,
-        data.validation_problems,
-        [Evaluation("matched", n=live.n_samples, entropy=live.entropy)],
-        build(cfg, "engine"),
-        build(cfg, "reward"),
-        cfg.max_new_tokens,
-        prompts_per_batch=data.validation_prompts_per_batch,
-        progress=bool(cfg.trainer.get("enable_progress_bar", True)),
-    )
-    return [*found, *(to_evaluation_result(arm, c) for c in counts)]
+    return arm_evaluations({f"{recorded.name} (recorded)": [recorded]})
 
 
 def _costs(run: Run) -> dict[str, float]:

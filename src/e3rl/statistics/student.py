@@ -102,16 +102,13 @@ def detectable_shift(df: float, level: float, power: float) -> float:
         raise ValueError(f"level={level} and power={power} must lie in (0, 1)")
     if power <= 1 - level:
         raise ValueError(f"power={power} is no more than the error 1 - level={level}")
-    goal = NORMAL.inv_cdf(power)
-    shifts = [t_bound(level, df), t_bound(level, df) + goal]
-    gaps = [NORMAL.inv_cdf(t_power(shift, df, level)) - goal for shift in shifts]
-    for _ in range(50):  # the secant method, on a scale on which power is nearly a line
-        if abs(gaps[-1]) < 1e-9 or shifts[-1] == shifts[-2]:
-            break
-        slope = (gaps[-1] - gaps[-2]) / (shifts[-1] - shifts[-2])
-        shifts.append(max(0.0, shifts[-1] - gaps[-1] / slope))
-        gaps.append(NORMAL.inv_cdf(t_power(shifts[-1], df, level)) - goal)
-    return shifts[-1]
+    low, high = 0.0, t_bound(level, df) + 1
+    while t_power(high, df, level) < power:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:  # bisection: at one degree of freedom power has flat ends
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_power(middle, df, level) < power else (low, middle)
+    return (low + high) / 2
 
 
 def _away_from_0(value: float) -> float:

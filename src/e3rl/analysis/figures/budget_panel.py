@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from e3rl.analysis.figures.style import INK, MUTED, arm_colour, draw_empty, tint
+from e3rl.analysis.figures.style import INK, MUTED, arm_colour, draw_empty, name_line, tint
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.sources.runs import Arms, Run
@@ -16,11 +16,13 @@ MAX_ROWS = 4
 ROW_HEIGHT = 0.62
 
 
-def draw_rollout_counts(ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt") -> None:
+def draw_rollout_counts(
+    ax: Axes, runs: Sequence[Run], title: str = "Rollouts per prompt", colour: str | None = None
+) -> None:
     """Histogram of rollouts per prompt, epochs from top to bottom, seeds pooled.
 
     Every row is scaled to its own peak, since a uniform epoch is a single tall bar; the bounds
-    that occurred, the mean, and the share of prompts in the tallest bar stand at its right.
+    that occurred, the mean, and the share of prompts in the tallest bar stand at the right edge.
     """
     ax.set_title(title)
     prompts = pd.concat([run.prompts[["epoch", "n"]] for run in runs], ignore_index=True)
@@ -36,15 +38,17 @@ def draw_rollout_counts(ax: Axes, runs: Sequence[Run], title: str = "Rollouts pe
             shares / shares.max() * ROW_HEIGHT,
             bottom=-level,
             width=0.82,
-            color=tint(arm_colour(runs[0].name), 0.45 + 0.55 * (level + 1) / len(rows)),
+            color=tint(colour or arm_colour(runs[0].name), 0.45 + 0.55 * (level + 1) / len(rows)),
             linewidth=0,
         )
         note = f"{n.min()} to {n.max()}\nmean {n.mean():.1f}\npeak {shares.max():.0%}"
         ax.text(
-            right + 1.1,
-            -level + 0.06,
+            0.99,
+            -level + ROW_HEIGHT + 0.06,
             note,
-            va="bottom",
+            transform=ax.get_yaxis_transform(),
+            ha="right",
+            va="top",
             fontsize=7.5,
             color=MUTED,
             linespacing=1.3,
@@ -60,9 +64,8 @@ def draw_by_difficulty(ax: Axes, arms: Arms, title: str = "Rollouts by difficult
         if band is not None:
             colour = arm_colour(arm, list(arms))
             ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
-            ax.plot(
-                band.x, band.mean, color=colour, marker="o", markersize=3.5, label=arm_label(arm)
-            )
+            (line,) = ax.plot(band.x, band.mean, color=colour, marker="o", markersize=3.5)
+            name_line(ax, line, arm_label(arm), colour)
     if not any(bands.values()):
         return draw_empty(ax, "no prompts.jsonl recorded")
     ax.set_xlim(0, 1)
@@ -91,6 +94,6 @@ def _label_rows(ax: Axes, rows: Sequence[int], right: int, low: int) -> None:
     ax.grid(False, axis="y")
     ax.spines["left"].set_visible(False)
     ax.set_ylim(1 - len(rows) - 0.04, ROW_HEIGHT + 0.12)
-    ax.set_xlim(low - 0.8, right + 0.8)
+    ax.set_xlim(low - 0.8, right + 0.8 + 0.35 * (right - low + 1))  # room for the notes
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
     ax.set_xlabel("rollouts per prompt")

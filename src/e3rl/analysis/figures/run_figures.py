@@ -21,10 +21,13 @@ from e3rl.analysis.figures import (
     validation_panels,
 )
 from e3rl.analysis.figures.style import (
-    MUTED,
     arm_colour,
+    draw_empty,
     draw_shared_legend,
+    format_cost_axis,
+    format_percent_axis,
     make_panels,
+    note_below,
     with_style,
 )
 from e3rl.analysis.figures.validation_panels import draw_pass_at_k
@@ -35,7 +38,8 @@ from e3rl.analysis.measures.model_scores import ModelResult
 from e3rl.analysis.measures.phases import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import Arms, Run, load_run
 
-INTERVALS = ", intervals: problems resampled"
+INTERVALS = "; 95 % intervals over seeds and problems (over problems where an arm has one seed)"
+FEW = 3  # arms that one panel can hold; more have a panel each
 
 
 @with_style
@@ -97,17 +101,25 @@ def budget_figure(arms: Arms) -> Figure:
     """
     uneven = {arm: runs for arm, runs in arms.items() if budget_panel.is_uneven(runs)}
     shown = uneven or dict(list(arms.items())[:1])
-    figure, axes = make_panels(len(shown), columns=3, share_x=True)
+    figure, axes = make_panels(len(shown), columns=3)
     for ax, (arm, runs) in zip(axes, shown.items(), strict=True):
-        budget_panel.draw_rollout_counts(ax, runs, f"Rollouts per prompt: {arm_label(arm)}")
+        colour = arm_colour(arm, list(arms))
+        budget_panel.draw_rollout_counts(ax, runs, arm_label(arm), colour)
+    note_below(figure, "bars: share of prompts, each epoch to its own peak; seeds pooled")
     return figure
 
 
 @with_style
-def pass_at_k_figure(arms: Arms) -> Figure:
-    """pass@k against k with 95 % intervals, a panel per evaluation for several arms."""
+def pass_at_k_figure(arms: Arms, control: str | None = None, name: str = "t1") -> Figure:
+    """pass@k against k with 95 % intervals.
+
+    A few arms have a panel per evaluation; many have a panel each, in the evaluation `name`, beside
+    the control (the first arm where none is given).
+    """
     single = _only_run(arms)
     names = [name for name in evaluation_names(arms) if has_groups(arms, name)]
+    if len(arms) > FEW:
+        return _arm_by_arm(arms, control, name, validation_panels.curve_at_k, None)
     if single is not None or not names:
         figure, (ax,) = make_panels(1)
         validation_panels.draw_pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
@@ -122,8 +134,15 @@ def pass_at_k_figure(arms: Arms) -> Figure:
 
 
 @with_style
-def pass_at_1_figure(arms: Arms, name: str = "t1", axis: str = "steps") -> Figure:
-    """pass@1 over training: arms in one evaluation, or all evaluations of a single run."""
+def pass_at_1_figure(
+    arms: Arms, control: str | None = None, name: str = "t1", axis: str = "steps"
+) -> Figure:
+    """pass@1 over training: arms in one evaluation, or all evaluations of a single run.
+
+    Many arms have a panel each, beside the control (the first arm where none is given).
+    """
+    if len(arms) > FEW:
+        return _arm_by_arm(arms, control, name, validation_panels.points_over_training, axis)
     figure, (ax,) = make_panels(1)
     single = _only_run(arms)
     if single is not None:
@@ -213,8 +232,8 @@ def pass_at_k_of_models(found: Sequence[ModelResult]) -> Figure:
         ax.set_ylabel("")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(labels)))
-    note = f"n = {min(each.n_samples for each in drawn)} samples per problem or more"
-    figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
+    least = min(each.n_samples for each in drawn)
+    note_below(figure, f"n = {least} samples per problem or more; bands: 95 % over problems")
     return figure
 
 
@@ -246,6 +265,50 @@ def save_figures(
         run = replace(run, summary={SINCE_LAST_ROW: since_last_row()})
     overview_figure(run).savefig(paths[0], dpi=200)
     return paths
+
+
+def _arm_by_arm(
+    arms: Arms,
+    control: str | None,
+    name: str,
+    curve_of: Callable[[Sequence[Run], str, str], validation_panels.Curve | None],
+    axis: str | None,
+) -> Figure:
+    """A panel per arm: the arm in colour, the control in black, all others pale.
+
+    `axis` is that of training, None for k.
+    """
+    base = control or next(iter(arms))
+    shown = [arm for arm in arms if arm != base]
+    found = {arm: curve_of(runs, name, axis or "") for arm, runs in arms.items()}
+    curves = {arm: curve for arm, curve in found.items() if curve is not None}
+    start = validation_panels.find_start(arms, name) if axis is None else None
+    figure, axes = make_panels(len(shown), columns=4, share_x=True, share_y=True, height=2.4)
+    for i, (ax, arm) in enumerate(zip(axes, shown, strict=True)):
+        colour = arm_colour(arm, list(arms))
+        ax.set_title(arm_label(arm), color=colour)
+        if not curves:
+            draw_empty(ax, validation_panels.NO_VALIDATION)
+            continue
+        validation_panels.draw_start(ax, start)
+        validation_panels.draw_beside_others(ax, curves, arm, base, colour)
+        if axis is None:
+            validation_panels.format_k_axis(
+                ax, max((x.tolist() for x, _ in curves.values()), key=len)
+            )
+        else:
+            format_cost_axis(ax, axis, places=4)
+        format_percent_axis(ax, "pass@k" if axis is None else "pass@1")
+        last = i + 4 >= len(shown)
+        ax.set(xlabel=ax.get_xlabel() if last else "", ylabel="" if i % 4 else ax.get_ylabel())
+        ax.tick_params(labelbottom=last)
+    most = max(len(runs) for runs in arms.values())
+    where = validation_panels.evaluation_title(name)
+    figure.suptitle(f"{where}; black: {arm_label(base)}", x=0.01, ha="left", fontsize=9)
+    before = "; dashed: before training" if start is not None else ""
+    note = f"lines: mean of up to {most} seeds; pale: the other arms{before}{INTERVALS}"
+    note_below(figure, note)
+    return figure
 
 
 def _only_run(arms: Arms) -> Run | None:

@@ -1,20 +1,26 @@
 """Figures of single questions: cost to reach an accuracy, length, time, a step disturbance."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from e3rl.analysis.figures.style import (
     INK,
     MUTED,
+    SEED_BANDS,
     arm_colour,
     draw_empty,
     draw_shared_legend,
     format_cost_axis,
     make_panels,
+    name_line,
+    note_below,
     with_style,
 )
 from e3rl.analysis.figures.training_panels import SAMPLED, TARGET, draw_arms
@@ -27,6 +33,7 @@ from e3rl.analysis.measures.resource_rows import resource_rows
 from e3rl.analysis.measures.step_response import find_disturbance
 from e3rl.analysis.sources.runs import Arms
 
+SMOOTHED = 3  # steps of the mean around a disturbance
 PART_COLOURS = {"rollouts": "#56B4E9", "update": "#D98A7B", "other": "#E9E4D8"}
 
 
@@ -38,6 +45,8 @@ def reaching_figure(
     rows = costs_to_reach(arms, control, targets, axis=axis)
     figure, axes = make_panels(len(targets), columns=3)
     names = list(dict.fromkeys(row["arm"] for row in rows))
+    ends = [row[name] for row in rows for name in ("cost_low", "cost", "cost_high")]
+    most = max((end for end in ends if math.isfinite(end)), default=1.0)
     for ax, target in zip(axes, targets, strict=True):
         ax.set_title(f"pass@1 of {100 * target:g} %")
         for row in (row for row in rows if row["target"] == target):
@@ -46,11 +55,14 @@ def reaching_figure(
         ax.invert_yaxis()
         ax.grid(False, axis="y")
         format_cost_axis(ax, axis)
-        ax.set_xlim(left=0)
+        ax.set_xlim(0, 1.06 * most)  # one scale, and no mark at its edge
     for ax in axes[1:]:
         ax.set_yticklabels([])
-    note = f"{AXIS_LABELS[axis]} until the mean curve is there; arrows: not within the runs"
-    figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
+    note_below(
+        figure,
+        f"{AXIS_LABELS[axis]} until the mean curve is there; 95 % intervals over seeds and "
+        "problems; arrows: not within the runs",
+    )
     return figure
 
 
@@ -63,7 +75,8 @@ def length_figure(arms: Arms, window: int = 9) -> Figure:
         draw_empty(left, "no rollout/length recorded")
     left.set_ylabel(f"tokens ({window}-step mean)")
     draw_pass_at_1_of_arms(right, arms, "t1")
-    draw_shared_legend(figure, left, arms)
+    bands = f"{SEED_BANDS} (left), 95 % over seeds and problems (right)"
+    draw_shared_legend(figure, left, arms, bands)
     return figure
 
 
@@ -98,32 +111,47 @@ def resource_figure(arms: Arms) -> Figure:
 
 @with_style
 def disturbance_figure(arms: Arms) -> Figure:
-    """Entropy over its target and the temperature, around a step disturbance."""
+    """Entropy over its target and the temperature, around a step disturbance.
+
+    Means are taken over steps before it and over steps after it, never over both.
+    """
     figure, (left, right) = make_panels(2)
     left.set_title("Entropy over its target")
     right.set_title("Sampling temperature")
+    steps = sorted({find_disturbance(run)[0] for runs in arms.values() for run in runs})
     for arm, runs in arms.items():
         colour = arm_colour(arm, list(arms))
-        entropy = seed_band([run.train for run in runs], SAMPLED, 3)
-        target = seed_band([run.train for run in runs], TARGET)
-        if entropy is None or target is None:
-            continue
-        shared = {x: i for i, x in enumerate(target.x)}
-        at = [i for i, x in enumerate(entropy.x) if x in shared]
-        goal = target.mean[[shared[entropy.x[i]] for i in at]]
-        left.plot(entropy.x[at], entropy.mean[at] / goal, color=colour, label=arm_label(arm))
-        low, high = entropy.low[at] / goal, entropy.high[at] / goal
-        left.fill_between(entropy.x[at], low, high, color=colour, alpha=0.16, linewidth=0)
+        first = find_disturbance(runs[0])[0]
+        parts = []
+        for side in (operator.lt, operator.ge):
+            trains = [run.train[side(run.train["rollout_step"], first)] for run in runs]
+            parts.append(_draw_over_target(left, trains, colour))
+        if lines := [line for line in parts if line is not None]:
+            name_line(left, lines[-1], arm_label(arm), colour)
     draw_arms(right, arms, "rollout/temperature")
     left.axhline(1.0, color=INK, linewidth=1.0, dashes=(4, 2.5))
     for ax in (left, right):
-        for step in sorted({find_disturbance(run)[0] for runs in arms.values() for run in runs}):
+        for step in steps:
             ax.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         format_cost_axis(ax)
-    left.set_ylabel("entropy / target (3-step mean)")
+    left.set_ylabel(f"entropy / target ({SMOOTHED}-step mean)")
     right.set_ylabel("temperature")
     draw_shared_legend(figure, left, arms)
     return figure
+
+
+def _draw_over_target(ax: Axes, trains: Sequence[pd.DataFrame], colour: str) -> Line2D | None:
+    """Entropy over its target in a stretch of steps, with the range of seeds."""
+    entropy, target = seed_band(trains, SAMPLED, SMOOTHED), seed_band(trains, TARGET)
+    if entropy is None or target is None:
+        return None
+    shared = {x: i for i, x in enumerate(target.x)}
+    at = [i for i, x in enumerate(entropy.x) if x in shared]
+    goal = target.mean[[shared[entropy.x[i]] for i in at]]
+    low, high = entropy.low[at] / goal, entropy.high[at] / goal
+    ax.fill_between(entropy.x[at], low, high, color=colour, alpha=0.16, linewidth=0)
+    (line,) = ax.plot(entropy.x[at], entropy.mean[at] / goal, color=colour)
+    return line
 
 
 def _draw_interval(ax: Axes, row: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -1,13 +1,17 @@
 """The look of every figure: colours by arm, thin grids, panels, sizes that suit a README."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from e3rl.analysis.measures.axes import AXIS_LABELS
@@ -28,6 +32,7 @@ OTHER_COLOURS = (
     *("#CC79A7", "#8C6D31", "#3B3B98", "#7A9A01"),
     *("#C44E52", "#1B9AAA", "#B8860B", "#6A3D9A"),
 )
+BEYOND = "#9AA3AD"  # of arms that the colours do not reach: grey, and named where they are drawn
 EVALUATION_COLOURS = {
     "t1": "#0072B2",
     "greedy": "#5F6B7A",
@@ -88,27 +93,59 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def arm_colour(arm: str, arms: Sequence[str] = ()) -> str:
-    """Fixed colour of a known arm; others take the spare colours in their order in `arms`."""
+    """Fixed colour of a known arm; others take the spare colours in their order in `arms`.
+
+    No two arms share a colour: those beyond the spare ones are `BEYOND`, see `name_line`.
+    """
     if arm in ARM_COLOURS:
         return ARM_COLOURS[arm]
     others = [name for name in arms if name not in ARM_COLOURS]
-    return OTHER_COLOURS[others.index(arm) % len(OTHER_COLOURS) if arm in others else 0]
+    place = others.index(arm) if arm in others else 0
+    return OTHER_COLOURS[place] if place < len(OTHER_COLOURS) else BEYOND
 
 
-def format_cost_axis(ax: Axes, axis: str = "steps") -> None:
+def name_line(ax: Axes, line: Line2D, arm: str, colour: str) -> None:
+    """The arm's name for the legend, or at the line's end where it has no colour of its own."""
+    if colour != BEYOND:
+        line.set_label(arm)
+        return
+    x, y = (np.asarray(values, dtype=np.float64) for values in line.get_data())
+    known = np.flatnonzero(np.isfinite(y))
+    if known.size:
+        place = (float(x[known[-1]]), float(y[known[-1]]))
+        ax.annotate(
+            arm,
+            place,
+            xytext=(3, 0),
+            textcoords="offset points",
+            fontsize=6.5,
+            color=MUTED,
+            va="center",
+        )
+
+
+def format_cost_axis(ax: Axes, axis: str = "steps", places: int = 7) -> None:
     """An axis of `axes.AXES` with whole numbers, large ones in thousands or millions."""
     ax.set_xlabel(AXIS_LABELS[axis])
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=places))
     if axis != "steps":
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     ax.margins(x=0.015)
 
 
-def format_percent_axis(ax: Axes, label: str) -> None:
-    """A y axis of shares between 0 and 1, shown in percent."""
-    ax.set_ylabel(label)
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+def format_percent_axis(ax: Axes, label: str, vertical: bool = True) -> None:
+    """An axis of shares between 0 and 1, shown in percent."""
+    axis: Axis = ax.yaxis if vertical else ax.xaxis
+    axis.set_label_text(label)
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+
+
+def note_below(figure: Figure, note: str) -> None:
+    """A note below the panels, in lines that fit the figure."""
+    width = int(17.5 * figure.get_size_inches()[0])  # letters of this size to an inch
+    lines = [line for part in note.split("\n") for line in textwrap.wrap(part, width)]
+    figure.supxlabel("\n".join(lines), x=0.99, ha="right", fontsize=7.5, color=MUTED)
 
 
 def draw_legend_on_top(ax: Axes) -> None:
@@ -143,12 +180,16 @@ def draw_empty(ax: Axes, reason: str) -> None:
 
 
 def make_panels(
-    count: int, columns: int = 2, share_x: bool = False, share_y: bool = False
+    count: int,
+    columns: int = 2,
+    share_x: bool = False,
+    share_y: bool = False,
+    height: float = PANEL_HEIGHT,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels in rows of `columns`."""
+    """A figure with `count` panels in rows of `columns`, each `height` inches high."""
     columns = min(count, columns)
     rows = -(-count // columns)
-    size = (NARROW if columns == 1 else WIDE, PANEL_HEIGHT * rows)
+    size = (NARROW if columns == 1 else WIDE, height * rows)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y)
     axes = list(grid.flat)
@@ -161,8 +202,7 @@ def draw_shared_legend(figure: Figure, ax: Axes, arms: Arms, bands: str = SEED_B
     """The legend of `ax` above the panels, and below them what lines and bands mean."""
     most = max(len(runs) for runs in arms.values())
     if most > 1:
-        note = f"lines: mean of up to {most} seeds{bands}"
-        figure.supxlabel(note, x=0.99, ha="right", fontsize=7.5, color=MUTED)
+        note_below(figure, f"lines: mean of up to {most} seeds{bands}")
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) > 1:
         for columns in range(len(labels), 0, -1):  # as many as fit

@@ -14,6 +14,7 @@ from e3rl.analysis.figures.style import (
     draw_legend_on_top,
     format_cost_axis,
     format_percent_axis,
+    name_line,
 )
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.costs import cost_before
@@ -39,7 +40,8 @@ def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1, axis: str = "s
             raw = runs[0].train
             x = cost_before(raw, raw["rollout_step"], axis)
             ax.plot(x, raw[column], color=colour, alpha=0.22, linewidth=0.7)
-        ax.plot(band.x, band.mean, color=colour, label=arm_label(arm))
+        (line,) = ax.plot(band.x, band.mean, color=colour)
+        name_line(ax, line, arm_label(arm), colour)
     format_cost_axis(ax, axis)
     return drawn
 

@@ -1,20 +1,24 @@
 """What validation found, one panel (an `Axes`) each: pass@k against k, pass@1 over steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
 
 from e3rl.analysis.figures.style import (
     BASELINE,
     EVALUATION_COLOURS,
+    INK,
     OTHER_COLOURS,
     arm_colour,
     draw_empty,
     draw_legend_on_top,
     format_cost_axis,
     format_percent_axis,
+    name_line,
 )
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.costs import cost_before
@@ -25,8 +29,11 @@ from e3rl.analysis.measures.evaluations import (
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Arms, Run
+from e3rl.statistics.interval import Interval
+from e3rl.statistics.shares import share_interval
 
-MATCHED = "matched "  # what names of controls at an arm's entropy begin with
+PALE = "#D9DDE2"  # of lines that are there for comparison
+Curve = tuple[NDArray[np.float64], list[Interval]]  # places on an axis, and values there
 NO_VALIDATION = "no validation recorded"
 
 
@@ -47,19 +54,10 @@ def draw_pass_at_k_of_run(ax: Axes, run: Run) -> None:
 
 
 def draw_pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
-    """Last validation of every arm in one evaluation; the untrained policy dashed.
-
-    Beside a control at an arm's entropy stands the arm at its own temperature.
-    """
+    """Last validation of every arm in one evaluation; the untrained policy dashed."""
     ax.set_title(evaluation_title(name))
-    starts = [find_evaluation(runs, name, "first") for runs in arms.values()]
-    # All arms start from one policy and are validated with one seed.
-    start = next((item for item in starts if item is not None), None)
-    if start is not None:
-        draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
+    draw_start(ax, find_start(arms, name))
     lasts = {arm: find_evaluation(runs, name, "last") for arm, runs in arms.items()}
-    if (other := name.removeprefix(MATCHED)) != name and other in arms:
-        lasts[other] = find_evaluation(arms[other], "live", "last")
     for arm, last in lasts.items():
         if last is not None:
             draw_pass_at_k(ax, last, arm_colour(arm, list(arms)), arm_label(arm))
@@ -67,13 +65,54 @@ def draw_pass_at_k_of_arms(ax: Axes, arms: Arms, name: str) -> None:
         draw_empty(ax, NO_VALIDATION)
 
 
+def find_start(arms: Arms, name: str) -> EvaluationResult | None:
+    """The untrained policy; all arms start from one and are validated with one seed."""
+    starts = (find_evaluation(runs, name, "first") for runs in arms.values())
+    return next((item for item in starts if item is not None), None)
+
+
+def draw_start(ax: Axes, start: EvaluationResult | None) -> None:
+    """pass@k of the untrained policy, dashed."""
+    if start is not None:
+        draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
+
+
+def curve_at_k(runs: Sequence[Run], name: str, axis: str = "") -> Curve | None:
+    """pass@k of an arm's last validation at powers of two."""
+    item = find_evaluation(runs, name, "last")
+    if item is None:
+        return None
+    ks = item.ks()
+    return np.array(ks, dtype=np.float64), [interval_at(item, k) for k in ks]
+
+
+def draw_beside_others(
+    ax: Axes, curves: Mapping[str, Curve], arm: str, control: str, colour: str
+) -> None:
+    """One arm's curve in colour and the control's in black, with bands; the others pale."""
+    for each, (x, points) in curves.items():
+        if each not in (arm, control):
+            ax.plot(x, [point.mean for point in points], color=PALE, linewidth=0.8)
+    for each, shade in ((control, INK), (arm, colour)):
+        if each in curves:
+            _draw_band(ax, curves[each], shade)
+
+
+def format_k_axis(ax: Axes, ks: Sequence[float]) -> None:
+    """Powers of two, every other one named."""
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ks, [f"{k:g}" if i % 2 == 0 else "" for i, k in enumerate(ks)])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("k, rollouts that one may try")
+
+
 def draw_pass_at_1_of_run(ax: Axes, run: Run) -> None:
     """One run: pass@1 over rollout steps by evaluation, with 95 % intervals."""
     ax.set_title("Validation pass@1")
     names = evaluation_names({run.name: [run]})
-    for i, name in enumerate(names):
+    for name in names:
         label = "T = 1" if name == "t1" else name
-        _draw_pass_at_1(ax, [run], name, evaluation_colour(name), label, _dodge(i, len(names)))
+        _draw_pass_at_1(ax, [run], name, evaluation_colour(name), label)
     if not names:
         return draw_empty(ax, NO_VALIDATION)
     format_cost_axis(ax)
@@ -85,15 +124,13 @@ def draw_pass_at_1_of_arms(ax: Axes, arms: Arms, name: str, axis: str = "steps")
     """pass@1 of every arm over steps or cost in one evaluation, with 95 % intervals."""
     ax.set_title(f"Validation pass@1: {evaluation_title(name)}")
     drawn = [
-        _draw_pass_at_1(
-            ax, runs, name, arm_colour(arm, list(arms)), arm_label(arm), _dodge(i, len(arms)), axis
-        )
-        for i, (arm, runs) in enumerate(arms.items())
+        _draw_pass_at_1(ax, runs, name, arm_colour(arm, list(arms)), arm_label(arm), axis)
+        for arm, runs in arms.items()
     ]
     if not any(drawn):
         return draw_empty(ax, NO_VALIDATION)
     format_cost_axis(ax, axis)
-    format_percent_axis(ax, "pass@1, 95 % interval over problems")
+    format_percent_axis(ax, "pass@1, 95 % interval")
 
 
 def draw_pass_at_k(
@@ -101,25 +138,26 @@ def draw_pass_at_k(
 ) -> None:
     """pass@k of one evaluation at powers of two, with a band of 95 % intervals unless dashed."""
     ks = item.ks()
-    intervals = item.pass_at_k(ks)
-    low, high = [i.low for i in intervals], [i.high for i in intervals]
+    intervals = [interval_at(item, k) for k in ks]
     if not dashed:
+        low, high = [i.low for i in intervals], [i.high for i in intervals]
         ax.fill_between(ks, low, high, color=colour, alpha=0.14, linewidth=0)
-    ax.plot(
+    (line,) = ax.plot(
         ks,
         [i.mean for i in intervals],
         color=colour,
-        label=label,
         linestyle=(0, (4, 2)) if dashed else "-",
         linewidth=1.2 if dashed else 1.7,
         marker=None if dashed else "o",
         markersize=3.5,
     )
+    if label is not None:
+        name_line(ax, line, label, colour)
     ax.set_xscale("log", base=2)
     ax.set_xticks(ks, [str(k) for k in ks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("k, rollouts that one may try")
-    format_percent_axis(ax, "pass@k, 95 % interval over problems")
+    format_percent_axis(ax, "pass@k, 95 % interval")
 
 
 def evaluation_colour(name: str) -> str:
@@ -140,51 +178,44 @@ def evaluation_title(name: str) -> str:
         "t1": "at T = 1",
         "greedy": "greedy",
         "live": "at each arm's training temperature",
-        "matched": "at the entropy-matched temperature",
     }
-    if name.startswith(MATCHED):
-        return f"at the entropy of {arm_label(name.removeprefix(MATCHED))}"
     return titles.get(name, name)
 
 
-def _draw_pass_at_1(
-    ax: Axes,
-    runs: Sequence[Run],
-    name: str,
-    colour: str,
-    label: str,
-    dodge: float,
-    axis: str = "steps",
-) -> bool:
-    """One line with error bars, moved sideways by `dodge` of a validation interval.
+def interval_at(item: EvaluationResult, k: int) -> Interval:
+    """pass@k with its 95 % interval over seeds and problems; over problems where there is one."""
+    return share_interval(item.by_seed_and_problem(k))
 
-    On a cost axis it stands at the mean over seeds.
-    """
-    steps = validation_steps(runs)
-    items = [(step, find_evaluation(runs, name, step)) for step in steps]
-    points = [(step, item.pass_at_k([1])[0]) for step, item in items if item is not None]
-    if not points:
+
+def points_over_training(runs: Sequence[Run], name: str, axis: str) -> Curve | None:
+    """Where validations stand on an axis (mean over seeds), and pass@1 there; None of none."""
+    found = [(step, find_evaluation(runs, name, step)) for step in validation_steps(runs)]
+    items = [(step, item) for step, item in found if item is not None]
+    if not items:
+        return None
+    costs = [cost_before(run.train, [step for step, _ in items], axis) for run in runs]
+    return np.mean(costs, axis=0), [interval_at(item, 1) for _, item in items]
+
+
+def _draw_pass_at_1(
+    ax: Axes, runs: Sequence[Run], name: str, colour: str, label: str, axis: str = "steps"
+) -> bool:
+    """One line with a band of intervals, at what its validations truly cost."""
+    found = points_over_training(runs, name, axis)
+    if found is None:
         return False
-    at = [step for step, _ in points]
-    spent = np.mean([cost_before(run.train, at, axis) for run in runs], axis=0)
-    x = spent + dodge * min(np.diff(spent), default=1)
-    mean = np.array([interval.mean for _, interval in points])
-    low = np.array([interval.low for _, interval in points])
-    high = np.array([interval.high for _, interval in points])
-    ax.errorbar(
-        x,
-        mean,
-        yerr=[mean - low, high - mean],
-        color=colour,
-        label=label,
-        marker="o",
-        markersize=4,
-        elinewidth=1.0,
-        capsize=0,
-    )
+    line = _draw_band(ax, found, colour)
+    name_line(ax, line, label, colour)
     return True
 
 
-def _dodge(position: int, count: int) -> float:
-    """Sideways place of a line among `count`, in shares of the distance between validations."""
-    return 0.0 if count == 1 else (position / (count - 1) - 0.5) * 0.2
+def _draw_band(ax: Axes, curve: Curve, colour: str) -> Line2D:
+    x, points = curve
+    mean, low, high = (
+        np.array([getattr(p, end) for p in points]) for end in ("mean", "low", "high")
+    )
+    if len(x) == 1:
+        ax.plot([x[0]] * 2, [low[0], high[0]], color=colour, linewidth=1.0)
+    ax.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    (line,) = ax.plot(x, mean, color=colour, marker="o", markersize=3.5)
+    return line

@@ -1,6 +1,5 @@
 """Arms: how they are named, and which of the control's evaluations they are compared with."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -21,31 +20,27 @@ def arm_label(arm: str) -> str:
     return ARM_LABELS.get(arm, arm)
 
 
+LIVE = "live"  # the evaluation of an arm at its own temperature
+
+
 class SampledArm(Protocol):
-    """Anything measured of an arm by one evaluation: at an entropy, in nats per token."""
+    """Anything measured of an arm by a named evaluation."""
 
     @property
     def arm(self) -> str: ...
     @property
     def name(self) -> str: ...
-    @property
-    def entropy(self) -> float: ...
 
 
 S = TypeVar("S", bound=SampledArm)
 
 
 def control_of(item: S, controls: Mapping[str, S]) -> S | None:
-    """Which of the control's evaluations an evaluation is compared with.
+    """The control's evaluation of the same name; None for the control itself.
 
-    `controls` are the control's, by name of the evaluation.
-
-    The one of the same name; for `live` the one of `live` and `matched...` whose entropy is
-    nearest. None for the control itself, or where there is none.
+    `controls` are the control's, by name of the evaluation. An arm at its own temperature is not
+    compared with that one, but with the control at equal entropy (`measures.matched_control`).
     """
     if any(control.arm == item.arm for control in controls.values()):
         return None
-    near = [c for name, c in controls.items() if name == "live" or name.startswith("matched")]
-    if item.name != "live" or not near or math.isnan(item.entropy):
-        return controls.get(item.name)
-    return min(near, key=lambda control: abs(control.entropy - item.entropy))
+    return controls.get(item.name)

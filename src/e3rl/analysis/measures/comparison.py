@@ -11,16 +11,17 @@ With fewer than `ENOUGH_SEEDS` seeds the verdict says how many there were.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import Row, control_of
+from e3rl.analysis.measures.arms import LIVE, Row, control_of
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
+from e3rl.analysis.measures.matched_control import match_control, matching_columns
 from e3rl.analysis.measures.scores import Scores, scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
@@ -41,6 +42,10 @@ def compare_arms(
     level: float = 0.95,
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
+
+    An arm at its own temperature (`live`) is compared with the control at the same entropy, and has
+    no verdict where there is none (`matched_control`). Evaluations of the control alone serve that,
+    and have no rows.
 
     Measures are pass@k for every k, and the mean of pass@1 over training: the area under its curve.
 
@@ -66,20 +71,34 @@ def compare_arms(
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
-    scored = score_arms(arms, ks, axis, cost)
+    scored = _without_rungs(score_arms(arms, ks, axis, cost), control)
     controls = named_scores(scored, control)
-    rows = [
-        compare_scores(item, control_of(item, controls[item.measure]), level, axis, cost)
-        for item in scored
-    ]
+    rows = [_compare(item, arms, control, controls, level, axis, cost) for item in scored]
     return judge_rows(rows, level=level)
+
+
+def _compare(
+    item: Scores,
+    arms: Arms,
+    other: str | None,
+    scored: Mapping[str, Mapping[str, Scores]],
+    level: float,
+    axis: str,
+    cost: float,
+) -> Row:
+    """One row, beside an arm whose scores are `scored`; an arm at its own temperature beside that
+    arm at the same entropy."""
+    judged = item.name == LIVE and other not in (None, item.arm)
+    found = match_control(item, arms, other) if judged and other is not None else None
+    against = found.scores if found else control_of(item, scored.get(item.measure, {}))
+    row = compare_scores(item, against, level, axis, cost)
+    return row | matching_columns(item, row, found)
 
 
 def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]:
     """A row for every comparison and endpoint of a family, at the cost that all of `arms` reached.
 
-    Columns are those of `compare_arms` but for what `families.judge_rows` adds. A comparison of
-    `live` is with the evaluation of the other arm that has the nearest entropy.
+    Columns are those of `compare_arms` but for what `families.judge_rows` adds.
 
     Raises ValueError for an arm that lacks an endpoint.
     """
@@ -89,14 +108,14 @@ def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]
     rows = []
     for (arm, other), (evaluation, measure) in family.pairs():
         mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
-        against = control_of(mine, named_scores(scored, other)[measure]) if mine else None
-        if mine is None or against is None:
+        controls = named_scores(scored, other)
+        if mine is None or evaluation not in controls[measure]:
             there = sorted({f"{each.name} {each.measure}" for each in scored if each.arm == arm})
             raise ValueError(
                 f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {arm} "
                 f"has {', '.join(there)}"
             )
-        rows.append(compare_scores(mine, against, level, family.axis, cost))
+        rows.append(_compare(mine, arms, other, controls, level, family.axis, cost))
     return rows
 
 
@@ -107,6 +126,12 @@ def named_scores(scored: Sequence[Scores], arm: str | None) -> dict[str, dict[st
         if item.arm == arm:
             found[item.measure][item.name] = item
     return found
+
+
+def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores]:
+    """Scores of evaluations that some other arm has as well, where there are other arms."""
+    others = {item.name for item in scored if item.arm != control}
+    return [item for item in scored if item.name in others or not others]
 
 
 def score_arms(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Scores]:

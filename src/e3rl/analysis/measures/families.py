@@ -126,7 +126,7 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
     if "measure" not in row:  # no measure of success, of which more is better
         return judged
     judged |= {"verdict": None, "detectable": None}
-    if row["difference"] is not None:
+    if row["difference"] is not None and not row.get("unmatched"):
         found = judged["p_adjusted"] is not None and judged["p_adjusted"] < 1 - level
         sign = BETTER if row["difference"] > 0 else WORSE
         judged["verdict"] = sign if found else NEITHER

@@ -10,6 +10,7 @@ from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.measures.model_scores import ALL_SETS, ModelResult
 from e3rl.statistics.interval import Estimate
 from e3rl.statistics.shares import differences_of_sets, differences_of_shares
+from e3rl.temperatures.matching import MATCHED_WITHIN
 
 Key = tuple[str, str]  # problem set, evaluation
 
@@ -21,7 +22,9 @@ def compare_models(
 
     Differences are taken by problem, so what makes problems differ cancels. A model with several
     sets in common with `against` is also compared over all of them, each set with the same weight.
-    The verdict is that of `families.judge_rows`, all comparisons being exploratory.
+    The verdict is that of `families.judge_rows`, all comparisons being exploratory; models at
+    temperatures of their own, as at one entropy, have none where their entropies differ by more
+    than `MATCHED_WITHIN`.
 
     Returns:
         dicts with model, set, evaluation, measure, against, problems (that both have), level,
@@ -46,8 +49,30 @@ def compare_models(
             if each.model == model and (against, each.problem_set, each.evaluation) in tables
         }
         head = {"model": model, "against": against, "level": level}
-        rows += [head | row for row in _rows(pairs, f"{model} - {against}", level)]
+        unlike = _unmatched(found, model, against)
+        own = _rows(pairs, f"{model} - {against}", level)
+        rows += [_withhold(head | row, unlike) for row in own]
     return judge_rows(rows, level=level)
+
+
+def _unmatched(found: Sequence[ModelResult], model: str, against: str) -> set[Key]:
+    """Evaluations in which two models have temperatures of their own and unlike entropies."""
+    results = {(each.model, each.problem_set, each.evaluation): each for each in found}
+    unlike = set()
+    for (name, problem_set, evaluation), each in results.items():
+        other = results.get((against, problem_set, evaluation))
+        if name != model or other is None or each.temperature == other.temperature:
+            continue
+        if not abs(each.entropy / other.entropy - 1) <= MATCHED_WITHIN:
+            unlike.add((problem_set, evaluation))
+    return unlike
+
+
+def _withhold(row: Row, unlike: set[Key]) -> Row:
+    """The row without a verdict where a set that it speaks of is unmatched."""
+    sets = {problem_set for problem_set, evaluation in unlike if evaluation == row["evaluation"]}
+    stands = not sets & {row["set"]} and not (sets and row["set"] == ALL_SETS)
+    return row if stands else row | {"comparison": None, "p": None, "unmatched": True}
 
 
 def _difference(mine: pd.DataFrame, other: pd.DataFrame, where: str) -> pd.DataFrame:

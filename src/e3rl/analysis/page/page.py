@@ -4,11 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.families import BETTER, WORSE
+from e3rl.analysis.measures.run_warnings import Compared, find_warnings
+from e3rl.analysis.page.forest import forests, verdict_lines, warning_list
 from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
 from e3rl.analysis.page.time_bars import time_bars
 from e3rl.analysis.sources.config_differences import config_differences
@@ -17,73 +20,71 @@ from e3rl.analysis.tables.cells import Cells
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
 
 # Whatever a name in the data says, nothing is fetched and nothing but the page's own script runs.
+MANY = 6  # arms that a figure shows together; more have panels of their own
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def render_report(arms: Arms, rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
-    """The whole page: curves, the table of arms with verdicts, where the time went, what the
-    configurations differ in.
+def render_report(
+    arms: Arms,
+    rows: Sequence[Row],
+    title: str,
+    notes: Sequence[str] = (),
+    control: str | None = None,
+) -> str:
+    """The whole page: verdicts, what speaks against them and the differences that they are of;
+    curves; the table of arms; where the time went; what the configurations differ in.
 
     Args:
         arms: runs by arm.
         rows: from `compare_arms`; none where nothing was validated.
         title: of the page.
         notes: sentences below the title.
+        control: arm that the others are compared with.
     """
     figures = page_figures(arms)
     axes = axes_of(figures)
     # "<" could end the script element early.
-    numbers = json.dumps(_data(arms, figures, axes), allow_nan=False).replace("<", "\\u003c")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-{_read_part("page.css")}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-{_facts(arms, notes)}
-<noscript>The curves need JavaScript; the tables below do not.</noscript>
-<div class="bar">
-<label>x axis <select id="axis">{_options(axes)}</select></label>
-{_buttons(arms)}
-</div>
-<div class="figures">
-{_figures(figures)}
-</div>
-<h2>Arms</h2>
-{_comparison(rows)}
-<h2>Where the time went</h2>
-{time_bars(arms)}
-<h2>What the configurations differ in</h2>
-{_differences(arms)}
-<script type="application/json" id="data">{numbers}</script>
-<script>
-{_read_part("page.js")}</script>
-</body>
-</html>
-"""
+    numbers = json.dumps(_data(arms, figures, axes, control), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
+    parts = {
+        "policy": POLICY,
+        "title": escape(title),
+        "style": _read_part("page.css"),
+        "facts": _facts(arms, notes),
+        "verdicts": verdict_lines(rows),
+        "warnings": warning_list(find_warnings(Compared(arms, control, rows))),
+        "forests": forests(rows, list(arms)),
+        "options": _options(axes),
+        "buttons": _buttons(arms),
+        "figures": _figures(figures),
+        "comparison": _comparison(rows, len(arms) > MANY),
+        "time": time_bars(arms),
+        "differences": _differences(arms, control),
+        "data": numbers,
+        "script": _read_part("page.js"),
+    }
+    return Template(_read_part("page.html")).substitute(parts)
 
 
 def _read_part(name: str) -> str:
     return files("e3rl.analysis.page").joinpath("parts", name).read_text(encoding="utf-8")
 
 
-def _data(arms: Arms, figures: Sequence[FigureData], axes: Mapping[str, str]) -> dict[str, Any]:
+def _data(
+    arms: Arms, figures: Sequence[FigureData], axes: Mapping[str, str], control: str | None
+) -> dict[str, Any]:
     shown = [{"label": arm_label(arm), "colour": arm_colour(arm, list(arms))} for arm in arms]
-    drawn = ("id", "title", "y", "percent", "log", "points", "marks", "curves")
+    drawn = ("id", "title", "y", "percent", "percent_x", "log", "points", "marks", "curves")
     parts = [{name: figure[name] for name in drawn} for figure in figures]
-    return {"arms": shown, "axes": axes, "figures": parts}
+    base = None if control is None or control not in arms else list(arms).index(control)
+    return {"arms": shown, "axes": axes, "figures": parts, "control": base, "many": MANY}
 
 
 def _facts(arms: Arms, notes: Sequence[str]) -> str:
-    counts = ", ".join(
-        f"{arm_label(arm)}: {len(runs)} seed{'s' * (len(runs) != 1)}" for arm, runs in arms.items()
-    )
+    seeds = sorted({len(runs) for runs in arms.values()})
+    span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    counts = f"{len(arms)} arm{'s' * (len(arms) != 1)}, {span} seed{'s' * (seeds[-1] != 1)} each"
     steps = sorted({len(run.train) for runs in arms.values() for run in runs})
     length = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
     sentences = [f"{counts}. {length} rollout steps each.", *notes]
@@ -98,9 +99,10 @@ def _options(axes: Mapping[str, str]) -> str:
 
 def _buttons(arms: Arms) -> str:
     return "\n".join(
-        f'<button type="button" aria-pressed="true" style="--arm: {arm_colour(arm, list(arms))}">'
+        f'<button type="button" aria-pressed="false" title="{len(runs)} '
+        f'seed{"s" * (len(runs) != 1)}" style="--arm: {arm_colour(arm, list(arms))}">'
         f"<i></i>{escape(arm_label(arm))}</button>"
-        for arm in arms
+        for arm, runs in arms.items()
     )
 
 
@@ -112,19 +114,33 @@ def _figures(figures: Sequence[FigureData]) -> str:
     )
 
 
-def _comparison(rows: Sequence[Row]) -> str:
+def _comparison(rows: Sequence[Row], folded: bool) -> str:
     if not rows:
         return '<p class="note">No run was validated.</p>'
-    return _table(comparison_cells(rows), WORDS)
+    table = _table(comparison_cells(rows), WORDS)
+    return f"<details><summary>{len(rows)} rows</summary>{table}</details>" if folded else table
 
 
-def _differences(arms: Arms) -> str:
+def _differences(arms: Arms, control: str | None) -> str:
+    if control in arms and len(arms) > MANY:
+        return "\n".join(_difference(arms, arm, str(control)) for arm in arms if arm != control)
     found = config_differences(arms)
     if not found:
         return '<p class="note">Nothing.</p>'
     header = ["setting", *(arm_label(arm) for arm in arms)]
     body = [[key, *values.values()] for key, values in found.items()]
     return _table(Cells(header, body, ""), header)
+
+
+def _difference(arms: Arms, arm: str, control: str) -> str:
+    """One arm against the control, a line a setting."""
+    found = config_differences({control: arms[control], arm: arms[arm]})
+    items = "".join(
+        f"<li><code>{escape(key)}</code>: {escape(values[control])} → {escape(values[arm])}</li>"
+        for key, values in found.items()
+    )
+    head = f"{escape(arm_label(arm))} ({len(found)})"
+    return f'<details class="settings"><summary>{head}</summary><ul>{items}</ul></details>'
 
 
 def _table(cells: Cells, words: Sequence[str]) -> str:
@@ -147,4 +163,6 @@ def _table(cells: Cells, words: Sequence[str]) -> str:
 
 def _cell_attributes(text: str, side: str) -> str:
     word = text.split(" (")[0]
+    if text.startswith("none: "):
+        return 'class="word none"'
     return f'class="word {word}"' if word in (BETTER, WORSE) else side

@@ -14,21 +14,20 @@ from e3rl.analysis.figures.training_panels import (
     TARGET,
     annealing_starts,
 )
-from e3rl.analysis.figures.validation_panels import evaluation_title
+from e3rl.analysis.figures.validation_panels import evaluation_title, interval_at
 from e3rl.analysis.measures.axes import AXES, AXIS_LABELS
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.measures.evaluations import (
-    EvaluationResult,
     evaluation_names,
     find_evaluation,
     has_groups,
     validation_steps,
 )
+from e3rl.analysis.measures.frontier import frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.interval import Interval
-from e3rl.statistics.shares import share_interval
 
 FigureData = dict[str, Any]
 CurveData = dict[str, Any]
@@ -60,7 +59,8 @@ def page_figures(arms: Arms) -> list[FigureData]:
         | {"y": "mean over prompts", "percent": True}
         | {"note": f"{SEEDS}{smoothed} At each arm's own temperature: compare arms below."},
         *(_validation(arms, name) for name in _repeated_evaluations(arms)),
-        *(_pass_at_k(arms, name) for name in evaluation_names(arms) if has_groups(arms, name)),
+        *(_pass_at_k(arms, name) for name in _shared_evaluations(arms) if has_groups(arms, name)),
+        *_frontier(arms),
         _training(
             "all-wrong", "Prompts with every rollout wrong", arms, "rollout/all_wrong", window
         )
@@ -70,7 +70,8 @@ def page_figures(arms: Arms) -> list[FigureData]:
 
 
 def _figure(name: str, title: str, curves: Mapping[str, list[CurveData]]) -> FigureData:
-    base = {"y": "", "note": "", "percent": False, "log": False, "points": False, "marks": {}}
+    base = {"y": "", "note": "", "percent": False, "percent_x": False, "log": False}
+    base |= {"points": False, "marks": {}}
     identifier = re.sub(r"[^\w-]+", "-", name)
     return {"id": identifier, "title": title, "curves": curves} | base
 
@@ -108,7 +109,7 @@ def _validation(arms: Arms, name: str) -> FigureData:
     for i, runs in enumerate(arms.values()):
         found = [(step, find_evaluation(runs, name, step)) for step in validation_steps(runs)]
         items = [(step, item) for step, item in found if item is not None]
-        intervals = [_interval(item, 1) for _, item in items]
+        intervals = [interval_at(item, 1) for _, item in items]
         for axis in AXES if items else ():
             costs = [cost_before(run.train, [s for s, _ in items], axis) for run in runs]
             x = np.mean(costs, axis=0)
@@ -124,7 +125,7 @@ def _pass_at_k(arms: Arms, name: str) -> FigureData:
         item = find_evaluation(runs, name)
         if item is not None:
             ks = item.ks()
-            intervals = [_interval(item, k) for k in ks]
+            intervals = [interval_at(item, k) for k in ks]
             curves.append(_curve(i, _intervals(np.array(ks, float), intervals, len(runs))))
     figure = _figure(
         f"pass-at-k-{name}",
@@ -133,6 +134,36 @@ def _pass_at_k(arms: Arms, name: str) -> FigureData:
     )
     look = {"y": "pass@k", "percent": True, "log": True, "points": True}
     return figure | look | {"note": INTERVALS}
+
+
+def _frontier(arms: Arms) -> list[FigureData]:
+    """pass@k against pass@1 over temperatures; none where no arm has two of them."""
+    if not any(has_groups(arms, name) for name in evaluation_names(arms)):
+        return []
+    rows = frontier_rows(arms)
+    curves = []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in rows if row["arm"] == arm]
+        names = ("pass@1", "pass@k", "pass@k_low", "pass@k_high")
+        x, mean, low, high = (np.array([row[name] for row in own], float) for name in names)
+        place = list(arms).index(arm) if arm in arms else None
+        named = [f"T {row['temperature']:.3g}" for row in own]
+        curve = _curve(place, Band(x, mean, low, high, own[0]["seeds"]))
+        curves.append(curve | {"names": named, "upright": True})
+    if max(len(curve["x"]) for curve in curves) < 2:
+        return []
+    figure = _figure("frontier", "Frontier over sampling temperatures", {"pass@1": curves})
+    look = {"y": f"pass@{rows[0]['k']}", "percent": True, "percent_x": True, "points": True}
+    return [figure | look | {"note": f"{frontier_sources(rows)} {INTERVALS}"}]
+
+
+def _shared_evaluations(arms: Arms) -> list[str]:
+    """Evaluations of two arms and more, or of the only one."""
+    names = [
+        {str(name) for run in runs for name in run.evaluations["name"]} for runs in arms.values()
+    ]
+    fewest = min(2, len(arms))
+    return [n for n in evaluation_names(arms) if sum(n in own for own in names) >= fewest]
 
 
 def _difficulty(arms: Arms) -> FigureData:
@@ -144,7 +175,8 @@ def _difficulty(arms: Arms) -> FigureData:
     return figure | {"y": "rollouts per prompt", "points": True, "note": note}
 
 
-def _curve(arm: int, band: Band) -> CurveData:
+def _curve(arm: int | None, band: Band) -> CurveData:
+    """`arm` is a position, None for the policy before training."""
     keep = np.unique(np.linspace(0, len(band.x) - 1, min(len(band.x), POINTS)).round().astype(int))
     parts = {"x": band.x, "mean": band.mean, "low": band.low, "high": band.high}
     return {"arm": arm, "seeds": band.n_seeds, "dashed": False} | {
@@ -157,10 +189,6 @@ def _intervals(x: NDArray[np.float64], items: Sequence[Interval], n_seeds: int) 
         np.array([getattr(i, end) for i in items]) for end in ("mean", "low", "high")
     )
     return Band(x, mean, low, high, n_seeds)
-
-
-def _interval(item: EvaluationResult, k: int) -> Interval:
-    return share_interval(item.by_seed_and_problem(k))
 
 
 def _number(value: float) -> float | None:

@@ -10,6 +10,7 @@ from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.costs import total_cost
+from e3rl.analysis.measures.run_warnings import Compared, find_warnings
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.sources.runs import Run, group_by_arm
 from e3rl.analysis.sources.source import read_runs
@@ -58,13 +59,14 @@ def write_report(options: Comparison) -> str:
     if any(not run.problems.empty for run in runs):
         rows = compare_arms(arms, control, (1, options.k), axis)
     notes = remarks(found, axis)
-    page = render_report(arms, rows, options.title, notes)
+    page = render_report(arms, rows, options.title, notes, control)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page, encoding="utf-8")
     if options.table is not None:
         write_table(runs, options.table)
     table = comparison_text(rows) if rows else "no run was validated"
-    return "\n\n".join([table, *notes, f"page: {options.out}"])
+    warned = [f"WARNING: {each}" for each in find_warnings(Compared(arms, control, rows))]
+    return "\n\n".join([table, *notes, *warned, f"page: {options.out}"])
 
 
 def remarks(runs: Sequence[Run], axis: str) -> list[str]:

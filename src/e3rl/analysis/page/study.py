@@ -9,8 +9,8 @@ import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 
+from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
-from e3rl.analysis.figures import study_figures
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import Family, judge_rows, read_families
@@ -65,8 +65,9 @@ def read_study(folder: Path) -> Study:
     for name, known in ((table_kind(t), TABLES) for t in tables.values()):
         if name not in known:
             raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
-    if unknown := drawn.keys() - FIGURES.keys():
-        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(FIGURES)}")
+    pictures = FIGURES | ROW_FIGURES
+    if unknown := drawn.keys() - pictures.keys():
+        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(pictures)}")
     seeds = asked.get("seeds")
     runs = [run for run in load_runs(folder / asked["runs"]) if not seeds or run.seed in seeds]
     found = group_by_arm(runs)
@@ -102,12 +103,7 @@ def write_study(study: Study) -> None:
     tables = judged_tables(study)
     for name, table in tables.items():
         text = insert_table(text, name, as_markdown(table.show(table.rows), LEFT))
-    drawn: dict[str, Figure] = {
-        name: call_with_options(
-            FIGURES[name], f"figure {name}", study, (study.arms, study.control), options or {}
-        )
-        for name, options in study.figures.items()
-    }
+    drawn = draw_figures(study, [row for table in tables.values() for row in table.rows])
     for sub in ("results", "figures"):
         (study.folder / sub).mkdir(exist_ok=True)
     for name, table in tables.items():
@@ -116,6 +112,20 @@ def write_study(study: Study) -> None:
     for name, figure in drawn.items():
         figure.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
     write_atomically(readme, text)
+
+
+def draw_figures(study: Study, rows: Sequence[Row]) -> dict[str, Figure]:
+    """All figures by name; those of comparisons show `rows` as the tables judge them, or all arms
+    where no table compares."""
+    compared = [row for row in rows if row.get("against")]
+    drawn = {}
+    for name, options in study.figures.items():
+        given: Sequence[Any] = (study.arms, study.control)
+        if name in ROW_FIGURES:
+            given = (compared or compare_arms(study.arms, study.control), list(study.arms))
+        make = (FIGURES | ROW_FIGURES)[name]
+        drawn[name] = call_with_options(make, f"figure {name}", study, given, options or {})
+    return drawn
 
 
 def judged_tables(study: Study) -> dict[str, TableDraft]:
@@ -232,11 +242,13 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "all_wrong": _without_control(figures.all_wrong_figure),
     "budget": _without_control(figures.budget_figure),
     "difficulty": _without_control(figures.difficulty_figure),
-    "pass_at_k": _without_control(figures.pass_at_k_figure),
-    "pass_at_1": _without_control(figures.pass_at_1_figure),
+    "pass_at_k": figures.pass_at_k_figure,
+    "pass_at_1": figures.pass_at_1_figure,
+    "frontier": _without_control(comparison_figures.frontier_figure),
     "response": _without_control(figures.response_figure),
     "length": _without_control(study_figures.length_figure),
     "resources": _without_control(study_figures.resource_figure),
     "disturbance": _without_control(study_figures.disturbance_figure),
     "reaching": study_figures.reaching_figure,
 }
+ROW_FIGURES: dict[str, Callable[..., Figure]] = {"forest": comparison_figures.forest_figure}

@@ -23,9 +23,9 @@ def time_bars(arms: Arms) -> str:
         return '<p class="note">No run recorded its phases.</p>'
     bars = "\n".join(
         f'<div class="timed"><span>{escape(arm_label(arm))}</span>'
-        f'<div class="stack" style="width: {80 * totals[arm] / longest:.2f}%">'
+        f'<div class="line"><div class="stack" style="width: {80 * totals[arm] / longest:.2f}%">'
         f"{_parts(phases)}</div>"
-        f"<span>{format_seconds(totals[arm]) if phases else 'not recorded'}</span></div>"
+        f"<span>{format_seconds(totals[arm]) if phases else 'not recorded'}</span></div></div>"
         for arm, phases in found.items()
     )
     used = [phase for phase in PHASES if any(phase in phases for phases in found.values())]

@@ -15,7 +15,11 @@ CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.json"
 
 PROBLEM_COLUMNS = ("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct")
-EVALUATION_COLUMNS = ("rollout_step", "name", "temperature", "entropy", "tokens", "no_answer")
+EVALUATION_COLUMNS = (
+    *("rollout_step", "name", "temperature", "entropy", "entropy_error", "tokens"),
+    *("no_answer", "top_p", "top_k"),
+)
+REALS = ("temperature", "entropy", "entropy_error", "no_answer")
 PROMPT_COLUMNS = ("rollout_step", "epoch", "prompt_id", "source", "n", "correct", "rank")
 
 ARM_ORDER = ("grpo", "grpo_er", "ts", "ts_an", "budget", "e3")
@@ -126,7 +130,7 @@ def _evaluation_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         ],
         columns=list(EVALUATION_COLUMNS),
     )
-    return table.astype(dict.fromkeys(("temperature", "entropy", "no_answer"), "float64"))
+    return table.astype(dict.fromkeys(REALS, "float64"))
 
 
 def _ratio(total: float | None, count: float | None) -> float:

@@ -1,15 +1,15 @@
 """The table of arms at their last validation, at every temperature, beside a control.
 
 A difference of sampling temperatures alone moves pass@k a lot, so a row says at which temperature
-and entropy it was measured, and an arm at its own temperature is compared with the control at the
-nearest entropy.
+and entropy it was measured, and an arm at its own temperature is compared with the control at equal
+entropy, or at the nearest that there is: both entropies are in the row.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from e3rl.analysis.measures.arms import Row, arm_label, control_of
+from e3rl.analysis.measures.arms import LIVE, Row, arm_label, control_of
 from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.evaluations import (
     EvaluationResult,
@@ -17,6 +17,7 @@ from e3rl.analysis.measures.evaluations import (
     find_evaluation,
     pass_at_k_difference,
 )
+from e3rl.analysis.measures.matched_control import at_entropy
 from e3rl.analysis.sources.runs import Arms
 from e3rl.analysis.tables.cells import (
     Cells,
@@ -49,16 +50,16 @@ def arm_rows(
     Args:
         evaluations: from `arm_evaluations`, or made from per-problem counts.
         control: arm whose evaluations the others are compared with, by problem: each with the
-            one of the same name, but `live` with whichever of the control's `live` and
-            `matched...` has the nearest entropy.
+            one of the same name, but `live` with the control at its entropy
+            (`matched_control.at_entropy`).
         k: the larger k; None where a problem has fewer rollouts.
         level: coverage of all intervals.
 
     Returns:
         dicts with arm, evaluation, temperature, entropy (nats per token), problems, samples,
         seeds, level, pass@1 and pass@<k> with _low and _high, pass@1_by_seed; and against,
-        paired_problems, pass@1_difference and pass@<k>_difference with _low and _high. Numbers
-        that do not exist are None.
+        against_entropy, paired_problems, pass@1_difference and pass@<k>_difference with _low and
+        _high. Numbers that do not exist are None.
 
     Raises ValueError for a control that is not among the evaluations.
     """
@@ -66,7 +67,16 @@ def arm_rows(
     if control is not None and not controls:
         arms = sorted({item.arm for item in evaluations})
         raise ValueError(f"control={control!r} has no evaluation; there are {arms}")
-    return [_row(item, control_of(item, controls), k, level) for item in evaluations]
+    return [_row(item, _control_of(item, controls), k, level) for item in evaluations]
+
+
+def _control_of(
+    item: EvaluationResult, controls: Mapping[str, EvaluationResult]
+) -> EvaluationResult | None:
+    same = control_of(item, controls)
+    if item.name != LIVE or item.arm in {control.arm for control in controls.values()}:
+        return same
+    return at_entropy(list(controls.values()), item.entropy) or same
 
 
 def arm_table_text(rows: Sequence[Row], width: int | None = None) -> str:
@@ -92,6 +102,7 @@ def _row(item: EvaluationResult, control: EvaluationResult | None, k: int, level
         "pass@1_by_seed": item.by_seed(1).tolist(),
         "level": level,
         "against": f"{control.arm} {control.name}" if control else None,
+        "against_entropy": control.entropy if control else None,
         "paired_problems": None,
     }
     for each in dict.fromkeys((1, k)):
@@ -132,10 +143,18 @@ def _texts(row: Row) -> dict[str, str]:
         **{f"{name} %": interval_text(row, name, ".1f", 100) for name in plain},
         **{f"Δ {name}": interval_text(row, f"{name}_difference", "+.1f", 100) for name in plain},
         "no answer %": "" if row["no_answer"] is None else f"{100 * row['no_answer']:.1f}",
-        "against": row["against"] or "",
+        "against": _against(row),
         "problems": str(row["problems"]),
         "paired": ""
         if row["paired_problems"] in (None, row["problems"])
         else f"{row['paired_problems']}",
         "seeds": str(row["seeds"]),
     }
+
+
+def _against(row: Row) -> str:
+    """The control's evaluation, with its entropy where that is to be the arm's."""
+    text = row["against"] or ""
+    if row["evaluation"] != LIVE or row["against"] is None or math.isnan(row["against_entropy"]):
+        return text
+    return f"{text}, entropy {row['against_entropy']:.3f}"

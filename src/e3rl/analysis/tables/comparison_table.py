@@ -14,11 +14,11 @@ from e3rl.analysis.tables.cells import (
     interval_text,
     number_text,
 )
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN
 
 WORDS = ("arm", "sampling", "measure", "against", "family", "verdict")  # columns of words
 CONSTANTS = ("seeds", "problems")
 NEAR_EDGE, MOSTLY = 0.1, 0.9  # rates, and share of the variance by seeds, that call for caution
-EQUAL_ENTROPY = 0.05  # relative difference up to which two ways of sampling count as alike
 
 
 def comparison_cells(rows: Sequence[Row]) -> Cells:
@@ -63,6 +63,12 @@ def comparison_note(rows: Sequence[Row]) -> str:
             f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "
             f"{1 - first['level']:.2g}. Detectable: the smallest difference found so with "
             f"{100 * POWER:g} % power, were it the only one."
+        )
+    if any(_is_matched(row) for row in rows):
+        text += (
+            " At own temperatures: against the control on a line in ln H between evaluations of "
+            f"{FEWEST_ROLLOUTS} rollouts and more that enclose the arm's entropy (nats per token), "
+            f"seed by seed; no verdict where these differ by more than {100 * MATCHED_WITHIN:g} %."
         )
     if any(_is_lopsided(row) for row in rows):
         text += (
@@ -111,6 +117,7 @@ def _texts(row: Row) -> dict[str, str]:
         "IQM %": interval_text(row, "iqm", ".1f", 100),
         "Δ points": interval_text(row, "difference", "+.1f", 100),
         "against": row["against"] or "",
+        "entropy / against": _entropies(row),
         "P(better) %": interval_text(row, "improvement", ".0f", 100),
         "family": row["family"] or "",
         "p": p_text(row["p_adjusted"]),
@@ -121,15 +128,26 @@ def _texts(row: Row) -> dict[str, str]:
     }
 
 
+def _entropies(row: Row) -> str:
+    """Of the arm and of the control it is compared with, where they are to be equal."""
+    if not row["against_entropy"] or not _is_matched(row):
+        return ""
+    return f"{row['entropy']:.4f} / {row['against_entropy']:.4f}"
+
+
+def _is_matched(row: Row) -> bool:
+    return row.get("entropy_gap") is not None or row.get("unmatched") is not None
+
+
 def _verdict(row: Row) -> str:
-    """The word, and what speaks against taking it at its face."""
+    """The word, and what speaks against taking it at its face; or why there is none."""
+    if row.get("unmatched"):
+        return f"none: {row['unmatched']}"
     if row["verdict"] is None:
         return ""
     remarks = []
     if row["seeds"] < ENOUGH_SEEDS:
         remarks.append(f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}")
-    # At temperature 1 the entropy belongs to the policy; at its own an arm may just be hotter.
-    gap = row["entropy"] / row["against_entropy"] - 1 if row["against_entropy"] else 0.0
-    if row["evaluation"] == "live" and abs(gap) > EQUAL_ENTROPY:
-        remarks.append(f"entropy {100 * gap:+.0f} %")
+    if (row.get("entropy_error") or 0) > MATCHED_WITHIN:
+        remarks.append(f"entropies known to {100 * row['entropy_error']:.1f} %")
     return f"{row['verdict']} ({', '.join(remarks)})" if remarks else str(row["verdict"])

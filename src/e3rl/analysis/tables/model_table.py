@@ -46,7 +46,7 @@ def model_comparison_cells(rows: Sequence[Row]) -> Cells:
             "Δ points": interval_text(row, "difference", "+.1f", 100),
             "against": arm_label(row["against"]),
             "p": p_text(row["p_adjusted"]),
-            "verdict": row["verdict"],
+            "verdict": row["verdict"] or "none: entropies differ",
             "paired": str(row["problems"]),
         }
         for row in rows
@@ -70,9 +70,16 @@ def _texts(row: Row, ks: Sequence[int]) -> dict[str, str]:
         "problems": row["set"],
         "sampling": row["evaluation"],
         "T": "" if row["temperature"] is None else f"{row['temperature']:.2f}",
+        "entropy": _entropy(row),
         "P": str(row["problems"]),
         **{name: interval_text(row, name, ".1f", 100) for name in dict.fromkeys(measures)},
         "tokens mean / p50 / p95": " / ".join("–" if x is None else f"{x:.0f}" for x in lengths),
         "truncated %": f"{100 * row['truncated']:.1f}",
         "no answer %": f"{100 * row['no_answer']:.1f}",
     }
+
+
+def _entropy(row: Row) -> str:
+    """What was reached, where an entropy was asked for (`h0.35`)."""
+    known = row["evaluation"].startswith("h") and row["entropy"] is not None
+    return f"{row['entropy']:.4f}" if known else ""

@@ -8,7 +8,12 @@ window.addEventListener("error", (event) => {
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [520, 300, 54, 10, 12, 42];
-const hidden = new Set();
+const MINI = { width: 260, height: 168, left: 44, right: 8, top: 24, bottom: 24 };
+const WHOLE = { width: WIDTH, height: HEIGHT, left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM };
+const [BEYOND, BEFORE, CROWD, NEAR] = ["#9AA3AD", "#22272e", 4, 26];
+const chosen = new Set();
+let hovered = null;
+let apart = data.arms.length > data.many;
 const wanted = new URLSearchParams(location.hash.slice(1)).get("x");
 let axis = wanted in data.axes ? wanted : Object.keys(data.axes)[0];
 
@@ -59,77 +64,99 @@ function pieces(curve, keys) {
   return found.filter((piece) => piece.length);
 }
 
-function drawBand(svg, curve, colour, sx, sy) {
+function drawBand(group, curve, sx, sy) {
   const at = (key) => (i) => `${sx(curve.x[i]).toFixed(1)},${sy(curve[key][i]).toFixed(1)}`;
   for (const piece of pieces(curve, ["low", "high"])) {
-    const points = [...piece.map(at("low")), ...piece.reverse().map(at("high"))].join(" ");
-    element("polygon", { points, fill: colour, "fill-opacity": 0.14 }, svg);
-  }
-}
-
-function drawBars(svg, curve, colour, sx, sy) {
-  for (const piece of pieces(curve, ["low", "high"])) {
-    for (const i of piece) {
-      const ends = { x1: sx(curve.x[i]), x2: sx(curve.x[i]), y1: sy(curve.low[i]), y2: sy(curve.high[i]) };
-      element("line", { ...ends, stroke: colour, "stroke-width": 1.2, "stroke-opacity": 0.6 }, svg);
+    if (piece.length === 1 || curve.upright) {
+      for (const i of piece) {
+        const ends = { x1: sx(curve.x[i]), x2: sx(curve.x[i]), y1: sy(curve.low[i]), y2: sy(curve.high[i]) };
+        element("line", { ...ends, class: "bar", "stroke-width": 1.2, "stroke-opacity": 0.6 }, group);
+      }
+      continue;
     }
+    const points = [...piece.map(at("low")), ...[...piece].reverse().map(at("high"))].join(" ");
+    element("polygon", { points }, group);
   }
 }
 
-function drawCurve(svg, figure, curve, across, sy) {
-  const colour = data.arms[curve.arm].colour;
-  // Intervals of several arms at the same places stand beside each other.
-  const aside = figure.points ? 4 * (curve.arm - (data.arms.length - 1) / 2) : 0;
-  const sx = (x) => across(x) + aside;
+const nameOf = (curve) => (curve.arm === null ? "before training" : data.arms[curve.arm].label);
+const colourOf = (curve) => (curve.arm === null ? BEFORE : data.arms[curve.arm].colour);
+
+// A curve as a group, so that one rule of the style sheet fades it or lets it stand out.
+function drawCurve(svg, figure, curve, sx, sy, ghost) {
+  const colour = ghost ? ghost : curve.dashed ? BEFORE : colourOf(curve);
+  const beyond = colour === BEYOND && !curve.dashed && !ghost ? " beyond" : "";
+  const group = element("g", { class: ghost ? "ghost curve" : `curve${beyond}` }, svg);
+  group.style.setProperty("--c", colour);
+  if (curve.arm !== null && !ghost) group.dataset.arm = curve.arm;
+  if (!curve.dashed && !ghost) drawBand(group, curve, sx, sy);
   const at = (i) => `${sx(curve.x[i]).toFixed(1)},${sy(curve.mean[i]).toFixed(1)}`;
-  if (!curve.dashed) (figure.points ? drawBars : drawBand)(svg, curve, colour, sx, sy);
+  const dashes = curve.dashed || curve.arm === null ? { "stroke-dasharray": "4 3" } : {};
+  const width = ghost || curve.dashed ? 1 : 1.7;
   for (const piece of pieces(curve, ["mean"])) {
-    const look = curve.dashed
-      ? { stroke: "#22272e", "stroke-width": 1, "stroke-dasharray": "4 3" }
-      : { stroke: colour, "stroke-width": 1.7 };
-    element("polyline", { points: piece.map(at).join(" "), fill: "none", ...look }, svg);
-    if (!figure.points) continue;
+    element("polyline", { points: piece.map(at).join(" "), "stroke-width": width, ...dashes }, group);
+    if (!figure.points || ghost) continue;
     for (const i of piece) {
-      element("circle", { cx: sx(curve.x[i]), cy: sy(curve.mean[i]), r: 2.8, fill: colour }, svg);
+      element("circle", { cx: sx(curve.x[i]), cy: sy(curve.mean[i]), r: 2.2 }, group);
     }
   }
+  const last = curve.mean.findLastIndex((value) => value !== null);
+  if (last < 0 || ghost || curve.dashed) return;
+  const end = { x: sx(curve.x[last]) - 4, y: sy(curve.mean[last]) - 7, "text-anchor": "end", class: "end" };
+  element("text", end, group, nameOf(curve));
 }
 
-function drawAxes(svg, figure, label, xs, ys, sx, sy, places) {
-  const percent = (value) => (figure.percent ? `${+(100 * value).toPrecision(3)} %` : short(value));
-  for (const value of ticks(...ys, 5)) {
-    element("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: sy(value), y2: sy(value), class: "grid" }, svg);
-    element("text", { x: LEFT - 6, y: sy(value) + 4, "text-anchor": "end" }, svg, percent(value));
+function drawAxes(svg, figure, box, label, xs, ys, sx, sy, places) {
+  const show = (percent) => (value) => (percent ? `${+(100 * value).toPrecision(3)} %` : short(value));
+  const bottom = box.height - box.bottom;
+  const small = box === MINI;
+  for (const value of ticks(...ys, small ? 3 : 5)) {
+    element("line", { x1: box.left, x2: box.width - box.right, y1: sy(value), y2: sy(value), class: "grid" }, svg);
+    element("text", { x: box.left - 5, y: sy(value) + 4, "text-anchor": "end" }, svg, show(figure.percent)(value));
   }
-  for (const value of figure.log ? places : ticks(...xs, 6)) {
-    if (sx(value) < LEFT - 1 || sx(value) > WIDTH - RIGHT + 1) continue;
-    element("text", { x: sx(value), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, svg, short(value));
+  const marks = figure.log ? places.filter((_, i) => !small || i % 2 === 0) : ticks(...xs, small ? 3 : 6);
+  for (const value of marks) {
+    if (sx(value) < box.left - 1 || sx(value) > box.width - box.right + 1) continue;
+    const place = { x: sx(value), y: bottom + 15, "text-anchor": "middle" };
+    element("text", place, svg, show(figure.percent_x)(value));
   }
-  const middle = { x: (LEFT + WIDTH) / 2, y: HEIGHT - 8, "text-anchor": "middle", class: "x-label" };
+  if (small) return;
+  const middle = { x: (box.left + box.width) / 2, y: box.height - 8, "text-anchor": "middle", class: "x-label" };
   element("text", middle, svg, label);
-  const turned = `rotate(-90 12 ${(TOP + HEIGHT - BOTTOM) / 2})`;
-  const upright = { x: 12, y: (TOP + HEIGHT - BOTTOM) / 2, "text-anchor": "middle", transform: turned };
+  const turned = `rotate(-90 12 ${(box.top + bottom) / 2})`;
+  const upright = { x: 12, y: (box.top + bottom) / 2, "text-anchor": "middle", transform: turned };
   element("text", upright, svg, figure.y);
 }
 
-function addTip(node, svg, figure, curves, sx) {
-  const hair = element("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "hair" }, svg);
-  const tip = node.querySelector(".tip");
+function nearestPoint(curve, sx, x) {
+  const distance = (i) => Math.abs(sx(curve.x[i]) - x);
+  return curve.x.reduce((best, _, i) => (distance(i) < distance(best) ? i : best), 0);
+}
+
+function describe(figure, curve, i) {
   const show = (value) => (figure.percent ? `${(100 * value).toFixed(1)} %` : value.toPrecision(4));
+  const range = curve.low[i] === null ? "" : ` [${show(curve.low[i])}, ${show(curve.high[i])}]`;
+  const at = figure.percent_x ? `${(100 * curve.x[i]).toFixed(1)} %` : short(curve.x[i]);
+  const named = curve.names ? `, ${curve.names[i]},` : curve.dashed ? ", target," : "";
+  return `${nameOf(curve)}${named} at ${at}: ${show(curve.mean[i])}${range}`;
+}
+
+// The arm whose curve is nearest stands out everywhere; the values of all that stand out are told.
+function addTip(node, svg, figure, box, curves, sx, sy) {
+  const hair = element("line", { y1: box.top, y2: box.height - box.bottom, class: "hair" }, svg);
+  const tip = node.querySelector(".tip");
   svg.addEventListener("mousemove", (event) => {
-    const box = svg.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * WIDTH;
-    const lines = curves.map((curve) => {
-      const distance = (i) => Math.abs(sx(curve.x[i]) - x);
-      const nearest = curve.x.reduce((best, _, i) => (distance(i) < distance(best) ? i : best), 0);
-      if (curve.mean[nearest] === null) return "";
-      const [low, high] = [curve.low[nearest], curve.high[nearest]];
-      const range = low === null ? "" : ` [${show(low)}, ${show(high)}]`;
-      const name = data.arms[curve.arm].label + (curve.dashed ? ", target" : "");
-      return `${name} at ${short(curve.x[nearest])}: ${show(curve.mean[nearest])}${range}`;
-    });
-    tip.textContent = lines.filter(Boolean).join("\n");
-    tip.style.display = "block";
+    const frame = svg.getBoundingClientRect();
+    const x = ((event.clientX - frame.left) / frame.width) * box.width;
+    const y = ((event.clientY - frame.top) / frame.height) * box.height;
+    const points = curves.map((curve) => [curve, nearestPoint(curve, sx, x)]);
+    const known = points.filter(([curve, i]) => curve.mean[i] !== null);
+    const away = ([curve, i]) => Math.abs(sy(curve.mean[i]) - y);
+    const [first] = known.filter(([curve]) => curve.arm !== null).sort((a, b) => away(a) - away(b));
+    stress(first && away(first) < NEAR ? first[0].arm : null);
+    const told = known.filter(([curve]) => data.arms.length <= data.many || standsOut(curve.arm));
+    tip.textContent = told.map(([curve, i]) => describe(figure, curve, i)).join("\n");
+    tip.style.display = told.length ? "block" : "none";
     const left = event.clientX - node.getBoundingClientRect().left;
     tip.style.left = `${Math.min(left + 14, node.clientWidth - tip.offsetWidth)}px`;
     tip.style.top = `${event.clientY - node.getBoundingClientRect().top + 16}px`;
@@ -140,41 +167,117 @@ function addTip(node, svg, figure, curves, sx) {
   svg.addEventListener("mouseleave", () => {
     tip.style.display = "none";
     hair.style.visibility = "hidden";
+    stress(null);
   });
+}
+
+const standsOut = (arm) => arm === hovered || chosen.has(arm);
+
+function stress(arm) {
+  if (arm === hovered) return;
+  hovered = arm;
+  paint();
+}
+
+// Arms that are pointed at or chosen stand out against the others, which turn grey.
+function paint() {
+  const any = hovered !== null || chosen.size > 0;
+  document.querySelectorAll("g.curve[data-arm], svg.mini").forEach((node) => {
+    const out = standsOut(Number(node.dataset.arm));
+    node.classList.toggle("faded", any && !out);
+    if (node.tagName === "g") node.classList.toggle("strong", any && out);
+  });
+  document.querySelectorAll("figure svg:not(.mini) g.curve.strong").forEach((node) => {
+    node.parentNode.insertBefore(node, node.parentNode.querySelector(".hair"));
+  });
+  document.body.dataset.out = any ? data.arms.filter((_, i) => standsOut(i)).map((a) => a.label).join(", ") : "";
+}
+
+function scales(figure, box, curves) {
+  const places = [...new Set(curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
+  const pad = figure.points ? 0.05 : 0.015;
+  const xs = figure.log ? [places[0] / 1.1, places.at(-1) * 1.1] : extent(places, pad);
+  const ys = extent(curves.flatMap((curve) => [...curve.mean, ...curve.low, ...curve.high]), 0.06);
+  const sx = scale(xs, box.left, box.width - box.right, figure.log);
+  return { places, xs, ys, sx, sy: scale(ys, box.height - box.bottom, box.top, false) };
+}
+
+function drawMarks(svg, figure, box, key, sx) {
+  for (const x of figure.marks[key] ?? []) {
+    const line = { x1: sx(x), x2: sx(x), y1: box.top, y2: box.height - box.bottom, stroke: "#6b7480" };
+    element("line", { ...line, "stroke-dasharray": "1 3", class: "mark" }, svg);
+  }
+}
+
+function canvas(figure, box, label) {
+  const svg = element("svg", { viewBox: `0 0 ${box.width} ${box.height}`, role: "img" });
+  svg.setAttribute("aria-label", label);
+  return svg;
+}
+
+function drawTogether(node, figure, key, curves) {
+  const svg = canvas(figure, WHOLE, figure.title);
+  node.querySelector("h3").after(svg);
+  if (!curves.length) {
+    element("text", { x: WIDTH / 2, y: HEIGHT / 2, "text-anchor": "middle" }, svg, "not recorded");
+    return;
+  }
+  svg.classList.toggle("crowded", new Set(curves.map((curve) => curve.arm)).size > CROWD);
+  const { places, xs, ys, sx, sy } = scales(figure, WHOLE, curves);
+  drawAxes(svg, figure, WHOLE, data.axes[key] ?? key, xs, ys, sx, sy, places);
+  drawMarks(svg, figure, WHOLE, key, sx);
+  curves.forEach((curve) => drawCurve(svg, figure, curve, sx, sy));
+  addTip(node, svg, figure, WHOLE, curves, sx, sy);
+}
+
+// A small panel per arm on one scale: the arm in colour, the control dark, the others pale.
+function drawApart(node, figure, key, curves) {
+  const grid = document.createElement("div");
+  grid.className = "multiples";
+  node.querySelector("h3").after(grid);
+  const { places, xs, ys, sx, sy } = scales(figure, MINI, curves);
+  const arms = [...new Set(curves.map((curve) => curve.arm))].filter((arm) => arm !== null);
+  for (const arm of arms) {
+    const svg = canvas(figure, MINI, `${figure.title}, ${data.arms[arm].label}`);
+    svg.classList.add("mini");
+    svg.dataset.arm = arm;
+    svg.style.setProperty("--c", data.arms[arm].colour);
+    const title = element("text", { x: MINI.left, y: 14, class: "title" }, svg, data.arms[arm].label);
+    if (data.arms[arm].colour === BEYOND) title.style.fill = BEFORE;
+    drawAxes(svg, figure, MINI, "", xs, ys, sx, sy, places);
+    drawMarks(svg, figure, MINI, key, sx);
+    const others = curves.filter((curve) => curve.arm !== arm && !curve.dashed && curve.arm !== data.control);
+    others.filter((curve) => curve.arm !== null).forEach((curve) => drawCurve(svg, figure, curve, sx, sy, "#e1e5ea"));
+    curves.filter((curve) => curve.arm === null).forEach((curve) => drawCurve(svg, figure, curve, sx, sy, BEYOND));
+    const base = curves.filter((curve) => curve.arm === data.control && curve.arm !== arm && !curve.dashed);
+    base.forEach((curve) => drawCurve(svg, figure, curve, sx, sy, "#5f6b7a"));
+    const own = curves.filter((curve) => curve.arm === arm);
+    own.forEach((curve) => drawCurve(svg, figure, curve, sx, sy));
+    addTip(node, svg, figure, MINI, [...own, ...base], sx, sy);
+    grid.append(svg);
+  }
+  const label = document.createElement("p");
+  label.className = "note";
+  const base = data.control === null ? "" : `; dark: ${data.arms[data.control].label}`;
+  label.textContent = `x: ${data.axes[key] ?? key}, y: ${figure.y}${base}`;
+  grid.after(label);
 }
 
 function draw(figure) {
   const node = document.getElementById(figure.id);
   const [key] = axis in figure.curves ? [axis] : Object.keys(figure.curves);
-  const curves = figure.curves[key].filter((curve) => !hidden.has(curve.arm));
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-  svg.setAttribute("aria-label", figure.title);
-  node.querySelector("svg")?.remove();
-  node.querySelector("h3").after(svg);
+  const curves = figure.curves[key];
+  node.querySelectorAll("svg, .multiples, p.note").forEach((old) => old.remove());
   node.dataset.curves = curves.length;
-  if (!curves.length) {
-    const place = { x: WIDTH / 2, y: HEIGHT / 2, "text-anchor": "middle" };
-    element("text", place, svg, figure.curves[key].length ? "no arm chosen" : "not recorded");
-    return;
-  }
-  const places = [...new Set(curves.flatMap((curve) => curve.x))];
-  const xs = figure.log ? [Math.min(...places) / 1.1, Math.max(...places) * 1.1] : extent(places, figure.points ? 0.05 : 0.015);
-  const ys = extent(curves.flatMap((curve) => [...curve.mean, ...curve.low, ...curve.high]), 0.06);
-  const sx = scale(xs, LEFT, WIDTH - RIGHT, figure.log);
-  const sy = scale(ys, HEIGHT - BOTTOM, TOP, false);
-  drawAxes(svg, figure, data.axes[key] ?? key, xs, ys, sx, sy, places);
-  for (const x of figure.marks[key] ?? []) {
-    const line = { x1: sx(x), x2: sx(x), y1: TOP, y2: HEIGHT - BOTTOM, stroke: "#6b7480" };
-    element("line", { ...line, "stroke-dasharray": "1 3", class: "mark" }, svg);
-  }
-  curves.forEach((curve) => drawCurve(svg, figure, curve, sx, sy));
-  addTip(node, svg, figure, curves, sx);
+  (apart && curves.length ? drawApart : drawTogether)(node, figure, key, curves);
 }
 
 function drawAll() {
+  document.querySelector(".figures").classList.toggle("apart", apart);
   data.figures.forEach(draw);
   document.body.dataset.axis = axis;
-  document.body.dataset.figures = document.querySelectorAll("figure svg").length;
+  document.body.dataset.figures = document.querySelectorAll("figure:has(svg)").length;
+  paint();
 }
 
 const select = document.getElementById("axis");
@@ -184,12 +287,24 @@ select.addEventListener("change", () => {
   history.replaceState(null, "", `#x=${axis}`);
   drawAll();
 });
+const box = document.getElementById("apart");
+box.checked = apart;
+box.addEventListener("change", () => {
+  apart = box.checked;
+  drawAll();
+});
 document.querySelectorAll(".bar button").forEach((button, arm) => {
   button.addEventListener("click", () => {
-    if (!hidden.delete(arm)) hidden.add(arm);
-    button.setAttribute("aria-pressed", String(!hidden.has(arm)));
-    drawAll();
+    if (!chosen.delete(arm)) chosen.add(arm);
+    button.setAttribute("aria-pressed", String(chosen.has(arm)));
+    paint();
   });
+  button.addEventListener("mouseenter", () => stress(arm));
+  button.addEventListener("mouseleave", () => stress(null));
+});
+document.querySelectorAll(".forest g.curve").forEach((row) => {
+  row.addEventListener("mouseenter", () => stress(Number(row.dataset.arm)));
+  row.addEventListener("mouseleave", () => stress(null));
 });
 document.body.dataset.errors = "";
 drawAll();

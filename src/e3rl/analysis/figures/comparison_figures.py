@@ -1,0 +1,151 @@
+"""Figures that compare: paired differences with their intervals, and frontiers."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from e3rl.analysis.figures.style import (
+    INK,
+    MUTED,
+    arm_colour,
+    format_percent_axis,
+    make_panels,
+    note_below,
+    with_style,
+)
+from e3rl.analysis.figures.validation_panels import evaluation_title
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.axes import AXIS_UNITS
+from e3rl.analysis.measures.families import BETTER, WORSE
+from e3rl.analysis.measures.frontier import UNTRAINED, frontier_rows, frontier_sources
+from e3rl.analysis.sources.runs import Arms
+
+Paper = Mapping[str, Mapping[str, float]]  # points by arm and measure
+ROW_HEIGHT = 0.36  # inches
+
+
+@with_style
+def forest_figure(
+    rows: Sequence[Row],
+    arms: Sequence[str],
+    measures: Sequence[str] = ("pass@1",),
+    evaluations: Sequence[str] = ("t1",),
+    paper: Paper | None = None,
+) -> Figure:
+    """Paired differences to the control: an arm a row, an endpoint a panel.
+
+    Args:
+        rows: from `compare_arms`, judged together with all that is printed.
+        arms: all, for their colours.
+        measures: endpoints, such as pass@1.
+        evaluations: endpoints, such as t1.
+        paper: what a paper reports as differences, in points, by arm and measure.
+
+    Raises ValueError where no row has such an endpoint.
+    """
+    shown = compared_rows(rows, measures, evaluations)
+    ends = list(dict.fromkeys((row["evaluation"], row["measure"]) for row in shown))
+    if not ends:
+        raise ValueError(f"no arm has {list(measures)} in {list(evaluations)} to compare")
+    names = list(dict.fromkeys(row["arm"] for row in shown))
+    height = 1.1 + ROW_HEIGHT * (len(names) + 1)
+    figure, axes = make_panels(len(ends), columns=3, share_x=True, height=height)
+    for i, (ax, end) in enumerate(zip(axes, ends, strict=True)):
+        ax.set_title(f"{end[1]} {evaluation_title(end[0])}", fontsize=9)
+        here = [row for row in shown if (row["evaluation"], row["measure"]) == end]
+        draw_forest(ax, here, names, arms, (paper or {}))
+        ax.set_xlabel(f"points, less {arm_label(control_name(shown[0]))}")
+        if i % 3:
+            ax.set_yticklabels([])
+    note_below(figure, forest_note(shown, bool(paper)))
+    return figure
+
+
+def compared_rows(
+    rows: Sequence[Row], measures: Sequence[str], evaluations: Sequence[str]
+) -> list[Row]:
+    """Rows of arms that are compared with a control, of these endpoints; each once, and all with
+    the control of the first."""
+    found: dict[tuple[str, str, str], Row] = {}
+    for row in rows:
+        wanted = row.get("measure") in measures and row.get("evaluation") in evaluations
+        if wanted and row.get("against") and row["difference"] is not None:
+            found.setdefault((row["arm"], row["evaluation"], row["measure"]), row)
+    control = control_name(next(iter(found.values()))) if found else ""
+    return [row for row in found.values() if control_name(row) == control]
+
+
+def control_name(row: Row) -> str:
+    """The arm that a row compares with."""
+    return str(row["against"]).rpartition(" ")[0]
+
+
+def draw_forest(
+    ax: Axes, rows: Sequence[Row], names: Sequence[str], arms: Sequence[str], paper: Paper
+) -> None:
+    """One endpoint: differences in points with intervals, filled where there is a verdict."""
+    ax.axvline(0, color=INK, linewidth=0.9)
+    for row in rows:
+        place, colour = names.index(row["arm"]), arm_colour(row["arm"], arms)
+        mean = 100 * row["difference"]
+        if row["difference_low"] is not None and row["difference_high"] is not None:
+            ends = [100 * row["difference_low"], 100 * row["difference_high"]]
+            style = (0, (2, 2)) if row.get("unmatched") else "-"
+            ax.plot(ends, [place, place], color=colour, linewidth=1.5, linestyle=style)
+        face = colour if row["verdict"] in (BETTER, WORSE) else "white"
+        ax.plot([mean], [place], "o", color=colour, markersize=5.5, markerfacecolor=face)
+        claimed = paper.get(row["arm"], {}).get(row["measure"])
+        if claimed is not None:
+            ax.plot([claimed], [place], "D", color=INK, markersize=4.5, markerfacecolor="white")
+    ax.set_yticks(range(len(names)), [arm_label(name) for name in names], color=INK)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.grid(False, axis="y")
+
+
+def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
+    """What the marks of a forest plot mean, and what its intervals are over."""
+    first = rows[0]
+    corrected = any(row.get("p_adjusted") is not None for row in rows)
+    parts = [
+        f"{100 * first['level']:g} % intervals over seeds and problems, paired by both, at "
+        f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}",
+        "filled: better or worse" + (" after Holm's correction" if corrected else ", uncorrected"),
+    ]
+    if any(row.get("unmatched") for row in rows):
+        parts.append("dashed: entropies unlike, no verdict")
+    if paper:
+        parts.append("diamonds: the paper")
+    return "; ".join(parts)
+
+
+@with_style
+def frontier_figure(arms: Arms, k: int | None = None) -> Figure:
+    """pass@k against pass@1 over sampling temperatures, a curve per arm and the first policy."""
+    rows = frontier_rows(arms, k)
+    figure, (ax,) = make_panels(1)
+    ax.set_title("Frontier over sampling temperatures")
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        _draw_curve(ax, [row for row in rows if row["arm"] == arm], arm, list(arms))
+    format_percent_axis(ax, f"pass@{rows[0]['k']}")
+    format_percent_axis(ax, "pass@1", vertical=False)
+    ax.legend(loc="best")
+    note_below(figure, f"numbers: temperatures\n{frontier_sources(rows)}")
+    return figure
+
+
+def _draw_curve(ax: Axes, rows: Sequence[Row], arm: str, arms: Sequence[str]) -> None:
+    colour = MUTED if arm == UNTRAINED else arm_colour(arm, arms)
+    x, y = [row["pass@1"] for row in rows], [row["pass@k"] for row in rows]
+    line = (0, (4, 2)) if arm == UNTRAINED else "-"
+    label = "before training" if arm == UNTRAINED else arm_label(arm)
+    ax.plot(x, y, color=colour, marker="o", markersize=4, linestyle=line, label=label)
+    for row in rows:
+        ax.annotate(
+            f"{row['temperature']:.2f}".rstrip("0").rstrip("."),
+            (row["pass@1"], row["pass@k"]),
+            xytext=(3, 4),
+            textcoords="offset points",
+            fontsize=6.5,
+            color=colour,
+        )

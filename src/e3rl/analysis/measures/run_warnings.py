@@ -1,0 +1,202 @@
+"""What speaks against taking a comparison of recorded runs at its face: one function a warning."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.comparison import ENOUGH_SEEDS
+from e3rl.analysis.measures.matched_control import WHOLE_RUN
+from e3rl.analysis.sources.config_differences import config_differences
+from e3rl.analysis.sources.runs import CONFIG, Arms, Run
+from e3rl.config.differences import flatten
+from e3rl.config.saved import read_saved_configuration
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS
+
+TARGET = "_target_"
+TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
+ENVIRONMENT = ("engine", "trainer.enable", "figures", "data.seed")  # where a run took place
+PROPOSED, MULTIRUN = "optimization_results.yaml", "multirun.yaml"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Runs by arm, the arm that the others are compared with, and rows of `compare_arms`."""
+
+    arms: Arms
+    control: str | None
+    rows: Sequence[Row]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for runs in self.arms.values() for run in runs]
+
+    @property
+    def others(self) -> dict[str, Sequence[Run]]:
+        """Arms that are compared with the control; none without one."""
+        if self.control is None:
+            return {}
+        return {arm: runs for arm, runs in self.arms.items() if arm != self.control}
+
+
+def find_warnings(compared: Compared) -> list[str]:
+    """All that is found, a sentence or two each."""
+    return [line for warn in WARNINGS for line in warn(compared)]
+
+
+def several_settings(compared: Compared) -> list[str]:
+    """An arm that differs from its control in more than one setting, so that no single one can be
+    told to have made the difference. What one slot is replaced by counts as one setting."""
+    lines = []
+    for arm, runs in compared.others.items():
+        pair = {arm: runs, str(compared.control): compared.arms[str(compared.control)]}
+        names = settings_of(config_differences(pair), [*runs, *pair[str(compared.control)]])
+        if len(names) > 1:
+            lines.append(
+                f"{arm_label(arm)} differs from {arm_label(str(compared.control))} in "
+                f"{len(names)} settings: {', '.join(names)}. A difference in accuracy may come "
+                "from any of them."
+            )
+    return lines
+
+
+def unmatched_entropies(compared: Compared) -> list[str]:
+    """An arm whose own temperature is compared with a control at another entropy."""
+    gaps: dict[str, str] = {}
+    for row in compared.rows:
+        if row.get("unmatched") and row["unmatched"] != WHOLE_RUN:
+            gap = row["entropy_gap"]
+            words = (
+                f"fewer than {FEWEST_ROLLOUTS} rollouts" if gap is None else f"{100 * gap:+.1f} %"
+            )
+            gaps.setdefault(row["arm"], words)
+    if not gaps:
+        return []
+    named = ", ".join(f"{arm_label(arm)} ({words})" for arm, words in gaps.items())
+    return [
+        f"No control at the entropy that these arms have at their own temperature: {named}. Their "
+        "rows have no verdict; e3rl record samples what one takes."
+    ]
+
+
+def shared_validation_noise(compared: Compared) -> list[str]:
+    """Runs that draw their validation from the same random numbers."""
+    drawn: dict[Any, set[int]] = {}
+    for run in compared.runs:
+        node = run.config.get("callbacks", {}).get("pass_at_k")
+        if node is not None:
+            drawn.setdefault(node.get("seed"), set()).add(run.seed)
+    if not any(len(seeds) > 1 for seeds in drawn.values()):
+        return []
+    return [
+        "Runs of several seeds validate with the same random numbers: their luck is alike, and no "
+        "number of seeds averages it out. Runs with callbacks.pass_at_k.seed of their own have "
+        "luck of their own."
+    ]
+
+
+def tuned_on_validation(compared: Compared) -> list[str]:
+    """Validation problems by which a sweep beside the runs chose its settings."""
+    validated = {str(_validation(run.config)) for run in compared.runs} - {"None"}
+    lines = []
+    for sweep in sorted({folder for run in compared.runs for folder in sweeps_beside(run.path)}):
+        configs = [read_saved_configuration(file) for file in sorted(sweep.glob(f"*/{CONFIG}"))]
+        if any(str(_validation(config)) in validated for config in configs):
+            lines.append(
+                f"The sweep {sweep.name} was tuned on these validation problems: its choice fits "
+                "them. Compare on problems that nothing was chosen by."
+            )
+    return lines
+
+
+def few_seeds(compared: Compared) -> list[str]:
+    """Verdicts of fewer than `ENOUGH_SEEDS` seeds."""
+    counts = {row["arm"]: row["seeds"] for row in compared.rows if row["verdict"] is not None}
+    few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
+    if not few:
+        return []
+    each = set(few.values())
+    alike = len(few) == len(counts) and len(each) == 1
+    named = (
+        f"{each.pop()} each" if alike else ", ".join(f"{arm_label(a)} {n}" for a, n in few.items())
+    )
+    return [
+        f"Fewer than {ENOUGH_SEEDS} seeds ({named}): an interval hardly knows how seeds differ, "
+        "and a verdict may not repeat."
+    ]
+
+
+def other_base_policy(compared: Compared) -> list[str]:
+    """An arm that starts from another policy than its control."""
+    if compared.control is None:
+        return []
+    start = {_start(run) for run in compared.arms[compared.control]}
+    return [
+        f"{arm_label(arm)} starts from another policy than {arm_label(compared.control)}: the "
+        "difference between them is not one of training."
+        for arm, runs in compared.others.items()
+        if {_start(run) for run in runs} != start
+    ]
+
+
+WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
+    other_base_policy,
+    several_settings,
+    unmatched_entropies,
+    tuned_on_validation,
+    few_seeds,
+    shared_validation_noise,
+)
+
+
+def settings_of(keys: Iterable[str], runs: Sequence[Run]) -> list[str]:
+    """Keys that differ, those below a node that was replaced as a whole by that node.
+
+    Where and how a run took place, and its policy, which has a warning of its own, are left out.
+    """
+    different = list(keys)
+    replaced = [key.removesuffix(f".{TARGET}") for key in different if key.endswith(f".{TARGET}")]
+    names = []
+    for key in different:
+        above = [node for node in replaced if key.startswith(f"{node}.")]
+        names.append(min(above, key=len) if above else key)
+    kept = [name for name in names if not name.startswith((*ENVIRONMENT, "policy"))]
+    return list(dict.fromkeys(_slot(name) for name in kept))
+
+
+def _slot(name: str) -> str:
+    """`temperature` of `callbacks.temperature.strategy`: a choice stands in both places."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "callbacks" and parts[-1] == "strategy" else name
+
+
+def sweeps_beside(run: Path) -> list[Path]:
+    """Sweeps that propose values, among the folder of a run's sweep and those next to it."""
+    sweep = run.resolve().parent
+    folders = [sweep, *(each for each in sweep.parent.glob("*") if each.is_dir())]
+    return [folder for folder in folders if proposes_values(folder)]
+
+
+def proposes_values(sweep: Path) -> bool:
+    """Whether a sweep's settings were chosen by what its runs scored."""
+    if (sweep / PROPOSED).is_file():
+        return True
+    if not (sweep / MULTIRUN).is_file():
+        return False
+    text = yaml.safe_load((sweep / MULTIRUN).read_text(encoding="utf-8")) or {}
+    return "optuna" in str(text.get("hydra", {}).get("sweeper", {}).get(TARGET, "")).lower()
+
+
+def _validation(config: Any) -> Any:
+    data = config.get("data") if isinstance(config, Mapping) else None
+    return data.get("validation") if isinstance(data, Mapping) else None
+
+
+def _start(run: Run) -> str:
+    """What decides the policy that a run starts from, as text."""
+    policy = run.config.get("policy") or {}
+    own = {key: value for key, value in policy.items() if key not in TRAINING_ONLY}
+    return str(sorted(flatten(own).items(), key=lambda item: item[0]))

@@ -1,0 +1,169 @@
+"""The head of the report page: verdicts in words, warnings, and paired differences as a picture.
+
+All of it is there without a script.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from e3rl.analysis.figures.comparison_figures import control_name, forest_note
+from e3rl.analysis.figures.style import arm_colour
+from e3rl.analysis.figures.validation_panels import evaluation_title
+from e3rl.analysis.measures.arms import LIVE, Row, arm_label
+from e3rl.analysis.measures.axes import AXIS_UNITS
+from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
+
+WIDTH, ROW, TOP, BOTTOM = 660, 22, 8, 34
+PLOT = (168, 372)  # from where to where the scale goes
+LETTERS = 20  # of an arm's name that fit beside it
+NO_VERDICT = "no verdict"
+WORDS = {BETTER: "better", WORSE: "worse", NEITHER: "not distinguishable"}
+
+
+def verdict_lines(rows: Sequence[Row]) -> str:
+    """A line per endpoint, with the arms that are better, worse and neither."""
+    lines = []
+    for end, found in first_endpoints(rows).items():
+        first = found[0]
+        told = []
+        for word in (BETTER, WORSE, NEITHER, None):
+            arms = [_with_points(row) for row in found if row["verdict"] == word]
+            if arms:
+                name = NO_VERDICT if word is None else WORDS[word]
+                told.append(f'<b class="{name.split()[0]}">{name}</b> {", ".join(arms)}')
+        cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
+        control = arm_label(control_name(first))
+        lines.append(
+            f'<p class="verdict"><span>{escape(title_of(end))}</span>, less {escape(control)} at '
+            f"{cost}: {'; '.join(told)}.</p>"
+        )
+    return "\n".join(lines) or '<p class="note">No control to compare with.</p>'
+
+
+def warning_list(warnings: Sequence[str]) -> str:
+    """What speaks against taking the verdicts at their face."""
+    if not warnings:
+        return ""
+    items = "\n".join(f"<li>{escape(each)}</li>" for each in warnings)
+    return f'<ul class="warnings">\n{items}\n</ul>'
+
+
+def forests(rows: Sequence[Row], arms: Sequence[str]) -> str:
+    """A picture per endpoint: an arm a row, its difference to the control with the interval."""
+    found, first = endpoints(rows), first_endpoints(rows)
+    if not found:
+        return ""
+    rest = {end: each for end, each in found.items() if end not in first}
+    note = forest_note([row for each in found.values() for row in each])
+    parts = [_grid(first, list(arms)), f'<p class="note">{escape(note)}.</p>']
+    if rest:
+        names = ", ".join(title_of(end) for end in rest)
+        grid = _grid(rest, list(arms))
+        parts.append(f"<details><summary>Also: {escape(names)}</summary>{grid}</details>")
+    return "\n".join(parts)
+
+
+def _grid(found: Mapping[tuple[str, str], Sequence[Row]], arms: Sequence[str]) -> str:
+    drawn = "\n".join(
+        f'<div class="forest"><h3>{escape(title_of(end))}</h3>{_forest(each, arms)}</div>'
+        for end, each in found.items()
+    )
+    return f'<div class="forests">\n{drawn}\n</div>'
+
+
+def endpoints(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows with a difference by evaluation and measure: pass@1 first, greedy and others last."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["difference"] is not None:
+            found.setdefault((row["evaluation"], row["measure"]), []).append(row)
+    known = ["t1", LIVE]
+    place = {name: known.index(name) if name in known else len(known) for name, _ in found}
+    return {end: found[end] for end in sorted(found, key=lambda end: place[end[0]])}
+
+
+def first_endpoints(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Endpoints that a page opens with: pass@k at temperature 1, and at the arms' own; where none
+    is there the first one."""
+    found = endpoints(rows)
+    first = [end for end in found if end[0] in ("t1", LIVE) and not end[1].startswith("mean")]
+    return {end: found[end] for end in first or list(found)[:1]}
+
+
+def title_of(end: tuple[str, str]) -> str:
+    """An endpoint in words."""
+    return f"{end[1]} {evaluation_title(end[0])}"
+
+
+def _with_points(row: Row) -> str:
+    return f"{escape(arm_label(row['arm']))} ({100 * row['difference']:+.1f})"
+
+
+def _forest(rows: Sequence[Row], arms: Sequence[str]) -> str:
+    height = TOP + ROW * len(rows) + BOTTOM
+    ends = [100 * (x or 0.0) for row in rows for x in _bounds(row)]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    room = 0.04 * (high - low or 1.0)
+    low, high = low - room, high + room
+    bottom = TOP + ROW * len(rows)
+
+    def across(value: float) -> float:
+        return PLOT[0] + (value - low) / (high - low) * (PLOT[1] - PLOT[0])
+
+    parts = [
+        f'<line class="grid" x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{TOP}" '
+        f'y2="{bottom}"/><text x="{across(tick):.1f}" y="{bottom + 14}" text-anchor="middle">'
+        f"{tick:g}</text>"
+        for tick in ticks(low, high)
+    ]
+    parts.append(
+        f'<line class="zero" x1="{across(0):.1f}" x2="{across(0):.1f}" y1="{TOP}" y2="{bottom}"/>'
+    )
+    parts += [_row(row, arms, TOP + ROW * (i + 0.5), across) for i, row in enumerate(rows)]
+    middle = (PLOT[0] + PLOT[1]) / 2
+    parts.append(f'<text x="{middle:.0f}" y="{bottom + 28}" text-anchor="middle">points</text>')
+    label = escape(f"differences of {rows[0]['measure']}", quote=True)
+    head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
+    return f"{head}{''.join(parts)}</svg>"
+
+
+def _row(row: Row, arms: Sequence[str], y: float, across: object) -> str:
+    assert callable(across)
+    low, mean, high = (None if x is None else across(100 * x) for x in _bounds(row))
+    name = arm_label(row["arm"])
+    shown = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
+    colour = arm_colour(row["arm"], arms)
+    judged = row["verdict"] in (BETTER, WORSE)
+    dashes = ' stroke-dasharray="3 3"' if row.get("unmatched") else ""
+    line = (
+        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" stroke-width="2"{dashes}/>'
+        if low is not None and high is not None
+        else ""
+    )
+    text = f"{100 * row['difference']:+.1f}"
+    if row["difference_low"] is not None:
+        text += f" [{100 * row['difference_low']:+.1f}, {100 * row['difference_high']:+.1f}]"
+    word = NO_VERDICT if row["verdict"] is None else WORDS[row["verdict"]]
+    return (
+        f'<g class="curve" data-arm="{list(arms).index(row["arm"])}" style="--c: {colour}">'
+        f"<title>{escape(row['unmatched'] or name)}</title>"
+        f'<text class="name" x="{PLOT[0] - 12}" y="{y + 4}" text-anchor="end">'
+        f"{escape(shown)}</text>"
+        f'{line}<circle cx="{mean:.1f}" cy="{y}" r="4.5" class="{"full" if judged else "open"}"/>'
+        f'<text class="name" x="{PLOT[1] + 14}" y="{y + 4}">{text}</text>'
+        f'<text class="{word.split()[0]}" x="{PLOT[1] + 146}" y="{y + 4}">{word}</text></g>'
+    )
+
+
+def _bounds(row: Row) -> tuple[float | None, float | None, float | None]:
+    return row["difference_low"], row["difference"], row["difference_high"]
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers from low to high, `count` steps or fewer."""
+    rough = (high - low) / count
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]

@@ -1,0 +1,108 @@
+"""Forest plots and frontiers."""
+
+import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from test_matched_control import at, made_up
+
+from e3rl.analysis.figures import comparison_figures as figures
+from e3rl.analysis.figures.style import BEYOND, arm_colour
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.frontier import UNTRAINED, frontier_rows, frontier_sources
+from e3rl.analysis.sources.runs import Run
+
+Arms = dict[str, list[Run]]
+
+
+@pytest.fixture(scope="module")
+def made() -> Arms:
+    """A control, an arm that is better, one that is not, and one at another entropy."""
+    control = {"t1": at(1.0, 0.30, 0.50), "live": at(1.0, 0.30, 0.50)}
+    arms = {"grpo": [made_up("grpo", seed, control) for seed in (1, 2)]}
+    arms["e3"] = [made_up("e3", s, {"t1": at(1.0, 0.30, 0.60)}) for s in (1, 2)]
+    arms["mine"] = [made_up("mine", s, {"t1": at(1.0, 0.30, 0.50)}) for s in (1, 2)]
+    arms["hot"] = [made_up("hot", s, {"live": at(1.4, 0.40, 0.70)}) for s in (1, 2)]
+    return arms
+
+
+def rows_of(arms: Arms) -> list[Row]:
+    return compare_arms(arms, "grpo", [1])
+
+
+def marks(figure: Figure, panel: int) -> dict[str, tuple[float, bool]]:
+    """Place and whether it is filled, of every arm's mark in a panel."""
+    ax = figure.axes[panel]
+    names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    found = {}
+    for line in ax.get_lines():
+        if line.get_marker() == "o":
+            (x,), (y,) = line.get_data()
+            filled = to_rgba(line.get_markerfacecolor()) != to_rgba("white")
+            found[names[int(y)]] = (float(x), filled)
+    return found
+
+
+def test_a_forest_has_a_row_per_arm_and_a_panel_per_endpoint(made: Arms) -> None:
+    figure = figures.forest_figure(rows_of(made), list(made), ["pass@1"], ["t1", "live"])
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert titles == ["pass@1 at T = 1", "pass@1 at each arm's training temperature"]
+    first = marks(figure, 0)
+    rows = {row["arm"]: row for row in compare_arms(made, "grpo", [1]) if row["difference"]}
+    assert first["E3"] == (pytest.approx(100 * rows["e3"]["difference"]), True)
+    assert first["mine"] == (pytest.approx(0), False)
+    assert marks(figure, 1)["hot"][1] is False  # better by far, at another entropy
+
+
+def test_a_forest_says_what_its_marks_mean_and_what_the_paper_has(made: Arms) -> None:
+    figure = figures.forest_figure(rows_of(made), list(made), paper={"e3": {"pass@1": 2.2}})
+    diamonds = [line.get_data() for line in figure.axes[0].get_lines() if line.get_marker() == "D"]
+    assert [(x.tolist(), y.tolist()) for x, y in diamonds] == [([2.2], [0])]
+    assert figure._supxlabel is not None
+    note = " ".join(figure._supxlabel.get_text().split())
+    assert "95 % intervals over seeds and problems, paired by both" in note
+    assert note.endswith("diamonds: the paper")
+
+
+def test_a_forest_of_nothing_is_refused(made: Arms) -> None:
+    with pytest.raises(ValueError, match="no arm has"):
+        figures.forest_figure(rows_of(made), list(made), ["pass@1"], ["greedy"])
+
+
+def test_a_frontier_has_a_point_per_temperature_with_the_most_rollouts() -> None:
+    evaluations = {
+        "t1": at(1.0, 0.30, 0.60),
+        "live": at(1.0, 0.30, 0.50, n=16),  # the same temperature, fewer rollouts
+        "t0.5": at(0.5, 0.10, 0.70),
+        "greedy": at(0.0, 0.0, 0.75, n=1),
+    }
+    rows = frontier_rows({"grpo": [made_up("grpo", s, evaluations) for s in (1, 2)]}, k=4)
+    assert [(row["evaluation"], row["temperature"]) for row in rows] == [("t0.5", 0.5), ("t1", 1.0)]
+    assert rows[0]["pass@1"] > rows[1]["pass@1"]
+    assert all(row["pass@1"] < row["pass@k"] <= 1 for row in rows)
+    assert frontier_sources(rows) == "Evaluations: t0.5 (n = 64, 2 seeds), t1 (n = 64, 2 seeds)."
+
+
+def test_the_policy_before_training_has_a_frontier_too(arms: Arms) -> None:
+    rows = frontier_rows(arms)
+    before = [row for row in rows if row["arm"] == UNTRAINED]
+    assert before
+    assert min(r["pass@1"] for r in rows if r["arm"] == "e3") > min(r["pass@1"] for r in before)
+    assert {row["k"] for row in rows} == {16}
+    figure = figures.frontier_figure(arms)
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["GRPO", "GRPO + TS + AN", "E3", "before training"]
+
+
+def test_single_samples_have_no_frontier() -> None:
+    run = made_up("grpo", 1, {"greedy": at(0.0, 0.0, 0.5, n=1)})
+    with pytest.raises(ValueError, match="a frontier needs n > 1"):
+        frontier_rows({"grpo": [run]})
+
+
+def test_no_two_arms_share_a_colour_and_those_without_one_are_grey() -> None:
+    names = ["grpo", "ts", *(f"arm {i}" for i in range(14))]
+    colours = [arm_colour(name, names) for name in names]
+    own = [colour for colour in colours if colour != BEYOND]
+    assert len(own) == len(set(own)) == 10
+    assert colours[-6:] == [BEYOND] * 6

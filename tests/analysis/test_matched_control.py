@@ -1,0 +1,168 @@
+"""The control at the entropy of an arm."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.families import BETTER
+from e3rl.analysis.measures.matched_control import MATCHED, NEAREST, TOO_FEW, match_control
+from e3rl.analysis.measures.scores import scores_at
+from e3rl.analysis.sources.runs import EVALUATION_COLUMNS, PROBLEM_COLUMNS, Run
+
+N_PROBLEMS = 40
+RATES = np.linspace(0.05, 0.95, N_PROBLEMS)
+
+
+def made_up(arm: str, seed: int, evaluations: Mapping[str, Mapping[str, Any]]) -> Run:
+    """A run of one validation; an evaluation has temperature, entropy, correct (P,) and n."""
+    facts, problems = [], []
+    for name, given in evaluations.items():
+        n = given.get("n", 64)
+        facts.append({"rollout_step": 10, "name": name, "tokens": 1000, **given})
+        problems += [
+            {
+                "rollout_step": 10,
+                "name": name,
+                "temperature": given["temperature"],
+                "problem_id": f"p{i}",
+                "source": "x",
+                "n": n,
+                "correct": int(correct),
+            }
+            for i, correct in enumerate(given["correct"])
+        ]
+    train = pd.DataFrame({"rollout_step": range(10), "cost/tokens": np.arange(1, 11) * 100.0})
+    return Run(
+        path=Path(f"{arm}-{seed}"),
+        name=arm,
+        seed=seed,
+        config={},
+        train=train,
+        validation=pd.DataFrame({"rollout_step": [10]}),
+        evaluations=pd.DataFrame(facts, columns=list(EVALUATION_COLUMNS)),
+        problems=pd.DataFrame(problems, columns=list(PROBLEM_COLUMNS)),
+        prompts=pd.DataFrame(),
+        summary=None,
+    )
+
+
+def at(temperature: float, entropy: float, mean: float, **more: Any) -> dict[str, Any]:
+    """An evaluation whose pass@1 is `mean`, harder problems less."""
+    n = more.get("n", 64)
+    correct = np.clip(np.rint(n * (RATES + mean - RATES.mean())), 0, n)
+    return {"temperature": temperature, "entropy": entropy, "correct": correct, **more}
+
+
+def study(control: Mapping[str, Any], live: Mapping[str, Any], seeds: int = 2) -> dict[str, Any]:
+    return {
+        "grpo": [made_up("grpo", seed, control) for seed in range(1, seeds + 1)],
+        "ts": [made_up("ts", seed, {"live": live}) for seed in range(1, seeds + 1)],
+    }
+
+
+def row_of(arms: dict[str, list[Run]], measure: str = "pass@1") -> dict[str, Any]:
+    rows = compare_arms(arms, "grpo", [1, 16])
+    return next(r for r in rows if (r["arm"], r["measure"]) == ("ts", measure))
+
+
+def test_the_control_is_read_on_the_line_between_what_encloses_the_arm() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50)}
+    row = row_of(study(control, at(1.3, 0.31, 0.58)))
+    share = math.log(0.31 / 0.30) / math.log(0.32 / 0.30)
+    table = {name: np.mean(each["correct"]) / 64 for name, each in control.items()}
+    expected = (1 - share) * table["t1"] + share * table["t1.05"]
+    assert row["value"] - row["difference"] == pytest.approx(expected)
+    assert (row["against"], row["against_entropy"]) == (f"grpo {MATCHED}", pytest.approx(0.31))
+    assert row["entropy_gap"] == pytest.approx(0)
+    assert row["unmatched"] is None
+    assert row["verdict"] == BETTER
+
+
+def test_each_seed_is_read_at_the_entropy_of_its_own_arm() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50)}
+    arms = study(control, at(1.3, 0.30, 0.55))
+    arms["ts"][1] = made_up("ts", 2, {"live": at(1.3, 0.32, 0.55)})
+    item = scores_at(arms["ts"], "live", 1, "tokens", 1000.0)
+    assert item is not None
+    found = match_control(item, arms, "grpo")
+    assert found is not None
+    ends = [np.mean(control[name]["correct"]) / 64 for name in ("t1", "t1.05")]
+    assert found.scores.table.mean(axis="columns").tolist() == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(
+    ("entropy", "words"),
+    [(0.33, "entropies differ by -3.0 %"), (0.29, "entropies differ by +3.4 %")],
+)
+def test_an_entropy_that_nothing_encloses_has_no_verdict(entropy: float, words: str) -> None:
+    control = {"t1": at(1.0, 0.30, 0.40), "t1.05": at(1.05, 0.32, 0.30)}
+    row = row_of(study(control, at(1.3, entropy, 0.60)))
+    assert row["difference_low"] > 0.1
+    assert (row["verdict"], row["unmatched"]) == (None, words)
+    assert row["against"] == f"grpo {NEAREST}"
+
+
+def test_one_seed_that_is_off_takes_the_verdict_of_all() -> None:
+    control = {"t1": at(1.0, 0.30, 0.40), "t1.05": at(1.05, 0.32, 0.30)}
+    arms = study(control, at(1.3, 0.31, 0.60))
+    arms["ts"][1] = made_up("ts", 2, {"live": at(1.3, 0.35, 0.60)})
+    row = row_of(arms)
+    assert row["verdict"] is None
+    assert row["entropy_gap"] == pytest.approx(0.32 / 0.35 - 1)
+
+
+def test_entropies_too_far_apart_are_no_line() -> None:
+    control = {"t1": at(1.0, 0.30, 0.40), "t1.1": at(1.1, 0.34, 0.30)}
+    assert row_of(study(control, at(1.3, 0.32, 0.60)))["verdict"] is None
+
+
+def test_an_evaluation_within_half_a_per_cent_will_do() -> None:
+    row = row_of(study({"t1": at(1.0, 0.30, 0.40)}, at(1.3, 0.3014, 0.60)))
+    assert (row["verdict"], row["entropy_gap"]) == (BETTER, pytest.approx(-0.0014 / 0.3014))
+
+
+def test_evaluations_of_few_rollouts_match_nothing() -> None:
+    few = {"live": at(1.0, 0.31, 0.40, n=16)}
+    row = row_of(study(few, at(1.3, 0.31, 0.60)))
+    assert (row["verdict"], row["unmatched"]) == (None, TOO_FEW)
+    assert row["difference"] is not None  # is shown, and not judged
+
+
+def test_a_truncated_or_greedy_evaluation_is_no_control() -> None:
+    control = {
+        "t1": at(1.0, 0.30, 0.40),
+        "nucleus": at(1.05, 0.32, 0.40, top_p=0.9),
+        "greedy": at(0.0, 0.0, 0.40),
+    }
+    assert row_of(study(control, at(1.3, 0.31, 0.60)))["verdict"] is None
+
+
+def test_noise_of_the_entropies_is_told() -> None:
+    control = {
+        "t1": at(1.0, 0.30, 0.60, entropy_error=0.003),
+        "t1.05": at(1.05, 0.32, 0.50, entropy_error=0.0032),
+    }
+    middle = math.sqrt(0.30 * 0.32)
+    row = row_of(study(control, at(1.3, middle, 0.58, entropy_error=middle / 100)))
+    # 1 % on either side, the control's halved by two evaluations; two seeds.
+    expected = 1.96 * 0.01 * math.sqrt(1 + 0.5) / math.sqrt(2)
+    assert row["entropy_error"] == pytest.approx(expected)
+
+
+def test_what_the_control_alone_was_sampled_at_has_no_rows() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50), "live": at(1.0, 0.3, 0.6)}
+    rows = compare_arms(study(control, at(1.3, 0.31, 0.58)), "grpo", [1])
+    assert [(r["arm"], r["evaluation"]) for r in rows] == [("grpo", "live"), ("ts", "live")]
+
+
+def test_other_evaluations_have_nothing_to_match() -> None:
+    arms = study({"t1": at(1.0, 0.30, 0.60)}, at(1.3, 0.31, 0.58))
+    arms["ts"] = [made_up("ts", seed, {"t1": at(1.0, 0.26, 0.70)}) for seed in (1, 2)]
+    row = row_of(arms)
+    assert (row["verdict"], row["entropy_gap"], row["unmatched"]) == (BETTER, None, None)

@@ -1,0 +1,150 @@
+"""What the report says against a comparison: each warning is made, and is not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from recorded_runs import Size, write_run
+
+from e3rl.analysis.measures import run_warnings
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.run_warnings import Compared
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
+
+SMALL = Size(steps=4, prompts=4, problems=6, samples=32, every=2)
+BASE: dict[str, Any] = {
+    "policy": {"path": "embedded", "head": None},
+    "data": {"validation": {"size": 6, "seed": 0}, "seed": 1},
+    "temperature": {"_target_": "Fixed"},
+    "budget": {"_target_": "Uniform"},
+    "loss": {"clip_high": 0.2},
+    "callbacks": {"pass_at_k": {"ks": [1]}, "temperature": {"strategy": {"_target_": "Fixed"}}},
+}
+HOTTER = {
+    "temperature": {"_target_": "EntropyTarget", "gain": {"vocabulary": 34}},
+    "callbacks": {
+        "pass_at_k": {"ks": [1]},
+        "temperature": {"strategy": {"_target_": "EntropyTarget", "gain": {"vocabulary": 34}}},
+    },
+}
+
+
+def folder(
+    root: Path, seeds: int = 2, changed: dict[str, Any] | None = None, own_noise: bool = False
+) -> Path:
+    """A sweep of the control and of an arm with another temperature and `changed` settings."""
+    for arm, more in (("grpo", {}), ("mine", HOTTER | (changed or {}))):
+        for seed in range(1, seeds + 1):
+            run = write_run(root / f"{arm}-{seed}", arm, seed, SMALL)
+            config = yaml.safe_load((run / "config.yaml").read_text()) | BASE | more
+            config["paths"] = {"run_dir": str(run)}
+            if own_noise:
+                node = config["callbacks"]
+                config["callbacks"] = node | {"pass_at_k": node["pass_at_k"] | {"seed": seed}}
+            (run / "config.yaml").write_text(yaml.safe_dump(config))
+    return root
+
+
+def compared(root: Path, rows: bool = False) -> Compared:
+    arms = group_by_arm(load_runs(root))
+    return Compared(arms, "grpo", compare_arms(arms, "grpo", [1]) if rows else [])
+
+
+def test_an_arm_that_differs_in_one_slot_is_a_clean_comparison(tmp_path: Path) -> None:
+    assert run_warnings.several_settings(compared(folder(tmp_path))) == []
+
+
+def test_settings_that_an_arm_differs_in_are_named(tmp_path: Path) -> None:
+    changed = {"budget": {"_target_": "E3Rank", "n_low": 4}, "loss": {"clip_high": 0.28}}
+    (line,) = run_warnings.several_settings(compared(folder(tmp_path, changed=changed)))
+    assert line.startswith(
+        "mine differs from GRPO in 3 settings: budget, loss.clip_high, temperature"
+    )
+
+
+def matched(runs: list[Run], entropy: float) -> list[Run]:
+    """Runs whose `live` has an entropy, at the last validation."""
+    found = []
+    for run in runs:
+        table = run.evaluations.copy()
+        table.loc[table["name"] == "live", "entropy"] = entropy
+        found.append(replace(run, evaluations=table))
+    return found
+
+
+@pytest.mark.parametrize(("entropy", "words"), [(0.60, "mine (-10.0 %)"), (0.5408, None)])
+def test_a_control_at_another_entropy_is_named(
+    tmp_path: Path, entropy: float, words: str | None
+) -> None:
+    arms = dict(compared(folder(tmp_path)).arms)
+    arms["mine"] = matched(list(arms["mine"]), entropy)  # the control has one at .54
+    found = run_warnings.unmatched_entropies(
+        Compared(arms, "grpo", compare_arms(arms, "grpo", [1]))
+    )
+    assert len(found) == (words is not None)
+    assert words is None or words in found[0]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_random_numbers_that_all_validations_share_are_told(tmp_path: Path, own: bool) -> None:
+    found = run_warnings.shared_validation_noise(compared(folder(tmp_path, own_noise=own)))
+    assert len(found) == (not own)
+
+
+def test_one_seed_shares_its_validation_with_nobody(tmp_path: Path) -> None:
+    assert run_warnings.shared_validation_noise(compared(folder(tmp_path, seeds=1))) == []
+
+
+@pytest.mark.parametrize("by", ["results", "sweeper"])
+def test_problems_that_a_sweep_was_tuned_on_are_told(tmp_path: Path, by: str) -> None:
+    runs = folder(tmp_path / "arms", seeds=1)
+    assert run_warnings.tuned_on_validation(compared(runs)) == []
+    tuning = folder(tmp_path / "lr", seeds=1)
+    assert run_warnings.tuned_on_validation(compared(runs)) == []  # a sweep that chose nothing
+    if by == "results":
+        (tuning / "optimization_results.yaml").write_text("best_value: 0.6\n")
+    else:
+        node = {"hydra": {"sweeper": {"_target_": "hydra_plugins.hydra_optuna_sweeper.Optuna"}}}
+        (tuning / "multirun.yaml").write_text(yaml.safe_dump(node))
+    (line,) = run_warnings.tuned_on_validation(compared(runs))
+    assert line.startswith("The sweep lr was tuned on these validation problems")
+
+
+def test_a_sweep_that_was_tuned_on_other_problems_is_no_matter(tmp_path: Path) -> None:
+    runs = folder(tmp_path / "arms", seeds=1)
+    tuning = folder(tmp_path / "lr", seeds=1)
+    (tuning / "optimization_results.yaml").write_text("best_value: 0.6\n")
+    for file in tuning.glob("*/config.yaml"):
+        config = yaml.safe_load(file.read_text())
+        config["data"]["validation"]["seed"] = 7
+        file.write_text(yaml.safe_dump(config))
+    assert run_warnings.tuned_on_validation(compared(runs)) == []
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(2, True), (5, False)])
+def test_verdicts_of_few_seeds_are_told(tmp_path: Path, seeds: int, told: bool) -> None:
+    rows = [
+        {"arm": "mine", "seeds": seeds, "verdict": "better"},
+        {"arm": "grpo", "seeds": 1, "verdict": None},
+    ]
+    found = run_warnings.few_seeds(Compared({}, "grpo", rows))
+    assert len(found) == told
+    assert not told or "(2 each)" in found[0]
+
+
+def test_another_first_policy_is_told(tmp_path: Path) -> None:
+    other = {"policy": {"path": "elsewhere", "head": None}}
+    (line,) = run_warnings.other_base_policy(compared(folder(tmp_path, changed=other)))
+    assert line.startswith("mine starts from another policy than GRPO")
+
+
+def test_a_policy_that_only_trains_otherwise_starts_the_same(tmp_path: Path) -> None:
+    other = {"policy": {"path": "embedded", "head": {"mode": "chunked"}, "lora": {"rank": 4}}}
+    assert run_warnings.other_base_policy(compared(folder(tmp_path, changed=other))) == []
+
+
+def test_without_a_control_arms_are_not_judged_by_it(tmp_path: Path) -> None:
+    arms = compared(folder(tmp_path, seeds=1)).arms
+    assert run_warnings.find_warnings(Compared(arms, None, [])) == []
