@@ -97,7 +97,8 @@ HOMES: Mapping[str, set[str]] = {
     "hydra": HYDRA,
     "omegaconf": HYDRA,
     "lightning": {*COMMANDS, "training", "callbacks", "data.datamodule", "checkpoints.atomic"}
-    | {"ledger.logger", "ledger.clock", "ledger.wandb_mirror", "evaluation", "runs.run"},
+    | {"ledger.logger", "ledger.clock", "ledger.wandb_mirror", "evaluation", "runs.run"}
+    | {"runs.ranks"},
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
 CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print

@@ -116,3 +116,18 @@ def test_a_missing_file_is_no_sound_checkpoint(tmp_path: Path) -> None:
 def test_another_name_has_no_step() -> None:
     with pytest.raises(ValueError, match=r"mine\.ckpt is not named like step-000064\.ckpt"):
         step_of(Path("mine.ckpt"))
+
+
+def test_a_checkpoint_cut_at_any_byte_is_passed_over(folder: Path) -> None:
+    newest = folder / "step-000128.ckpt"
+    sums = checksum_file(newest)
+    for path in (newest, sums):
+        whole = path.read_bytes()
+        # Of a line of sums the name and the end may be missing: the sum alone tells.
+        needed = len(whole) if path == newest else 64
+        for cut in range(needed):
+            path.write_bytes(whole[:cut])
+            with pytest.warns(UserWarning, match=r"passing over checkpoint .*step-000128\.ckpt"):
+                assert newest_sound(folder).name == "step-000016.ckpt"
+        path.write_bytes(whole)
+    assert newest_sound(folder) == newest

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-import e3rl.checkpoints.sharded as sharded
 from e3rl.callbacks.checkpoint import set_aside
+from e3rl.checkpoints import atomic, durable, sharded
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import (
     MANIFEST,
@@ -294,3 +295,54 @@ def test_a_run_taken_apart_and_put_together_is_what_one_process_has(tmp_path: Pa
         assert all(torch.equal(own[name], expected[name]) for name in expected)
     assert merge_tensors(*split_tensors(whole))["epoch"] == 4
     assert read_rest(tmp_path / "step-000001.ckpt")["epoch"] == 4
+
+
+@pytest.mark.parametrize("before", ["a folder", "a file"])
+@pytest.mark.parametrize("after", ["a folder", "a file"])
+def test_there_is_a_sound_checkpoint_of_a_step_at_every_moment_of_its_replacement(
+    before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "step-000004.ckpt"
+    write = {
+        "a folder": lambda step: save_shards(tensors(step), REST, path),
+        "a file": lambda step: AtomicCheckpointIO().save_checkpoint({"step": step}, path),
+    }
+    write[before](1)
+    damages: list[str] = []
+
+    def watched(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            damages.append(find_damage(path))
+            return result
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for place, name in ((os, "replace"), (os, "unlink"), (shutil, "rmtree")):
+            patch.setattr(place, name, watched(getattr(place, name)))
+        patch.setattr(sharded, "swap", watched(sharded.swap))
+        patch.setattr(atomic, "swap", watched(atomic.swap))
+        write[after](2)
+    assert damages
+    assert not any(damages)
+    assert find_damage(path) == ""
+    assert path.is_dir() == (after == "a folder")
+    assert not [name for name in names(tmp_path) if name.startswith(".")]
+
+
+def test_where_names_cannot_change_places_at_once_they_do_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for by_one_call in (True, False):
+        one.write_text("1")
+        other.mkdir()
+        if not by_one_call:
+            monkeypatch.setattr(durable.ctypes, "CDLL", lambda _: None)
+        durable.swap(one, other)
+        assert other.read_text() == "1"
+        assert one.is_dir()
+        one.rmdir()
+        other.unlink()
+        assert list(tmp_path.iterdir()) == []

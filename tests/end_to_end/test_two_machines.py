@@ -1,6 +1,8 @@
 """Two machines, each of them a process here, started as torchrun and srun start them."""
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -70,13 +72,15 @@ def test_two_machines_make_one_run_in_one_folder(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                start_new_session=True,
             )
         )
     try:
         shown = [machine.communicate(timeout=300)[0] for machine in machines]
     finally:
-        for machine in machines:
-            machine.kill()
+        for machine in machines:  # torchrun's own processes would outlive it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(machine.pid, signal.SIGKILL)
     assert [machine.returncode for machine in machines] == [0, 0], "\n".join(shown)
     assert ["run folder:" in text for text in shown] == [True, False]
     (folder,) = (tmp_path / "first").glob("*/")

@@ -271,3 +271,18 @@ def test_export_is_read_by_anything_that_reads_strict_json(tmp_path: Path) -> No
 
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line, parse_constant=refuse) == {"kind": "train", "x": None}
+
+
+def test_a_ledger_cut_at_any_byte_keeps_its_whole_rows_and_loses_no_byte(tmp_path: Path) -> None:
+    whole = b"".join(b'{"n":%d,"text":"\xc3\xa9"}\n' % n for n in range(4))
+    for cut in range(len(whole) + 1):
+        path = tmp_path / f"{cut}.jsonl"
+        path.write_bytes(whole[:cut])
+        with Ledger(path) as ledger:
+            assert ledger.rows == whole[:cut].count(b"\n")
+            ledger.append({"n": 9})
+        rows = [row["n"] for row in read_rows(path)]
+        assert rows == [*range(whole[:cut].count(b"\n")), 9]
+        aside = path.with_name(f"{cut}.jsonl.superseded")
+        torn = whole[:cut].rpartition(b"\n")[2]
+        assert (aside.read_bytes() if aside.exists() else b"") == (torn + b"\n" if torn else b"")

@@ -42,6 +42,21 @@ def counted(gold: str, answer: str) -> Verdict:
     return WRONG
 
 
+def burning_forever(gold: str, answer: str) -> Verdict:
+    """Computes for ever but where the answer is "quick"; the gold answer is a path of a log."""
+    counted(gold, answer)
+    while answer != "quick":
+        pass
+    return WRONG
+
+
+def waiting(gold: str, answer: str) -> Verdict:
+    """Waits for ever, as what the machine has no time for does; the gold answer is a log."""
+    counted(gold, answer)
+    time.sleep(600)
+    return WRONG
+
+
 def burning(gold: str, answer: str) -> Verdict:
     """Takes the CPU seconds that stand at the end of the answer, and sleeps for 0.2 besides."""
     seconds = float(answer.split()[-1])

@@ -1,5 +1,7 @@
 """Where the answer of a completion stands, form by form."""
 
+from typing import get_args
+
 import pytest
 
 from e3rl.rewards.answer_reader import AnswerFormat, AnswerReader, answer_instruction
@@ -50,6 +52,10 @@ def test_the_last_number_is_read_with_its_sign_groups_and_fraction(
         ("answer_tags", "<answer>1</answer> no <ANSWER>2</ANSWER>", "2"),
         ("answer_tags", "<answer></answer>", None),
         ("answer_tags", "<answer>42", None),
+        ("answer_tags", "<answer>1<answer>2</answer>3</answer>", "1<answer>2"),
+        ("answer_tags", "<answer>1</answer><answer>2", "1"),
+        ("answer_tags", "1</answer>", None),
+        ("choice", "the answer is: ** (B) **", "B"),
         ("choice", "The answer is (C).", "C"),
         ("choice", "Answer: b", "B"),
         ("choice", "answer is **D**", "D"),
@@ -138,3 +144,35 @@ def test_the_prompt_asks_for_the_form_that_is_read() -> None:
     assert (
         answer_instruction("pattern") == answer_instruction(None) == "Please reason step by step."
     )
+
+
+@pytest.mark.parametrize("answer_format", get_args(AnswerFormat))
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *(
+            "<answer>",
+            "</answer>",
+            "answer is ",
+            " ",
+            "*",
+            "1,111",
+            "9",
+            "9.",
+            "-",
+            "####",
+            "{",
+            "}",
+        ),
+        *("{}", r"\boxed{", r"\boxed ", r"\boxed{}", "\\", "(A)", "answer: ", "e9", "/"),
+    ],
+)
+def test_a_hundred_thousand_letters_are_read_in_one_pass(
+    answer_format: AnswerFormat, piece: str
+) -> None:
+    """What looks ahead from every place would take hours, and this test with it."""
+    reader = AnswerReader(answer_format, pattern="x" if answer_format == "pattern" else None)
+    text = piece * (100_000 // len(piece))
+    for completion in (text, rf"\boxed{{{text}", f"answer is {text}x"):
+        answer = reader.read(completion)
+        assert answer is None or len(answer) <= 300

@@ -70,6 +70,25 @@ def test_an_answer_that_kills_its_worker_twice_is_an_error(scripted: RewardPool,
     assert judge(scripted, how, f"c {GOLD}", "y") == [ERROR, CORRECT, WRONG]
 
 
+def test_what_computed_until_the_deadline_is_not_tried_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with build_math_rewards("math_box", 1, 0.3, compare=reward_compares.burning_forever) as pool:
+        for _ in range(3):
+            for answer in ("same x", "prefix of it 1", "prefix of it 2", "prefix of it 3", "quick"):
+                pool.submit(rf"\boxed{{{answer}}}", Question("", "", str(log)))
+            assert pool.collect() == [TIMEOUT] * 4 + [WRONG]
+    assert log.read_text().splitlines() == ["same x", "prefix of it 1", "prefix of it 2", "quick"]
+
+
+def test_what_only_waited_is_tried_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with build_math_rewards("math_box", 1, 0.3, compare=reward_compares.waiting) as pool:
+        for _ in range(2):
+            pool.submit(r"\boxed{x}", Question("", "", str(log)))
+            assert pool.collect() == [TIMEOUT]
+    assert log.read_text().splitlines() == ["x", "x"]
+
+
 def test_a_worker_that_dies_once_is_forgiven(tmp_path: Path) -> None:
     gold = str(tmp_path / "mark")
     with build_math_rewards("math_box", workers=1, compare=reward_compares.dies_once) as pool:

@@ -177,8 +177,8 @@ def test_gold_is_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     monkeypatch.setattr(verifier, "verify", spy)
-    compare_answers("3", r"\sqrt{5}")
-    assert seen == [("3", "sqrt(5)")]
+    compare_answers(r"\sqrt{5}", r"\sqrt{1+4}")
+    assert seen == [("sqrt(5)", "sqrt(1 + 4)")]
 
 
 @pytest.mark.parametrize("outside", [MemoryError, RecursionError])

@@ -559,14 +559,37 @@ def test_gradients_are_clipped_to_the_given_norm_and_the_norm_before_is_reported
         assert torch.allclose(weight - start[name], step, atol=1e-6), name
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(policy, batch):
-    def broken(inputs: SurrogateInput) -> Surrogate:
-        return Surrogate(inputs.logprobs * torch.nan, inputs.advantages < 0)
+def broken(inputs: SurrogateInput) -> Surrogate:
+    return Surrogate(inputs.logprobs * torch.nan, inputs.advantages < 0)
 
-    module = make_module(policy, make_loss(surrogate=broken), ADAMW)
-    with pytest.raises(FloatingPointError, match="gradient norm is nan at optimiser step 0"):
-        fit(module, [batch])
+
+@pytest.mark.parametrize("allowed", [0, 2])
+def test_gradients_that_are_not_finite_stop_the_run_and_leave_the_weights(policy, batch, allowed):
+    module = make_module(
+        policy, make_loss(surrogate=broken), ADAMW, minibatches=1, nonfinite_steps=allowed
+    )
+    message = rf"gradient norm is nan at optimiser step 0, the last of {allowed + 1} such steps"
+    with pytest.raises(FloatingPointError, match=message):
+        fit(module, [copy.deepcopy(batch) for _ in range(5)])
     assert gap(weights_of(module.policy), weights_of(policy)) == 0
+
+
+def test_a_gradient_that_is_not_finite_once_costs_its_step_alone(policy, batch):
+    calls = []
+
+    def broken_once(inputs: SurrogateInput) -> Surrogate:
+        calls.append(1)
+        value = -inputs.logprobs * inputs.advantages
+        return Surrogate(value * (torch.nan if len(calls) == 1 else 1.0), inputs.advantages < 0)
+
+    module = make_module(policy, make_loss(surrogate=broken_once), ADAMW, nonfinite_steps=1)
+    fitted = fit(module, [copy.deepcopy(batch) for _ in range(3)])
+    assert [r["policy/nonfinite_steps"] for r in fitted.reports] == [1, 0, 0]
+    assert [r["policy/optimizer_steps"] for r in fitted.reports] == [0, 1, 1]
+    assert all(math.isfinite(r["policy/grad_norm"]) for r in fitted.reports)
+    assert module.nonfinite_in_a_row == 0
+    assert gap(fitted.weights[0], weights_of(policy)) == 0
+    assert gap(fitted.weights[1], weights_of(policy)) > 0
 
 
 def test_a_batch_that_misses_a_slot_is_refused_by_name(policy, batch):

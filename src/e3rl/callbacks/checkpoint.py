@@ -14,6 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import rollout_step, total_steps
+from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.files import checkpoints, checksum_file, remove, step_of
 from e3rl.ledger.logger import ledgers
 
@@ -29,6 +30,9 @@ class RunCheckpoint(Checkpoint):
     does their rows. Beside weights, optimiser, loader and slots a checkpoint holds the ledgers' row
     counts and the states of all random generators.
 
+    Where a signal asks for the end of the run (`stop`), the step is saved when it is over, or as it
+    was before its validation, and Stopped is raised on all ranks.
+
     Args:
         folder: where `step-000064.ckpt` files go, or folders, by the trainer's strategy.
         every: rollout steps between checkpoints; the last step is always saved.
@@ -42,7 +46,9 @@ class RunCheckpoint(Checkpoint):
         self.folder = Path(folder)
         self.every = every
         self.keep = keep
+        self.stop = StopRequest()  # of whoever runs the trainer; this one is never entered
         self._generators: dict[str, Any] | None = None
+        self._unsaved: dict[str, Any] | None = None  # the step that is being validated
         self._validates = False  # the step saved, or gone on from, is still to be validated
 
     @property
@@ -56,6 +62,7 @@ class RunCheckpoint(Checkpoint):
             begin_next_epoch(trainer.fit_loop)
         if self._validates:
             validate_first(trainer.fit_loop)
+        self.stop.patient = True
 
     def on_train_batch_end(
         self,
@@ -66,27 +73,67 @@ class RunCheckpoint(Checkpoint):
         batch_idx: int,
     ) -> None:
         finished = rollout_step(trainer) + 1
-        if self._due(trainer, finished) and not validation_due(trainer, finished):
+        if validation_due(trainer, finished):  # whose start is the better moment
+            return
+        stopped = self.stop.agree()
+        if stopped or self._due(trainer, finished):
             self._save(trainer, finished)
+        if stopped:
+            raise Stopped(stopped)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.stop.patient = True
         finished = rollout_step(trainer) + 1
+        if not is_training(trainer):
+            return
         going_on = self._validates  # from a checkpoint of this very moment
-        if is_training(trainer) and self._due(trainer, finished) and not going_on:
-            self._validates = True
+        self._validates, stopped = True, self.stop.agree()
+        if not going_on and (stopped or self._due(trainer, finished)):
             self._save(trainer, finished)
+        elif not going_on:  # by reference: a validation alters neither weights nor the optimiser
+            self._unsaved = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        if stopped:
+            raise Stopped(stopped)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: RolloutBatch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if not (stopped := self.stop.agree()):
+            return
+        if self._unsaved is not None:
+            trainer.strategy.save_checkpoint(self._unsaved, self._path(rollout_step(trainer) + 1))
+            trainer.strategy.barrier("saved")
+            self._remove_old(trainer)
+        raise Stopped(stopped)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         finished = rollout_step(trainer) + 1
-        if is_training(trainer) and self._due(trainer, finished):
-            self._validates = False
+        if not is_training(trainer):
+            return
+        self._unsaved, self._validates = None, False
+        if self._due(trainer, finished):
             self._save(trainer, finished)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.stop.patient = False
 
     def _due(self, trainer: Trainer, finished: int) -> bool:
         return finished % self.every == 0 or finished == total_steps(trainer)
 
     def _save(self, trainer: Trainer, finished: int) -> None:
-        trainer.save_checkpoint(self.folder / f"step-{finished:06d}.ckpt")
+        trainer.save_checkpoint(self._path(finished))
+        self._remove_old(trainer)
+
+    def _path(self, finished: int) -> Path:
+        return self.folder / f"step-{finished:06d}.ckpt"
+
+    def _remove_old(self, trainer: Trainer) -> None:
         if trainer.is_global_zero:
             for path in checkpoints(self.folder)[: -self.keep]:
                 trainer.strategy.remove_checkpoint(path)

@@ -1,5 +1,6 @@
 """Slot `metrics`: one row of the ledger per rollout step, from the finished batch."""
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -11,11 +12,14 @@ from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.grad_norms import norm_moments
+from e3rl.callbacks.health import RunHealth
 from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.callbacks.speed import Speedometer
 from e3rl.distributed import all_gather, all_max, all_sum
 from e3rl.environment import peak_memory_gib
 from e3rl.ledger.logger import ledgers, log_row
+
+log = logging.getLogger(__name__)
 
 COSTS = ("rollouts", "tokens", "seconds")
 
@@ -23,10 +27,12 @@ COSTS = ("rollouts", "tokens", "seconds")
 class RolloutMetrics(Slot):
     """Reads the batch, writes rows; keeps the running cost of the run.
 
-    It stands before the checkpoint, so that a saved step always has its row.
+    It stands before the checkpoint, so that a saved step always has its row. What `RunHealth` finds
+    odd about one is logged.
 
     Args:
-        completions_per_step: rollouts whose text goes to completions.jsonl each step.
+        completions_per_step: rollouts whose text goes to completions.jsonl each step; of a step
+            with a gradient that was not finite all of them go there.
     """
 
     slot = "metrics"
@@ -37,6 +43,7 @@ class RolloutMetrics(Slot):
             raise ValueError(f"completions_per_step={completions_per_step}: use 0 or more")
         self.completions_per_step = completions_per_step
         self.costs = dict.fromkeys(COSTS, 0.0)
+        self.health = RunHealth()
         self._speedometer: Speedometer | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,18 +71,30 @@ class RolloutMetrics(Slot):
         log_row(trainer, row, step)
         head = {"rollout_step": step, "epoch": trainer.current_epoch}
         merged = {key: [x for shard in shards for x in shard[key]] for key in shards[0]}
+        completions = self._completions(batch)
         for ledger in ledgers(trainer):
             ledger.log_row("prompts", head | merged)
-            for completion in sample_completions(batch, self.completions_per_step):
+            for completion in completions:
                 ledger.log_row("completions", {"rollout_step": step, **completion})
+        for remark in self.health.remarks(row):
+            if trainer.is_global_zero:
+                log.warning("step %d: %s", step + 1, remark)
         shown = {"accuracy": row["rollout/accuracy"], "tau": row["rollout/temperature"]}
         pl_module.log_dict(shown, prog_bar=True, logger=False, batch_size=batch.n_prompts)
 
+    def _completions(self, batch: RolloutBatch) -> list[dict[str, Any]]:
+        if not batch.metrics.get("policy/nonfinite_steps"):
+            return sample_completions(batch, self.completions_per_step)
+        shards = all_gather(sample_completions(batch, batch.n_rollouts))
+        return [completion for shard in shards for completion in shard]
+
     def state_dict(self) -> dict[str, Any]:
-        return {"costs": dict(self.costs)}
+        return {"costs": dict(self.costs), "health": self.health.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.costs = {name: float(state_dict["costs"][name]) for name in COSTS}
+        if "health" in state_dict:  # older ones lack it
+            self.health.load_state_dict(state_dict["health"])
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:

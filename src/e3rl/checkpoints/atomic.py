@@ -5,6 +5,7 @@ Only tensors and primitives go in, so loading never unpickles code.
 """
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import torch
 from lightning.fabric.plugins import CheckpointIO
 from torch import Tensor
 
-from e3rl.checkpoints.durable import defer_interrupts, flush_to_disk, sync_folder, unwrap_os_error
+from e3rl.checkpoints.durable import (
+    defer_interrupts,
+    flush_to_disk,
+    swap,
+    sync_folder,
+    unwrap_os_error,
+)
 from e3rl.checkpoints.files import (
     DamagedCheckpointError,
     checksum_file,
@@ -52,11 +59,14 @@ class AtomicCheckpointIO(CheckpointIO):
             if path.is_file() and sums.is_file():
                 _write_text(sums_draft, line + sums.read_text())
                 os.replace(sums_draft, sums)
-            if path.is_dir():
-                remove(path)
             _write_text(sums_draft, line)
-            os.replace(draft, path)
-            os.replace(sums_draft, sums)
+            if path.is_dir():  # which has its sums within
+                os.replace(sums_draft, sums)
+                swap(draft, path)
+                shutil.rmtree(draft)
+            else:
+                os.replace(draft, path)
+                os.replace(sums_draft, sums)
         finally:
             draft.unlink(missing_ok=True)
             sums_draft.unlink(missing_ok=True)

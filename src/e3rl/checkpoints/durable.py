@@ -1,5 +1,6 @@
 """Writing files such that what has a name is whole, whatever ends the process or the machine."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -7,6 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
+
+
+def swap(one: Path, other: Path) -> None:
+    """Let two files or folders of a file system change names, at once.
+
+    Where the system cannot (NFS, other systems than Linux) there is a moment without `other`.
+    """
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    places = os.fsencode(one), os.fsencode(other)
+    if rename and rename(AT_FDCWD, places[0], AT_FDCWD, places[1], RENAME_EXCHANGE) == 0:
+        return
+    aside = one.with_name(f"{one.name}.swapped.tmp")
+    os.replace(other, aside)
+    os.replace(one, other)
+    os.replace(aside, one)
 
 
 def flush_to_disk(file: IO[Any]) -> None:

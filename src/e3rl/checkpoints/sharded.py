@@ -26,18 +26,19 @@ from e3rl.checkpoints.durable import (
     defer_interrupts,
     find_os_error,
     flush_to_disk,
+    swap,
     sync_folder,
     unwrap_os_error,
 )
 from e3rl.checkpoints.files import (
     MANIFEST,
     DamagedCheckpointError,
+    checksum_file,
     clear_drafts,
     draft_of,
     find_altered,
     find_missing,
     manifest,
-    remove,
     sha256,
 )
 from e3rl.distributed import all_gather, rank, world_size
@@ -63,8 +64,8 @@ STREAM_BROKE = ("unexpected pos", "PytorchStreamWriter")  # torch, after a faile
 def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint; all ranks call it, each with its parts of the same tensors.
 
-    What was at `path` stays until the new one is whole. Raises OSError (for instance on a full
-    disk) on all ranks, after removing the draft.
+    What was at `path` stays until the new one is whole and takes its place at once. Raises OSError
+    (for instance on a full disk) on all ranks, after removing the draft.
     """
     draft = draft_of(path)
 
@@ -74,11 +75,11 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
         draft.mkdir()
 
     def finish() -> None:
-        if path.is_dir():
-            path.replace(path.with_name(f".{path.name}.before.tmp"))  # to be cleared at the end
-        elif path.exists():
-            remove(path)
-        os.replace(draft, path)
+        if path.exists():
+            swap(draft, path)
+        else:
+            os.replace(draft, path)
+        checksum_file(path).unlink(missing_ok=True)  # of a file that was there
         sync_folder(path.parent)
         clear_drafts(path.parent)
 

@@ -23,8 +23,10 @@ from itertools import groupby
 from e3rl.rewards.units import read_unit
 
 INTEGER = re.compile(r"-?\d+", re.ASCII)
+MAX_DIGITS = 4_000  # of numbers that are worked with; Python's limit is 4,300
 
 _BOX = re.compile(r"\\boxed\s*\{")
+_FLAT = re.compile(r"(?:[^{}\\]+|\\.|\{[^{}\\]*\})*+", re.DOTALL)  # no brace within a brace
 _DELIMITER = re.compile(r"(?<!\\)\$|(?<!\\)\\[()\[\]]")
 _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|quad|qquad|big|Big|bigl|bigr)(?![a-zA-Z])"
@@ -69,6 +71,15 @@ _POWER_OF_TEN = re.compile(r"(?<!\d)10\^")
 _BLANK = re.compile(r"(\d\.? (?=\.?\d))| ")  # all go but group 1
 _INEXACT = re.compile(r"\\approx|\\equiv")
 _ARITHMETIC = re.compile(r"(?=.*\d)(?:\\(?:frac|sqrt|pi)(?![a-zA-Z])|[-+*/^.(){}\[\]\d])+")
+_UNDONE = re.compile(
+    r"\\(?:i*int|oint|lim)(?![a-zA-Z])|\\(?:sum|prod)(?![a-zA-Z]).*\\infty", re.DOTALL
+)
+_CALL = re.compile(r"(?<![\\a-zA-Z])([a-zA-Z_]{4,})\(")
+_CALLABLE = {
+    *("sqrt", "cbrt", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "asin", "acos", "atan"),
+    *("floor", "ceil", "frac", "binom", "sign", "degrees", "units", "choose", "round", "fact"),
+}
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _FACTOR = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)")
 _OPERATION = re.compile(
     r".[-+*/^!=]|\\(?:frac|sqrt|binom|sum|prod|int|log|ln|exp|sin|cos|tan|lfloor|lceil|gcd)"
@@ -80,16 +91,20 @@ def last_box(text: str) -> str | None:
 
     Braces balance; an escaped brace, as in `\{1, 2\}`, counts as a letter.
     """
-    openings = [box.end() for box in _BOX.finditer(text)]
-    if not openings:
+    start = None
+    for box in _BOX.finditer(text):
+        start = box.end()
+    if start is None:
         return None
-    depth, position = 1, openings[-1]
-    while position < len(text):
-        letter = text[position]
-        depth += (letter == "{") - (letter == "}")
+    depth, position = 1, start
+    while flat := _FLAT.match(text, position):
+        position = flat.end()
+        if text[position : position + 1] not in ("{", "}"):  # the end, or a backslash there
+            return None
+        depth += 1 if text[position] == "{" else -1
         if depth == 0:
-            return text[openings[-1] : position].strip()
-        position += 2 if letter == "\\" else 1
+            return text[start:position].strip()
+        position += 1
     return None
 
 
@@ -121,7 +136,16 @@ def normal_form(answer: str) -> str:
     Equal texts are equal answers; different ones need not differ (1/2 and 0.5 do).
     """
     text = compact(bare_latex(answer))
-    return str(int(text)) if INTEGER.fullmatch(text) else text
+    return shortest_integer(text) if INTEGER.fullmatch(text) else text
+
+
+def shortest_integer(text: str) -> str:
+    """An integer literal without leading zeros, and 0 without a sign.
+
+    As text, since Python turns no integer of more than 4,300 digits into a number.
+    """
+    digits = text.lstrip("-").lstrip("0")
+    return f"-{digits}" if digits and text.startswith("-") else digits or "0"
 
 
 def same_text(answer: str, gold: str) -> bool:
@@ -185,6 +209,28 @@ def have_other_units(answer: str, gold: str) -> bool:
     return None not in units and units[0] != units[1]
 
 
+def leaves_work(answer: str, gold: str) -> bool:
+    r"""Whether the answer has an integral, a limit or an infinite sum where the gold has none.
+
+    `\sum_{n=1}^{\infty} \frac{1}{n^2}` is what \frac{\pi^2}{6} was to be found of.
+    """
+    return _UNDONE.search(answer) is not None and _UNDONE.search(gold) is None
+
+
+def have_other_order(answer: str, gold: str) -> bool:
+    """Whether both have the same letters, in other words of four letters and more: east and seat.
+
+    An algebra system takes a word for the product of its letters.
+    """
+    words = [_WORD.findall(compact(bare_latex(text)).lower()) for text in (answer, gold)]
+    return words[0] != words[1] and sorted("".join(words[0])) == sorted("".join(words[1]))
+
+
+def is_code(answer: str) -> bool:
+    """Whether the answer calls a function that mathematics does not know: `eval(...)`."""
+    return any(name not in _CALLABLE for name in _CALL.findall(answer))
+
+
 def _last_unit(text: str) -> Mapping[str, int] | None:
     line = bare_latex(text)
     if r"\$" in line:
@@ -244,4 +290,8 @@ def _is_literal(side: str) -> bool:
     if number is None:
         return False
     above, below = number["above"] or number["over"], number["below"] or number["under"]
-    return above is None or (int(below) > 0 and int(above) % int(below) != 0)
+    if above is None:
+        return True
+    if max(len(above), len(below)) > MAX_DIGITS:
+        return False
+    return int(below) > 0 and int(above) % int(below) != 0

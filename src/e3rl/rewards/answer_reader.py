@@ -36,10 +36,10 @@ READ_ANSWERS = (
 )
 
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
-_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<answer>|</answer>", re.IGNORECASE)
 # A letter in brackets, or one that ends the statement: "the answer is a number" chooses nothing.
 _STATED = re.compile(
-    r"\banswer(?:\s+is|\s*[:=])\s*\**\s*(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;:)!]|\n|$)))",
+    r"\banswer(?:\s+is|\s*[:=])\s*(?:\*+\s*)?(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;:)!]|\n|$)))",
     re.IGNORECASE,
 )
 _BRACKETED = re.compile(r"\(([A-Z])\)")
@@ -150,7 +150,7 @@ class AnswerReader:
             case "hashes":
                 return _last(_HASHES, text)
             case "answer_tags":
-                return _last(_TAGS, text)
+                return _tagged(text)
             case "choice":
                 return _choice(text)
             case "pattern":
@@ -177,6 +177,22 @@ def _last(pattern: re.Pattern[str], text: str) -> str | None:
     if found is None or not pattern.groups:
         return None if found is None else found[0]
     return next((group for group in found.groups() if group is not None), None)
+
+
+def _tagged(text: str) -> str | None:
+    """What stands between the last opening tag that is closed and the next closing one.
+
+    One pass over the text: a pattern for the pair would look for the end from every opening tag.
+    """
+    found: str | None = None
+    start: int | None = None
+    for tag in _TAG.finditer(text):
+        closes = tag[0].startswith("</")
+        if closes and start is not None:
+            found, start = text[start : tag.start()], None
+        elif not closes and start is None:
+            start = tag.end()
+    return found
 
 
 def _choice(text: str) -> str | None:

@@ -125,6 +125,7 @@ class FunctionScorer:
     """
 
     may_not_load = True
+    preload: Sequence[str] = ()
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from e3rl.rewards.golds import check_golds
 from e3rl.rewards.known_answers import KNOWN_COMPARISONS, KNOWN_COMPLETIONS, KnownAnswer
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.scorer import Begun, Question, Task
+from e3rl.rewards.size import measure_size
 from e3rl.rewards.verdict import CORRECT, UNPARSED, WRONG, Verdict
 from e3rl.rewards.verifier import can_be_matched, compare_answers, judge_by_text
 
@@ -18,7 +19,9 @@ class MathScorer:
     """Compares the answer that a reader finds with the gold answer; a `Scorer`.
 
     The format is checked, integers are compared and restated questions rejected at once; what text
-    leaves open is compared by `compare` in a worker. Of a choice the letters are compared.
+    leaves open is compared by `compare` in a worker, unless it is too large to be worked out (see
+    `e3rl.rewards.size`): such an answer is unread, and one to such a gold answer is wrong unless it
+    is written like it. Of a choice the letters are compared.
 
     Args:
         reader: where the answer stands.
@@ -27,6 +30,7 @@ class MathScorer:
 
     batch_size = 1
     may_not_load = False
+    preload: Sequence[str] = ("e3rl.rewards.warm_maths",)
 
     def __init__(self, reader: AnswerReader, compare: Compare = compare_answers) -> None:
         self.reader = reader
@@ -71,7 +75,11 @@ class MathScorer:
     def _begin(self, gold: str, answer: str, prompt: str) -> Begun:
         if self.reader.answer_format == "choice":
             return CORRECT if _letter(gold) == _letter(answer) else WRONG
-        return judge_by_text(answer, gold, prompt) or _task(gold, answer)
+        if (verdict := judge_by_text(answer, gold, prompt)) is not None:
+            return verdict
+        if not measure_size(gold).fits:
+            return WRONG
+        return _task(gold, answer) if measure_size(answer).fits else UNPARSED
 
     def _find_fault(self, gold: str) -> str | None:
         if self.reader.answer_format == "integer_box":
@@ -85,7 +93,9 @@ class MathScorer:
             if len(letter) == 1 and letter.isascii() and letter.isalpha():
                 return None
             return "is not a letter; correct it, or choose another answer_format"
-        return None if can_be_matched(gold) else "cannot be parsed; correct or drop it"
+        if not measure_size(gold).fits or can_be_matched(gold):
+            return None
+        return "cannot be parsed; correct or drop it"
 
 
 def build_math_rewards(
@@ -109,7 +119,7 @@ def build_math_rewards(
 
 
 def _task(gold: str, answer: str) -> Task:
-    return Task((gold, answer), (gold, answer))
+    return Task((gold, answer), (gold, answer), group=gold, text=answer)
 
 
 def _letter(text: str) -> str:

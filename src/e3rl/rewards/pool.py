@@ -33,12 +33,13 @@ class RewardPool(AbstractContextManager["RewardPool"]):
     does what takes more than `memory_limit_mb` of memory or kills its worker twice. Tasks with
     equal keys are judged once.
 
-    A deadline in wall-clock time makes slow judgements depend on the machine's load.
+    The deadline is processor time, so that verdicts do not depend on what else the machine does;
+    what waits instead of computing has as long by the clock.
 
     Args:
         scorer: who judges, see `Scorer`.
         workers: processes, at least 1; they start with the first task.
-        deadline_s: seconds a task may take, above 0.
+        deadline_s: seconds that a task may compute, above 0.
         memory_limit_mb: MiB a task may allocate, at least 64.
 
     `counters` holds the number of collected verdicts by status since the pool was made;

@@ -60,6 +60,7 @@ class ReasoningGymScorer:
 
     batch_size = 1
     may_not_load = True
+    preload: Sequence[str] = ()
 
     def __init__(
         self,

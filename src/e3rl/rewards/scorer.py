@@ -44,11 +44,14 @@ class Task:
     """Something for a worker to judge.
 
     Equal keys have equal verdicts: a task whose verdict is known is not judged again. `content` is
-    what the worker gets.
+    what the worker gets. Tasks of one `group` whose texts begin alike may be taken for ones of a
+    kind where they hang; without a text none is.
     """
 
     key: Hashable
     content: Any = field(compare=False)
+    group: Hashable = field(default=None, compare=False)
+    text: str = field(default="", compare=False)
 
     def describe(self) -> str:
         """What is said of a task that raised, one line or several."""
@@ -62,10 +65,12 @@ class Scorer(Protocol):
     """Judges completions. One object per run, which is pickled into every worker.
 
     `batch_size` is how many tasks a worker gets at a time, 1 unless judging many together is
-    cheaper; `may_not_load` whether `prepare` runs code that is not e3rl's.
+    cheaper; `may_not_load` whether `prepare` runs code that is not e3rl's; `preload` names modules
+    that are loaded once, before workers are forked.
     """
 
     batch_size: int
+    preload: Sequence[str]
     may_not_load: bool
 
     def read(self, completion: str) -> str | None:

@@ -8,6 +8,7 @@ caller's). `e3rl.rewards.pool` compares in processes that it can kill.
 
 import logging
 import re
+from functools import lru_cache
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
@@ -17,12 +18,17 @@ from e3rl.rewards.answer_formats import (
     bare_latex,
     ends_in_number,
     equated_numbers,
+    have_other_order,
     have_other_units,
+    is_code,
     is_copied,
     is_number,
+    leaves_work,
     same_number,
     same_text,
+    shortest_integer,
 )
+from e3rl.rewards.refutation import are_different
 from e3rl.rewards.verdict import CORRECT, ERROR, UNPARSED, WRONG, Verdict
 
 # math-verify warns once per process that its alarms are off, which is what is wanted here.
@@ -30,6 +36,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 # Without the search for bare expressions: a number that stands in a text is not its answer.
 EXTRACTION = (LatexExtractionConfig(),)
+
+GOLDS = 1024  # gold answers whose readings are kept
 
 _EXPONENT = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
 _DECIMALS = re.compile(r"(?<=\.)\d+", re.ASCII)
@@ -40,14 +48,18 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
 
     Integers are compared as integers and an answer written like the gold is right, units aside;
     that is what `compare_answers` finds too, a thousand times slower. A restated question is
-    wrong, and so is a unit other than the gold's, which `compare_answers` would not notice (see
-    `e3rl.rewards.answer_formats`).
+    wrong, and so are a unit other than the gold's and the letters of a word in another order, which
+    `compare_answers` would not notice, calls of functions of a programming language, and what
+    leaves a limit or an integral to it (see `e3rl.rewards.answer_formats`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
-        return CORRECT if int(answer) == int(gold) else WRONG
+        same = shortest_integer(answer) == shortest_integer(gold.strip())
+        return CORRECT if same else WRONG
     if same_text(answer, gold) or same_number(answer, gold):
         return CORRECT
     if (is_number(gold) and not ends_in_number(answer)) or have_other_units(answer, gold):
+        return WRONG
+    if leaves_work(answer, gold) or have_other_order(answer, gold) or is_code(answer):
         return WRONG
     return WRONG if is_copied(answer, prompt) else None
 
@@ -62,8 +74,8 @@ def compare_answers(gold: str, answer: str) -> Verdict:
     sympy meets on odd input are answers to math-verify, not equal; ours propagate.
     """
     try:
-        forms = _parse(answer)
-        equal = verify(_parse(gold), forms, timeout_seconds=None)
+        forms, golds = _parse(answer), _parse_gold(gold)
+        equal = _are_equal(golds, forms)
         consistent = not equal or all(_agree(a, b) for a, b in equated_numbers(answer))
     except (MemoryError, RecursionError):
         return ERROR
@@ -76,6 +88,19 @@ def compare_answers(gold: str, answer: str) -> Verdict:
 def can_be_matched(gold: str) -> bool:
     """Whether math-verify can read a gold answer, if only as text."""
     return bool(_parse(gold))
+
+
+def _are_equal(golds: list[Any], forms: list[Any]) -> bool:
+    """What math-verify says, unless it would take apart what has plainly different values."""
+    if golds and forms and are_different(golds[0], forms[0]):
+        golds, forms = golds[1:], forms[1:]  # the bare texts
+    return bool(verify(golds, forms, timeout_seconds=None))
+
+
+@lru_cache(GOLDS)
+def _parse_gold(gold: str) -> list[Any]:
+    """The readings of a gold answer, which every rollout of its group is compared with."""
+    return _parse(gold)
 
 
 def _agree(one: str, other: str) -> bool:

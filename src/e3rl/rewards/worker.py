@@ -7,6 +7,7 @@ interpreter. Each has a pipe of its own, so that a killed one leaves no lock beh
 """
 
 import multiprocessing
+import os
 import resource
 import shutil
 import signal
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import get_temp_dir
@@ -26,6 +27,8 @@ from e3rl.rewards.verdict import TIMEOUT, Verdict
 
 START_S = 120.0  # on a busy machine
 GRACE_S = 5.0  # past the deadline, after which a worker that nobody has killed ends by itself
+PATIENCE = 10.0  # deadlines by the clock that a task may take on a busy machine
+IDLE_SHARE = 0.02  # processor time within a deadline by the clock, below which a task only waits
 HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError)  # how a dead process looks here
 
 
@@ -42,17 +45,20 @@ class Judged:
     """Verdicts, and what they cost: CPU seconds of the worker, or the deadline that ended it.
 
     CPU time, since judging beside generation on shared cores takes longer by the clock than with a
-    core to itself.
+    core to itself. `hung`: it computed for the whole deadline, so that a less busy machine would
+    not have helped.
     """
 
     verdicts: Sequence[Verdict]
     seconds: float
+    hung: bool = False
 
 
 class Worker:
     """A process that judges tasks by a scorer; use from one thread at a time.
 
-    `deadline_s` is for one task; several have it once for each.
+    `deadline_s` is processor time for one task, and several have it once for each; a task that
+    waits instead of computing has as long by the clock.
     """
 
     def __init__(self, scorer: Scorer, deadline_s: float, memory_limit_mb: int) -> None:
@@ -64,7 +70,7 @@ class Worker:
 
     def judge(self, tasks: Sequence[Task], extra_s: float = 0.0) -> Judged:
         """The tasks' verdicts and their cost, all of them `timeout` after the deadline and
-        `extra_s` more, of which at most `GRACE_S` come to effect.
+        `extra_s` more.
 
         Starts the process if there is none.
 
@@ -74,11 +80,18 @@ class Worker:
         pipe = self.connect()
         deadline_s = self.deadline_s * len(tasks)
         late = Judged([TIMEOUT] * len(tasks), deadline_s)
+        began = self._processor_seconds()
         try:
             pipe.send((deadline_s, [task.content for task in tasks]))
-            if not pipe.poll(deadline_s + extra_s):
-                self.kill()
-                return late
+            window, before = deadline_s + extra_s, began
+            end = time.monotonic() + PATIENCE * deadline_s + extra_s
+            while not pipe.poll(window):
+                now = self._processor_seconds()
+                hung, idle = now - began >= window, now - before < IDLE_SHARE * window
+                if hung or idle or time.monotonic() >= end:
+                    self.kill()
+                    return replace(late, hung=hung)
+                before = now
             result = pipe.recv()
         except HUNG_UP as error:
             code = self.kill()
@@ -121,9 +134,18 @@ class Worker:
         assert self._pipe is not None
         return self._pipe
 
+    def _processor_seconds(self) -> float:
+        """What the process has computed so far; 0 where the system does not tell."""
+        stat = Path(f"/proc/{self._process.pid if self._process else None}/stat")
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([type(self.scorer).__module__])
+        context.set_forkserver_preload([type(self.scorer).__module__, *self.scorer.preload])
         self._pipe, theirs = context.Pipe()
         process = context.Process(
             target=serve,
@@ -164,7 +186,7 @@ def serve(
         pipe.send(True)
         while True:
             deadline_s, contents = pipe.recv()
-            signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE * deadline_s + GRACE_S)
             started = time.process_time()
             with CarriedOver(pipe):
                 verdicts = scorer.score(contents)

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from e3rl.rewards.hung import HungTasks
 from e3rl.rewards.scorer import Scorer, Task
 from e3rl.rewards.verdict import ERROR, TIMEOUT, Verdict
 from e3rl.rewards.worker import Judged, Worker, WorkerDied
@@ -38,12 +39,13 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
 class Workers:
     """`count` killable processes, each with a thread here that hands it jobs and watches the time.
 
-    `deadline_s` is wall-clock time for a task, from the moment a worker gets it; `memory_limit_mb`
-    is what a job may allocate. Processes start with the first job.
+    `deadline_s` is processor time for a task; `memory_limit_mb` is what a job may allocate.
+    Processes start with the first job. A task that computed until the deadline is not tried again.
     """
 
     def __init__(self, scorer: Scorer, count: int, deadline_s: float, memory_limit_mb: int) -> None:
         self._workers = [Worker(scorer, deadline_s, memory_limit_mb) for _ in range(count)]
+        self._hung = HungTasks()
         self._free: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._free.put(worker)
@@ -55,8 +57,8 @@ class Workers:
         """Start a worker; raises ScorerNotReadyError where the scorer cannot be prepared."""
         self._workers[0].connect()
 
-    def schedule(self, tasks: Sequence[Task], extra_s: float = 0.0) -> Job:
-        """Queue tasks for the next free worker, with more time if `extra_s` says so.
+    def schedule(self, tasks: Sequence[Task], extra_s: float | None = None) -> Job:
+        """Queue tasks for the next free worker; with `extra_s` more time, however often they hung.
 
         Raises RuntimeError after `close`.
         """
@@ -110,10 +112,16 @@ class Workers:
             verdicts: list[Verdict] = [ERROR]
             return Judged(verdicts, 0.0)
 
-    def _judge(self, tasks: Sequence[Task], extra_s: float) -> Judged:
+    def _judge(self, tasks: Sequence[Task], extra_s: float | None) -> Judged:
         """Runs in a thread; there are as many workers as threads, so one is always free."""
+        remembers = len(tasks) == 1 and extra_s is None
+        if remembers and self._hung.knows(tasks[0]):
+            return Judged([TIMEOUT], 0.0)
         worker = self._free.get()
         try:
-            return worker.judge(tasks, extra_s)
+            judged = worker.judge(tasks, extra_s or 0.0)
         finally:
             self._free.put(worker)
+        if remembers and judged.hung:
+            self._hung.add(tasks[0])
+        return judged

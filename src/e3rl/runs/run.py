@@ -1,7 +1,10 @@
 """One run from a composed configuration to a finished run folder."""
 
+import fcntl
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,6 @@ from typing import Any
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 from torch import distributed
 
@@ -19,8 +21,9 @@ from e3rl.analysis.measures.evaluations import EvaluationResult
 from e3rl.analysis.measures.phases import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import SUMMARY, Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
-from e3rl.callbacks.checkpoint import set_aside
+from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside
 from e3rl.callbacks.progress import progress_callbacks
+from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.checkpoints.files import checkpoints, find_damage, step_of
@@ -37,6 +40,7 @@ from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.runs.provenance import write_provenance
+from e3rl.runs.ranks import Ranks, watch_parent
 from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint, is_job
 
 
@@ -57,7 +61,13 @@ def execute(cfg: DictConfig) -> Outcome | None:
     Returns None on other ranks than zero. Raises ConfigurationError, with every mistake that can
     be known by then, before any work.
     """
+    with StopRequest() as stop:
+        return _execute(cfg, stop)
+
+
+def _execute(cfg: DictConfig, stop: StopRequest) -> Outcome | None:
     began = claim_start()
+    watch_parent()
     check(cfg)
     silence_libraries()
     run_dir = Path(cfg.paths.run_dir)
@@ -71,29 +81,64 @@ def execute(cfg: DictConfig) -> Outcome | None:
     module = build(cfg, "module", policy=policy)
     clock = PhaseClock(build(cfg, "profiler") if cfg.profiler else None, began)
     trainer = build_trainer(cfg, plan.total_steps, clock)
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, RunCheckpoint):
+            callback.stop = stop
     if resume is None:
         check_folder_is_free(run_dir)  # on every rank, or some would wait for those that refuse
-    if trainer.is_global_zero:
-        if resume is None:
-            clear_unfinished_run(run_dir, trainer.loggers)
-        write_provenance(cfg, run_dir, resume)
-        print(plan.render(run_dir, resume))
-        for caution in find_cautions(cfg):
-            print(f"caution: {caution}")
-    try:
+    with claim_folder(run_dir, trainer), telling_how_to_go_on(cfg, trainer), Ranks(trainer):
+        if trainer.is_global_zero:
+            if resume is None:
+                clear_unfinished_run(run_dir, trainer.loggers)
+            write_provenance(cfg, run_dir, resume)
+            print(plan.render(run_dir, resume))
+            for caution in find_cautions(cfg):
+                print(f"caution: {caution}")
         if resume is None:
             trainer.validate(module, datamodule=data, verbose=False)  # the baseline, step 0
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-    except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
+        if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
+            distributed.destroy_process_group()
+        if not trainer.is_global_zero:
+            return None
+        clock.finish()
+        return finish(cfg, run_dir, clock, trainer.loggers)
+
+
+@contextmanager
+def claim_folder(run_dir: Path, trainer: Trainer) -> Iterator[None]:
+    """Let no other run write into the folder meanwhile; the claim ends with the process at latest.
+
+    Raises ConfigurationError where one does.
+    """
+    if not trainer.is_global_zero:
+        yield
+        return
+    run_dir.mkdir(parents=True, exist_ok=True)
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(folder)
+        raise ConfigurationError(
+            f"another process is writing a run into {run_dir}: wait for its end, or choose another "
+            "folder"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def telling_how_to_go_on(cfg: DictConfig, trainer: Trainer) -> Iterator[None]:
+    """Where a signal ends the run, say by which command it goes on."""
+    try:
+        yield
+    except Stopped:
         if trainer.is_global_zero:
             print(resume_hint(cfg))
-        raise SystemExit(143 if isinstance(stop, SIGTERMException) else 130) from stop
-    if distributed.is_initialized():  # rank zero finishes alone, and may sample once more
-        distributed.destroy_process_group()
-    if not trainer.is_global_zero:
-        return None
-    clock.finish()
-    return finish(cfg, run_dir, clock, trainer.loggers)
+        raise
 
 
 def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Trainer:

@@ -39,6 +39,10 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
 
 
+class NonFiniteGradientError(FloatingPointError):
+    """The gradient of one optimiser step is not finite."""
+
+
 class GRPOModule(LightningModule):
     """Manual optimisation of a policy on rollouts (GRPO, arXiv 2402.03300, and relatives).
 
@@ -74,6 +78,8 @@ class GRPOModule(LightningModule):
         # In a list: the reference is neither trained nor saved, it is the policy's own start.
         self._reference = [policy.reference()] if loss.kl_coef else []
         self._statistics = UpdateStatistics(self.loss.corrects)
+        self.nonfinite_in_a_row = 0  # optimiser steps left out since the last one that was taken
+        self._last_nonfinite = ""
 
     def configure_model(self) -> None:
         """Share policy and reference among ranks, where the strategy has a mesh of them (FSDP2).
@@ -96,7 +102,8 @@ class GRPOModule(LightningModule):
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         """Update on a finished batch; reports under `policy/` and `time/update_s`.
 
-        Raises FloatingPointError, before the weights are touched, for a non-finite gradient.
+        Raises FloatingPointError, the weights as they were before, for one step too many with a
+        gradient that is not finite.
         """
         started = time.monotonic()
         batch.check()
@@ -224,10 +231,31 @@ class GRPOModule(LightningModule):
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
         self._backward(batch, active, weights, totals, old, effects, probe)
-        optimizer.step()
+        try:
+            optimizer.step()
+        except NonFiniteGradientError as error:
+            optimizer.zero_grad()
+            self._statistics.nonfinite += 1
+            self.nonfinite_in_a_row += 1
+            self._last_nonfinite = str(error)
+            return
+        self.nonfinite_in_a_row = 0
         self._statistics.steps += 1
         if isinstance(scheduler, LRScheduler):
             scheduler.step()
+
+    def on_train_batch_end(self, outputs: Any, batch: RolloutBatch, batch_idx: int) -> None:
+        """After the slots, so that the rollouts which led here are recorded by then.
+
+        Raises FloatingPointError.
+        """
+        if self.nonfinite_in_a_row > self.settings.nonfinite_steps:
+            raise FloatingPointError(
+                f"{self._last_nonfinite}, the last of {self.nonfinite_in_a_row} such steps in a "
+                "row; the weights are those before them, and completions.jsonl has the rollouts: "
+                "lower module.optimizer.lr, resume an earlier checkpoint, or allow more of them by "
+                "module.settings.nonfinite_steps"
+            )
 
     def _weights(self, batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Totals]:
         """(N,) token weights, 0 outside `rows`, and the counts of all ranks they are made from."""
@@ -290,10 +318,12 @@ class GRPOModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["loss"] = self.loss.state_dict()
+        checkpoint["nonfinite_in_a_row"] = self.nonfinite_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Strict about a loss that has state; one without has nothing to miss."""
         self.loss.load_state_dict(checkpoint.get("loss", {}))
+        self.nonfinite_in_a_row = int(checkpoint.get("nonfinite_in_a_row", 0))
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         strategy = self.trainer.strategy
@@ -307,12 +337,11 @@ class GRPOModule(LightningModule):
         """Clip here: gradients are reduced over ranks and unscaled at every precision."""
         parameters = [p for p in self.policy.parameters() if p.grad is not None]
         norm = gather_full(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
-        self._statistics.grad_norm += float(norm)
         if not torch.isfinite(norm):
-            raise FloatingPointError(
-                f"gradient norm is {float(norm)} at optimiser step {self.global_step}; the weights "
-                "are still those before it: lower module.optimizer.lr, or resume a checkpoint"
+            raise NonFiniteGradientError(
+                f"gradient norm is {float(norm)} at optimiser step {self.global_step}"
             )
+        self._statistics.grad_norm += float(norm)
 
 
 def _at(values: Tensor, pack: Pack, positions: Tensor) -> Tensor:

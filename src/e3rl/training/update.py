@@ -31,6 +31,8 @@ class UpdateSettings:
         empty_batch: when every advantage is 0, "step" still takes the (zero-gradient) optimiser
             step, as the unskipped update would (momentum and weight decay move the policy);
             "skip" leaves the optimiser alone, unless the loss has terms on such rollouts.
+        nonfinite_steps: optimiser steps in a row that may be left out because their gradient is
+            not finite; one more ends the run. Weights and optimiser stay as they were.
         old_logprobs: who says what the old policy's log-probs are. "trainer": the policy before
             the first step; "sampler" (bypass): the engine, so that one importance ratio, clipped
             like any other, covers both what the engine and what the steps changed.
@@ -43,11 +45,14 @@ class UpdateSettings:
     skip_zero_advantage: Skip = "exact"
     empty_batch: EmptyBatch = "step"
     old_logprobs: OldLogprobs = "trainer"
+    nonfinite_steps: int = 3
 
     def __post_init__(self) -> None:
         for name in ("minibatches", "inner_epochs", "tokens_per_microbatch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"settings.{name}={getattr(self, name)}: use at least 1")
+        if self.nonfinite_steps < 0:
+            raise ValueError(f"settings.nonfinite_steps={self.nonfinite_steps}: use 0 or more")
         if self.max_grad_norm <= 0:
             raise ValueError(f"settings.max_grad_norm={self.max_grad_norm}: use a number > 0")
         for name, kind in (
@@ -100,6 +105,7 @@ class UpdateStatistics:
         self.clipped_high = 0.0  # of the clipped tokens those with a ratio above 1
         self.fresh_tokens = self.mismatch = self.mismatch_max = 0.0
         self.rollouts = self.skipped = self.steps = self.grad_norm = 0.0
+        self.nonfinite = 0.0  # optimiser steps that were left out
         self.mismatch_weights = WeightSums()  # of single tokens, whatever the correction
         self.correction_weights = WeightSums()  # in effect
 
@@ -152,6 +158,7 @@ class UpdateStatistics:
             "policy/skipped": total["skipped"] / max(1.0, total["rollouts"]),
             "policy/grad_norm": self.grad_norm / max(1.0, self.steps),
             "policy/optimizer_steps": self.steps,
+            "policy/nonfinite_steps": self.nonfinite,
             "policy/lr": learning_rate,
         }
         if self.corrects:
