@@ -14,7 +14,7 @@ rollouts per problem:
 - the untrained policy at temperature 1, the same for all that start from it and are validated
   alike.
 
-OUT/control is the control's first run with its final weights and these evaluations, which later
+OUT/control is the control's first run with these evaluations, which later
 runs compare themselves with. What is recorded already stays, so the command may be called again
 when more runs are done.
 """

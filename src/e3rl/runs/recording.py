@@ -46,7 +46,7 @@ def record_runs(source: Path, out: Path, control: str, n: int) -> None:
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     first = arms[control][0]
     if not (out / "control").exists():
-        record_control(first, out / "control")
+        copy_run(first, out / "control", LEDGERS[:2])
     add_evaluations(arms, control, out / "runs", n)
     copy_rungs(out / "runs" / first.path.name, out / "control")
 
@@ -92,14 +92,6 @@ def round_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: round_numbers(item) for key, item in value.items()}
     return value
-
-
-def record_control(run: Run, out: Path) -> None:
-    """The control's run and its final policy (safetensors), for tables of later runs."""
-    copy_run(run, out, LEDGERS[:2])
-    policy = instantiate(run.config["policy"], _convert_="all")
-    load_weights(policy, last_weights(run))
-    policy.save(out / "policy")
 
 
 def add_evaluations(
