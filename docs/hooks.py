@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "e3rl"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s#]+)(#[^()\s]*)?\)")
 TITLES = {
+    "carries_bed": "Where RL learns",
+    "carries_core": "Core study on carries",
+    "carries_tuning": "Learning rate on carries",
     "lookahead": "Look-ahead",
     "pass_at_k": "pass@k",
     "smollm2": "SmolLM2",
