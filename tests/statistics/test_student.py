@@ -47,7 +47,10 @@ def test_power_is_the_error_without_a_shift_and_that_of_a_normal_with_endless_de
     assert detectable_shift(1e6, 0.95, 0.8) == pytest.approx(1.959964 + 0.841621, abs=1e-4)
     # Noncentral t of four degrees, two-sided at 5 %.
     assert detectable_shift(4, 0.95, 0.8) == pytest.approx(3.7611, abs=1e-3)
-    assert t_power(detectable_shift(1.5, 0.99, 0.8), 1.5, 0.99) == pytest.approx(0.8)
+    assert t_power(detectable_shift(1.5, 0.99, 0.8), 1.5, 0.99) == pytest.approx(0.8, abs=1e-3)
+    # Where the bound is far out power is that of U: t·√(χ² at 80 % of one degree), 1.2816·t.
+    far = t_bound(0.9992, 1)
+    assert detectable_shift(1, 0.9992, 0.8) == pytest.approx(1.2816 * far, rel=0.02)
 
 
 @pytest.mark.parametrize(

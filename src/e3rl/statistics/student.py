@@ -10,7 +10,6 @@ from statistics import NormalDist
 import numpy as np
 
 TINY = 1e-300
-SMALL = 1e-15  # closest that a power is told from 0 and 1
 NORMAL = NormalDist()
 
 
@@ -84,12 +83,11 @@ def t_power(shift: float, df: float, level: float) -> float:
     """
     bound, spread = t_bound(level, df), 8 / math.sqrt(df)
     low, high = max(0.0, 1 - spread), 1 + spread
-    u = low + (np.arange(240) + 0.5) / 240 * (high - low)
+    u = low + (np.arange(480) + 0.5) / 480 * (high - low)
     log_density = (df - 1) * np.log(u) - df * u * u / 2
     density = np.exp(log_density - log_density.max())
     found = [NORMAL.cdf(shift - bound * x) + NORMAL.cdf(-shift - bound * x) for x in u.tolist()]
-    share = float(density @ np.array(found) / density.sum())
-    return min(max(share, SMALL), 1 - SMALL)
+    return float(density @ np.array(found) / density.sum())
 
 
 @lru_cache(maxsize=4096)
@@ -102,16 +100,13 @@ def detectable_shift(df: float, level: float, power: float) -> float:
         raise ValueError(f"level={level} and power={power} must lie in (0, 1)")
     if power <= 1 - level:
         raise ValueError(f"power={power} is no more than the error 1 - level={level}")
-    goal = NORMAL.inv_cdf(power)
-    shifts = [t_bound(level, df), t_bound(level, df) + goal]
-    gaps = [NORMAL.inv_cdf(t_power(shift, df, level)) - goal for shift in shifts]
-    for _ in range(50):  # the secant method, on a scale on which power is nearly a line
-        if abs(gaps[-1]) < 1e-9 or shifts[-1] == shifts[-2]:
-            break
-        slope = (gaps[-1] - gaps[-2]) / (shifts[-1] - shifts[-2])
-        shifts.append(max(0.0, shifts[-1] - gaps[-1] / slope))
-        gaps.append(NORMAL.inv_cdf(t_power(shifts[-1], df, level)) - goal)
-    return shifts[-1]
+    low, high = 0.0, t_bound(level, df) + NORMAL.inv_cdf(power)
+    while t_power(high, df, level) < power:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_power(middle, df, level) < power else (low, middle)
+    return high
 
 
 def _away_from_0(value: float) -> float:
