@@ -7,6 +7,7 @@ from e3rl.statistics.interval import Estimate
 from e3rl.statistics.means import (
     difference_of_units,
     difference_over_seeds_and_problems,
+    limit_by_seeds,
     mean_of_estimates,
     mean_over_seeds_and_problems,
     mean_over_units,
@@ -92,6 +93,14 @@ def test_independent_means_average_with_their_errors():
     found = mean_of_estimates(parts)
     assert (found.mean, found.standard_error) == (1.5, 2.5)
     assert found.df == pytest.approx(2.5**4 / ((9 / 4) ** 2 / 5 + (16 / 4) ** 2 / 10))
+
+
+def test_a_test_of_fewer_than_five_seeds_has_the_degrees_of_the_seeds_alone():
+    found = Estimate(6.0, 1.0, 40.0)
+    assert limit_by_seeds(found, 3).df == 2
+    assert limit_by_seeds(found, 3).p_value == pytest.approx(0.0267, abs=1e-4)
+    assert limit_by_seeds(found, 5) == limit_by_seeds(found, 1) == found
+    assert limit_by_seeds(Estimate(6.0, 1.0, 1.2), 3).df == 1.2
 
 
 def test_equal_tables_have_equal_intervals_to_the_last_digit():

@@ -50,6 +50,10 @@ def test_power_is_the_error_without_a_shift_and_that_of_a_normal_with_endless_de
     strict = 1 - 0.05 / 160  # two seeds, and many comparisons to correct for
     assert t_power(detectable_shift(1, strict, 0.8), 1, strict) == pytest.approx(0.8)
     assert t_power(detectable_shift(1.5, 0.99, 0.8), 1.5, 0.99) == pytest.approx(0.8)
+    assert t_power(detectable_shift(1.5, 0.99, 0.8), 1.5, 0.99) == pytest.approx(0.8, abs=1e-3)
+    # Where the bound is far out power is that of U: t·√(χ² at 80 % of one degree), 1.2816·t.
+    far = t_bound(0.9992, 1)
+    assert detectable_shift(1, 0.9992, 0.8) == pytest.approx(1.2816 * far, rel=0.02)
 
 
 @pytest.mark.parametrize(

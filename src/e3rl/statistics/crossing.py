@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from e3rl.statistics.interval import Estimate, Interval
-from e3rl.statistics.means import difference_over_seeds_and_problems
+from e3rl.statistics.means import difference_over_seeds_and_problems, limit_by_seeds
 from e3rl.statistics.shares import share_interval
 
 Reals = NDArray[np.float64]
@@ -87,7 +87,8 @@ def crossing_ratio(
 
     costs = _inverted(x, [distance(table[:, i]).interval(level) for i in range(len(x))], 0.0)
     ratio = Interval(cost / base_cost, costs.low / base_cost, costs.high / base_cost, level)
-    return CostRatio(ratio, distance(_at(x, table, base_cost)).p_value)
+    test = limit_by_seeds(distance(_at(x, table, base_cost)), min(len(table), len(other)))
+    return CostRatio(ratio, test.p_value)
 
 
 def _inverted(x: Reals, curve: list[Interval], target: float) -> Interval:

@@ -7,7 +7,7 @@ problems alone. Those of IQM and P(better) are over seeds, the problems as given
 
 **Verdict** (`families.judge_rows`): `better` or `worse` where p after Holm's correction, within a
 declared family or over all exploratory comparisons, is below 1 - level; else `not distinguishable`.
-With fewer than `ENOUGH_SEEDS` seeds the verdict says how many there were.
+With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were.
 """
 
 import math
@@ -27,11 +27,9 @@ from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.interval import Estimate, Interval
 from e3rl.statistics.iqm import estimate_iqm
-from e3rl.statistics.means import mean_over_seeds_and_problems
+from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
-
-ENOUGH_SEEDS = 5
 
 
 def compare_arms(
@@ -184,24 +182,30 @@ def _difference_columns(item: Scores, control: Scores | None, level: float, axis
     name = f"{item.arm} - {control.arm} {control.name}: {item.measure}, {item.name}, {axis}"
     won = improvement_interval(item.by_source(), control.by_source(), level, pairs)
     return {
-        **difference_columns(name, found, level),
+        **difference_columns(name, found, level, min(len(mine), len(other))),
         **interval_columns("improvement", won),
         "paired_seeds": pairs,
     }
 
 
-def difference_columns(comparison: str | None, found: Estimate | None, level: float) -> Row:
+def difference_columns(
+    comparison: str | None, found: Estimate | None, level: float, n_seeds: int = 1
+) -> Row:
     """A difference as columns, with all that `families.judge_rows` wants to know of it.
 
-    `comparison` names it, alike wherever it is printed. Without bounds there is no p to judge by.
+    `comparison` names it, alike wherever it is printed. The test, whose degrees of freedom and p
+    the columns hold, is that of `limit_by_seeds`. Without bounds there is no p to judge by.
     """
-    known = found is not None and not math.isnan(found.standard_error)
-    return {
-        **interval_columns("difference", None if found is None else found.interval(level)),
-        "difference_error": found.standard_error if found is not None and known else None,
-        "difference_df": found.df if found is not None and known else None,
-        "comparison": comparison if known else None,
-        "p": found.p_value if found is not None and known else None,
+    columns = interval_columns("difference", None if found is None else found.interval(level))
+    if found is None or math.isnan(found.standard_error):
+        absent = ("difference_error", "difference_df", "comparison", "p")
+        return columns | dict.fromkeys(absent)
+    test = limit_by_seeds(found, n_seeds)
+    return columns | {
+        "difference_error": test.standard_error,
+        "difference_df": test.df,
+        "comparison": comparison,
+        "p": test.p_value,
     }
 
 

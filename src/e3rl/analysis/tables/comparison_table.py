@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
-from e3rl.analysis.measures.comparison import ENOUGH_SEEDS
 from e3rl.analysis.measures.families import EXPLORATORY, POWER
 from e3rl.analysis.tables.cells import (
     Cells,
@@ -14,6 +13,7 @@ from e3rl.analysis.tables.cells import (
     interval_text,
     number_text,
 )
+from e3rl.statistics.means import ENOUGH_SEEDS
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN
 
 WORDS = ("arm", "sampling", "measure", "against", "family", "verdict")  # columns of words
