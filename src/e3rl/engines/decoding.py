@@ -70,17 +70,20 @@ def cache_with_room(config: Any) -> Any:
     """transformers' cache for a model; of layers that keep every token, one that seldom copies."""
     cache: Any = DynamicCache(config=config)
     cache.layers = [
-        RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers
+        RoomyLayer() if type(layer) is DynamicLayer else layer  # type: ignore[no-untyped-call]
+        for layer in cache.layers
     ]
     return cache
 
 
-class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+class RoomyLayer(DynamicLayer):
     """Keys and values (n, heads, t, D) with room for more tokens behind them.
 
     The library's own copies everything for every token.
     """
 
+    keys: Tensor
+    values: Tensor
     _whole: tuple[Tensor, Tensor] | None = None  # of which keys and values are the beginning
 
     def update(
@@ -100,7 +103,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         self._whole = None
 
 
