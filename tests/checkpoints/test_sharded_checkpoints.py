@@ -171,6 +171,7 @@ def test_a_kill_at_any_stage_of_a_save_leaves_the_former_checkpoint_in_use(
                 patch.setattr(sharded, "manifest", killed)
             case "name":
                 patch.setattr(os, "replace", killed)
+                patch.setattr(sharded, "swap", killed)
         with pytest.raises(Killed):
             save_shards(tensors(6), REST, target)
     assert newest_sound(folder).name == "step-000004.ckpt"

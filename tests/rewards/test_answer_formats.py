@@ -6,10 +6,13 @@ from judging import read_answer
 from e3rl.rewards.answer_formats import (
     ends_in_number,
     equated_numbers,
+    have_other_order,
     have_other_units,
+    is_code,
     is_copied,
     is_number,
     last_box,
+    leaves_work,
     normal_form,
     same_number,
     same_text,
@@ -279,3 +282,16 @@ def test_numbers_that_an_answer_equates(answer: str, pairs: list[tuple[str, str]
 def test_units_are_told_apart_where_both_are_known(answer: str, gold: str, other: bool) -> None:
     assert have_other_units(answer, gold) == other
     assert have_other_units(gold, answer) == other
+
+
+def test_what_leaves_work_calls_functions_or_shuffles_letters_is_told() -> None:
+    assert leaves_work(r"\int_0^1 x dx", r"\frac{1}{2}")
+    assert leaves_work(r"\sum_{n=1}^{\infty} \frac{1}{n^2}", r"\frac{\pi^2}{6}")
+    assert not leaves_work(r"\int_0^1 x dx", r"\int_0^1 t dt")
+    assert not leaves_work(r"\sum_{k=0}^{n} k \limits", r"\frac{n(n+1)}{2}")
+    assert have_other_order("seat", r"\text{east}")
+    assert not have_other_order("East", r"\text{east}")
+    assert not have_other_order("ba", "ab")  # a product
+    assert is_code("__import__('os')")
+    assert is_code("eval(1)")
+    assert not is_code(r"sqrt(2)+\sin(x)+f(x)+floor(y)")

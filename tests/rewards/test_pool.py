@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import runpy
 import signal
 import threading
 import time
@@ -274,6 +275,26 @@ def test_hostile_answers_earn_nothing_and_leave_their_neighbours_alone() -> None
         assert {"timeout"} <= {v.status for v in hostile}
         assert others == [WRONG if i % 2 else CORRECT for i in range(60)]
         assert sum(pool.counters.values()) == len(verdicts)
+
+
+STUDY = Path(__file__).parents[2] / "experiments" / "answer_verification"
+
+
+@pytest.mark.parametrize("count", [68, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_answers_written_to_hang_crash_or_fool_a_verifier_earn_nothing(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = runpy.run_path(str(STUDY / "hostile.py"))
+    answers = hostile["hostile_answers"](count, seed=7)
+    assert answers == hostile["hostile_answers"](count, seed=7)
+    assert {answer.family for answer in answers} == set(hostile["FAMILIES"])
+    monkeypatch.chdir(tmp_path)
+    scored = hostile["score"](answers)
+    assert len(scored.verdicts) == count
+    assert not any(verdict.reward for verdict in scored.verdicts)
+    assert sum(verdict.status == "error" for verdict in scored.verdicts) == 0
+    assert sum(verdict.status == "timeout" for verdict in scored.verdicts) <= count / 100 + 1
+    assert list(tmp_path.iterdir()) == []  # nothing was executed
 
 
 @pytest.mark.slow

@@ -575,14 +575,14 @@ def test_gradients_that_are_not_finite_stop_the_run_and_leave_the_weights(policy
 
 
 def test_a_gradient_that_is_not_finite_once_costs_its_step_alone(policy, batch):
-    calls = []
+    armed: list[float] = []  # losses are tried out when they are made
 
     def broken_once(inputs: SurrogateInput) -> Surrogate:
-        calls.append(1)
         value = -inputs.logprobs * inputs.advantages
-        return Surrogate(value * (torch.nan if len(calls) == 1 else 1.0), inputs.advantages < 0)
+        return Surrogate(value * (armed.pop() if armed else 1.0), inputs.advantages < 0)
 
     module = make_module(policy, make_loss(surrogate=broken_once), ADAMW, nonfinite_steps=1)
+    armed.append(torch.nan)
     fitted = fit(module, [copy.deepcopy(batch) for _ in range(3)])
     assert [r["policy/nonfinite_steps"] for r in fitted.reports] == [1, 0, 0]
     assert [r["policy/optimizer_steps"] for r in fitted.reports] == [0, 1, 1]

@@ -1,0 +1,42 @@
+"""Different values are told at once; what may be equal is left to the algebra system."""
+
+import pytest
+
+from e3rl.rewards.refutation import are_different
+from e3rl.rewards.verifier import _parse
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (r"\sqrt{2}+1", r"\sqrt{2}"),
+        (r"2^{10}\pi", "1024"),
+        ("x^2+1", "x^2+2"),
+        ("y = 2x+5", "2x+4"),
+        (r"\sin(\cos(\sin(2)))", r"\sqrt{2}"),
+        ("(1, 2)", r"\sqrt{2}"),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\ln(2)"),
+    ],
+)
+def test_different_values_are_told(one: str, other: str) -> None:
+    assert are_different(_parse(one)[0], _parse(other)[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (r"\sqrt{8}", r"2\sqrt{2}"),
+        ("(x+1)^2", "x^2+2x+1"),
+        (r"\sin(x)^2+\cos(x)^2+y", "1+y"),
+        ("y = 2x+5", "5+2x"),
+        (r"\frac{1}{3}", "0.333333"),
+        ("x > 2", r"(2, \infty)"),
+        (r"\{5\}", "5"),
+        ("y = x+1", "x = y-1"),  # both are equations: which is the answer is open
+        ("2^{5000}", "4^{2500}"),  # beyond machine numbers
+        (r"\int_0^1 x dx", "7"),  # not worked out here
+        ("x", "y"),  # names may be words
+    ],
+)
+def test_what_may_be_equal_stays_open(one: str, other: str) -> None:
+    assert not are_different(_parse(one)[0], _parse(other)[0])
