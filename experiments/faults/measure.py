@@ -1,0 +1,298 @@
+"""Does a run that something ends, anywhere, end as the one that nothing has ended?
+
+    .venv/bin/python experiments/faults/measure.py [--faults 40] [--only ddp] [--out FOLDER]
+    .venv/bin/python experiments/faults/measure.py --table       # what has been measured, once more
+
+Each fault is a run of six steps that gets a signal at a random moment between its first
+instruction and its last, and a second one that goes on from what is left. Ledgers (without what the
+clock says), weights, optimiser and generators at the end must be those of the run that was left
+alone, bit for bit. A line per fault goes to results.jsonl beside this file, so that more can be
+added at any time.
+"""
+
+import argparse
+import atexit
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "tests"), str(HERE.parents[1] / "tests" / "end_to_end")]
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from e3rl.environment import prepare  # noqa: E402
+
+prepare()
+
+import torch  # noqa: E402
+from tiny_runs import E3, assert_same, configuration, final_state, ledger_rows, sound  # noqa: E402
+
+from e3rl.ledger.ledger import read_rows  # noqa: E402
+from e3rl.runs import run as running  # noqa: E402
+
+RESULTS = HERE / "results.jsonl"
+BOUND_S = 120.0  # within which every process of a run has to be gone, on a busy machine
+RUN_S = 900.0  # of a whole run
+SAVED = ("checkpoint_every=1", "validate_every=2")
+AHEAD = ("rollout.lookahead=1", "loss/correction=tis")
+WAYS = {  # how runs are made: processes, and settings
+    "one process": (1, ()),
+    "one process, ahead": (1, AHEAD),
+    "one process, vLLM": (1, ("engine=vllm",)),
+    "one process, vLLM, ahead": (1, ("engine=vllm", *AHEAD)),
+    "two ranks, ddp": (2, ("trainer=ddp",)),
+    "two ranks, fsdp2, ahead": (2, ("trainer=fsdp2", *AHEAD)),
+    "four ranks, ddp": (4, ("trainer=ddp",)),
+}
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done to a run, and what became of it."""
+
+    way: str
+    sent: str
+    rank: int  # that got the signal
+    at_s: float  # after the start
+    step: int  # rollout steps that the ledger had by then
+    saved: int  # newest step that was saved when all was over
+    codes: tuple[int, ...]  # exit codes by rank
+    gone_s: float  # until no process was left
+    left: tuple[str, ...]  # files in the temporary folder, shared memory
+    equal: str  # "yes", or what differs
+
+
+def start(folder: Path, scratch: Path, settings: Sequence[str], ranks: int) -> list[int]:
+    """Process ids of a run's ranks, forked from this one, which has loaded everything."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    scratch.mkdir(parents=True, exist_ok=True)
+    pids = []
+    for rank in range(ranks):
+        if (pid := os.fork()) == 0:
+            become(rank, ranks, port, scratch)
+            os._exit(train(folder, settings, ranks))
+        pids.append(pid)
+    return pids
+
+
+def become(rank: int, ranks: int, port: int, scratch: Path) -> None:
+    """Be a process of its own, as torchrun starts it where there are several."""
+    os.setsid()
+    log = os.open(scratch.with_suffix(".log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ["TMPDIR"], tempfile.tempdir = str(scratch), None
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(each, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if ranks > 1:
+        told = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": ranks}
+        told |= {"LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        told |= {"TORCHELASTIC_RUN_ID": "faults"}
+        os.environ.update({name: str(value) for name, value in told.items()})
+
+
+def train(folder: Path, settings: Sequence[str], ranks: int) -> int:
+    """The exit code of a run, or of what goes on with the one in the folder."""
+    torch.set_num_threads(1)
+    resume = [f"ckpt_path={folder}"] if sound(folder) else []
+    devices = [f"trainer.devices={ranks}"] if ranks > 1 else []
+    try:
+        running.execute(configuration(folder, *E3, *SAVED, *settings, *devices, *resume))
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException as error:  # what a command would end with
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    sys.stdout.flush()
+    atexit._run_exitfuncs()
+    return code
+
+
+def wait(pids: Sequence[int], seconds: float) -> tuple[tuple[int, ...], float]:
+    """Exit codes, negative for signals, and how long it took; what hangs is killed, and is -999."""
+    began, codes = time.monotonic(), dict.fromkeys(pids, -999)
+    left = set(pids)
+    while left and time.monotonic() - began < seconds:
+        for pid in tuple(left):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+                left.discard(pid)
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return tuple(codes[pid] for pid in pids), time.monotonic() - began
+
+
+def leftovers(scratch: Path, memory: set[str], pids: Sequence[int]) -> tuple[str, ...]:
+    """What a run has left; its reward workers are given time to end and to clear up."""
+    end = time.monotonic() + 15
+    while True:
+        found = [path.name for path in scratch.glob("*")]
+        found += sorted(set(os.listdir("/dev/shm")) - memory)
+        found += [f"process {pid}" for pid in alive(pids)]
+        if not found or time.monotonic() > end:
+            return tuple(found)
+        time.sleep(0.2)
+
+
+def alive(sessions: Sequence[int]) -> list[int]:
+    """Processes of these sessions that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) in sessions and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def steps_in(folder: Path) -> int:
+    path = folder / "prompts.jsonl"
+    return len(read_rows(path)) if path.is_file() else 0
+
+
+def reference(way: str, out: Path) -> tuple[Path, float]:
+    """A run that nobody disturbs, and its seconds; made once."""
+    folder = out / way.replace(", ", "-").replace(" ", "_") / "whole"
+    told = folder.with_suffix(".json")
+    if not told.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        ranks, settings = WAYS[way]
+        codes, seconds = wait(start(folder, folder.with_name("tmp-whole"), settings, ranks), RUN_S)
+        if set(codes) != {0}:
+            raise RuntimeError(
+                f"{way}: exit codes {codes}, see {folder.with_name('tmp-whole.log')}"
+            )
+        told.write_text(json.dumps(seconds))
+    return folder, float(json.loads(told.read_text()))
+
+
+def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None:
+    """End a run at a random moment, go on with it, and compare; None where it was over before."""
+    whole, seconds = reference(way, out)
+    ranks, settings = WAYS[way]
+    name = f"{sent}-{draw.getrandbits(32):08x}"
+    folder, scratch = whole.with_name(name), whole.with_name(f"tmp-{name}")
+    rank, at = draw.randrange(ranks), draw.uniform(0.0, seconds)
+    memory = set(os.listdir("/dev/shm"))
+    pids = start(folder, scratch, settings, ranks)
+    time.sleep(at)
+    if os.waitpid(pids[rank], os.WNOHANG)[0]:
+        wait([pid for pid in pids if pid != pids[rank]], RUN_S)
+        return None
+    step = steps_in(folder)
+    os.kill(pids[rank], signal.Signals[sent])
+    codes, gone = wait(pids, BOUND_S)
+    left = leftovers(scratch, memory, pids)
+    saved = [int(path.stem.split("-")[1]) for path in sound(folder)]
+    again, _ = wait(start(folder, scratch, settings, ranks), RUN_S)
+    equal = "yes" if set(again) == {0} else f"went on with exit codes {again}"
+    if equal == "yes":
+        equal = compare(folder, whole)
+    if equal == "yes" and not left:
+        shutil.rmtree(folder)
+        scratch.with_suffix(".log").unlink()
+    shutil.rmtree(scratch, ignore_errors=True)
+    return Fault(
+        way,
+        sent,
+        rank,
+        round(at, 2),
+        step,
+        max(saved, default=0),
+        codes,
+        round(gone, 2),
+        left,
+        equal,
+    )
+
+
+def compare(folder: Path, whole: Path) -> str:
+    """ "yes", or what differs."""
+    if ledger_rows(folder) != ledger_rows(whole):
+        return "ledgers differ"
+    try:
+        assert_same(final_state(folder), final_state(whole))
+    except AssertionError as error:
+        return f"{error} differs"
+    return "yes"
+
+
+def good(fault: dict[str, Any]) -> bool:
+    """Equal in the end, nothing left, nothing hung, and the signal's exit code."""
+    number = int(signal.Signals[fault["sent"]])
+    codes = fault["codes"]
+    expected = {-9, 1} if fault["sent"] == "SIGKILL" else {128 + number, -number, 1}
+    told = -9 if fault["sent"] == "SIGKILL" else 128 + number
+    ends = set(codes) <= expected and codes[fault["rank"]] in (told, -number)
+    return fault["equal"] == "yes" and not fault["left"] and ends
+
+
+def table() -> str:
+    """Markdown of results.jsonl."""
+    faults = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    lines = ["| run | signal | faults | before the first step | as they should end | slowest end |"]
+    lines.append("|---|---|---|---|---|---|")
+    for way in WAYS:
+        for sent in SIGNALS:
+            own = [f for f in faults if (f["way"], f["sent"]) == (way, sent)]
+            if own:
+                early = sum(f["step"] == 0 for f in own)
+                right, slowest = sum(map(good, own)), max(f["gone_s"] for f in own)
+                lines.append(
+                    f"| {way} | {sent} | {len(own)} | {early} | {right} | {slowest:.1f} s |"
+                )
+    right = sum(map(good, faults))
+    return "\n".join([*lines, f"| all | | {len(faults)} | | {right} | |"])
+
+
+def write_table() -> None:
+    readme = HERE / "README.md"
+    before, _, rest = readme.read_text().partition("<!-- table: faults -->")
+    _, _, after = rest.partition("<!-- end -->")
+    readme.write_text(f"{before}<!-- table: faults -->\n\n{table()}\n\n<!-- end -->{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=40)
+    parser.add_argument("--only", default="", help="ways whose name has this in it")
+    parser.add_argument("--signals", default=",".join(SIGNALS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "e3rl-faults"))
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    done = len(RESULTS.read_text().splitlines()) if RESULTS.is_file() else 0
+    ways = [way for way in WAYS if args.only in way]
+    for number in range(0 if args.table else args.faults):
+        draw = random.Random(f"{args.seed} {done + number}")
+        way, sent = ways[number % len(ways)], draw.choice(args.signals.split(","))
+        fault = inflict(way, sent, draw, args.out)
+        if fault is not None:
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(asdict(fault)) + "\n")
+            print("ok " if good(asdict(fault)) else "BAD", fault, flush=True)
+    write_table()
+
+
+if __name__ == "__main__":
+    main()
