@@ -133,5 +133,6 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
     if row["comparison"] and row["difference_error"] and row.get("seeds", 1) > 1:
         test = Estimate(0.0, row["difference_error"], row["difference_df"])
         strictest = 1 - (1 - level) / judged["family_size"]
-        judged["detectable"] = detectable_difference(test, strictest, POWER)
+        detectable = detectable_difference(test, strictest, POWER)
+        judged["detectable"] = detectable if detectable < 1 else None  # no share differs by more
     return judged
