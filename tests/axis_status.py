@@ -95,7 +95,7 @@ def _mark(group: str, name: str, found: Mapping[str, set[str]]) -> str:
     if here:
         told = sorted(here & others or here)
         everywhere = not here & others and here >= set(_arms())
-        return f"**trained** ({'all studies' if everywhere else ', '.join(f'[{x}]' for x in told)})"
+        return f"**trained** ({'the run matrix' if everywhere else ', '.join(f'[{x}]' for x in told)})"
     if name in simulated().get(group, ()):
         return "*simulated*"
     return "*tested*" if _is_tested(group, name) else "untried"
@@ -113,8 +113,9 @@ def studies(looks: Mapping[str, Any]) -> set[str]:
 
 @cache
 def _arms() -> dict[str, Any]:
-    """The plan of every study of runs, by name."""
-    return {path.parent.name: _yaml(path) for path in ROOT.glob("experiments/*/study.yaml")}
+    """The plan of every study that draws on the run matrix, by name."""
+    plans = {path.parent.name: _yaml(path) for path in ROOT.glob("experiments/*/study.yaml")}
+    return {name: plan for name, plan in plans.items() if plan["runs"] == "../runs"}
 
 
 @cache
@@ -132,13 +133,18 @@ def _runs() -> tuple[tuple[Flat, tuple[str, ...]], ...]:
             and config["seed"] in plan.get("seeds", [config["seed"]])
         ]
         found.append((dict(_flat(config)), tuple(names)))
-    found += [(dict(_flat(_yaml(path))), (path.parts[-3],)) for path in _own_runs()]
+    found += [(dict(_flat(_yaml(path))), (study_of(path),)) for path in _own_runs()]
     return tuple(found)
 
 
 def _own_runs() -> list[Path]:
     """Configurations of runs that belong to one study."""
-    return sorted(ROOT.glob("experiments/*/run/config.yaml"))
+    single = ROOT.glob("experiments/*/run/config.yaml")
+    return sorted([*single, *ROOT.glob("experiments/*/runs/*/config.yaml")])
+
+
+def study_of(path: Path) -> str:
+    return path.relative_to(ROOT / "experiments").parts[0]
 
 
 def _looks(group: str) -> dict[str, Flat]:

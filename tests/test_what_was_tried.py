@@ -26,7 +26,7 @@ def test_the_page_says_what_was_recorded() -> None:
         ("loss/exploration", "kl_cov", "*tested*"),
         ("temperature/gain", "solve", "**trained** ([gain_modes])"),
         ("shaping", "length", "**trained** ([length_reward])"),
-        ("data", "arithmetic", "**trained** (all studies)"),
+        ("data", "arithmetic", "**trained** (the run matrix)"),
         ("rollout.lookahead", "1", "*tested*"),
     ],
 )
