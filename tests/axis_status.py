@@ -95,7 +95,8 @@ def _mark(group: str, name: str, found: Mapping[str, set[str]]) -> str:
     if here:
         told = sorted(here & others or here)
         everywhere = not here & others and here >= set(_arms())
-        return f"**trained** ({'the run matrix' if everywhere else ', '.join(f'[{x}]' for x in told)})"
+        where = "the run matrix" if everywhere else ", ".join(f"[{x}]" for x in told)
+        return f"**trained** ({where})"
     if name in simulated().get(group, ()):
         return "*simulated*"
     return "*tested*" if _is_tested(group, name) else "untried"

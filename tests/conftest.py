@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def policy() -> Policy:
     """The embedded policy, shared: tests that train or alter it take `copy.deepcopy(policy)`."""
-    return Policy()
+    return Policy("embedded_arithmetic")
 
 
 @pytest.fixture(scope="session")

@@ -95,13 +95,16 @@ def evaluate_model(
     try:
         for name, problems in sets.items():
             folder = Path(cfg.out) / folder_name(model.label) / folder_name(name)
-            settings = sampling_settings(policy, problems, evaluations, cfg.max_new_tokens)
+            settings = sampling_settings(
+                policy, problems, evaluations, cfg.max_new_tokens, cfg.seed
+            )
             with EvaluationLog(folder, settings | judging_settings(cfg)) as log:
                 print(progress(model.label, name, len(problems), len(log.rows), evaluations))
                 sample_unfinished(
                     *(log, policy, problems, evaluations, engine, pool),
                     max_new_tokens=cfg.max_new_tokens,
                     prompts_per_batch=cfg.prompts_per_batch,
+                    seed=cfg.seed,
                 )
                 found.append(SampledSet(model.label, model.step, name, log.rows, asked))
     except OtherSettingsError as error:

@@ -17,13 +17,17 @@ from e3rl.runs.recording import sample_policy
 AT_ONE = Evaluation("t1", n=4, temperature=1.0)
 TINY = (
     *("debug=tiny", "logger=ledger_only", "max_new_tokens=20", "rollouts_per_prompt=4"),
-    "figures=false",
+    *("figures=false", "data=arithmetic", "policy=embedded_arithmetic"),
     *("epochs=1", "data.train.size=8", "data.validation.size=6", "validate_every=2"),
     *("budget=uniform", "temperature=fixed", "module.optimizer.lr=0.01", "sweep.name=test"),
     *("trainer.enable_progress_bar=false", "callbacks.pass_at_k.evaluations.0.n=4"),
     *("callbacks.pass_at_k.evaluations.2.n=1", "callbacks.pass_at_k.ks=[1,2]"),
 )
-EVALUATION = (*("problems.size=6", "n=4", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0,0]"),)
+EVALUATION = (
+    "seed=1",
+    "problems=arithmetic",
+    *("problems.size=6", "n=4", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0,0]"),
+)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,15 @@ def test_a_run_with_adapters_resumes_bit_for_bit_and_is_evaluated(tmp_path: Path
 
 
 def evaluated_as_validated(run_dir: Path, out: Path) -> None:
-    settings = ("problems.size=2", "n=2", "ks=[1,2]", "max_new_tokens=20", "temperatures=[1.0]")
+    settings = (
+        "problems=arithmetic",
+        "seed=1",
+        "problems.size=2",
+        "n=2",
+        "ks=[1,2]",
+        "max_new_tokens=20",
+        "temperatures=[1.0]",
+    )
     given = (*settings, "engine=transformers", f"ckpt_path={run_dir}", f"out={out}")
     cfg = composed(*given, root="evaluate")
     evaluate(cfg)

@@ -17,7 +17,7 @@ from e3rl.readiness.preflight import run_preflight
 from e3rl.rewards.pool import RewardPool
 
 SMALL = (
-    *("engine=transformers", "logger=ledger_only", "trainer.accelerator=cpu", "max_new_tokens=40"),
+    *("engine=transformers", "logger=ledger_only", "trainer.accelerator=cpu", "max_new_tokens=80"),
     *("data.train.size=64", "prompts_per_step=8", "epochs=1", "validate_every=8"),
     *("preflight.prompts=12", "preflight.tables=3", "preflight.rules=[uniform,knapsack]"),
 )
@@ -45,8 +45,9 @@ def test_the_embedded_policy_may_start(tmp_path: Path, capsys: pytest.CaptureFix
     assert found["go"]
     assert [path.name for path in tmp_path.iterdir()] == ["preflight.json"]
     levels = {each["check"]: each["level"] for each in found["findings"]}
-    checks = ("signal", "truncation", "format", "answers", "mismatch", "memory", "time")
-    assert {levels[name] for name in checks} == {"ok"}
+    assert levels["signal"] in ("ok", "warn")  # two of three groups may be all wrong
+    checks = ("truncation", "format", "answers", "mismatch", "memory", "time")
+    assert {name: levels[name] for name in checks if levels[name] != "ok"} == {}
     assert [each["n"] for each in found["prompts"]] == [8] * 12
     assert sum(found["solved"].values()) == 12
     assert sum(found["statuses"].values()) == 12 * 8

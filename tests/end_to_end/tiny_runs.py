@@ -37,6 +37,7 @@ needs_engine = pytest.mark.skipif(
 # 2 epochs of 3 steps of 4 prompts; validated in the middle and at the end of an epoch; no figures.
 TINY = (
     *("debug=tiny", "logger=ledger_only", "max_new_tokens=20", "rollouts_per_prompt=3"),
+    *("data=arithmetic", "policy=embedded_arithmetic"),
     "figures=false",
     *("epochs=2", "data.train.size=12", "data.validation.size=2", "validate_every=2"),
     *("trainer.enable_progress_bar=false", "engine.progress=false", "trainer.accelerator=cpu"),

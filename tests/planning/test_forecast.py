@@ -41,20 +41,20 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unloaded")
 def test_the_embedded_default_without_its_weights() -> None:
     found = planned("plan.tokens_per_s=3000", "plan.mean_tokens=24")
-    assert found["problems"] == "2048 to train on, 256 to validate on"
-    assert found["the run"] == "3 epochs x 64 = 192 steps, 49152 rollouts"
-    assert found["optimiser steps"] == "192"
-    # 49152 x 48; four validations of 17 rollouts and 16 at the live temperature in the last
-    assert found["tokens trained on"] == "at most 2.36 M, 1.18 M expected at 24 each"
+    assert found["problems"] == "1024 to train on, 256 to validate on"
+    assert found["the run"] == "4 epochs x 32 = 128 steps, 32768 rollouts"
+    assert found["optimiser steps"] == "128"
+    # 32768 x 80; three validations of 17 rollouts and 16 at the live temperature in the last
+    assert found["tokens trained on"] == "at most 2.62 M, 0.79 M expected at 24 each"
     assert found["tokens validated"] == (
-        "at most 1.03 M, 0.52 M expected at 24 each; 21504 rollouts in 4 validations"
+        "at most 1.37 M, 0.41 M expected at 24 each; 17152 rollouts in 3 validations"
     )
-    # (49152 + 21504) x 48 / 3000 / 3600 s
-    assert found["time"] == "at most 0.3 hours, 0.2 expected, at 3000 tokens per second"
+    # (32768 + 17152) x 80 / 3000 / 3600 s
+    assert found["time"] == "at most 0.4 hours, 0.1 expected, at 3000 tokens per second"
     # 526464 weights of 4 bytes; a cache of 256 MiB at 3 layers x 2 x 64 x 4 bytes per token
     assert found["memory: weights"] == "2.0 MiB"
     assert found["memory: engine"] == (
-        "0.3 GiB; its cache holds 174762 tokens, 1560 of the longest rollouts"
+        "0.3 GiB; its cache holds 174762 tokens, 1213 of the longest rollouts"
     )
     assert " of " not in found["memory: peak"]
 

@@ -66,10 +66,10 @@ def test_a_finished_job_of_another_configuration_is_refused_with_the_difference(
 ) -> None:
     begun(job(tmp_path), 64, finished=True)
     with pytest.raises(ConfigurationError) as refused:
-        finished_job(job(tmp_path, "epochs=4"))
+        finished_job(job(tmp_path, "epochs=5"))
     assert "seed-1 was started with other settings" in str(refused.value)
     assert "choose another sweep.name than mine" in str(refused.value)
-    assert "  - epochs: 3 at the start, 4 now" in str(refused.value)
+    assert "  - epochs: 4 at the start, 5 now" in str(refused.value)
 
 
 def test_a_finished_job_need_not_mention_settings_that_are_newer(tmp_path: Path) -> None:

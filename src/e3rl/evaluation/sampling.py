@@ -53,10 +53,11 @@ class Bench:
     pool: RewardPool
     prompts_per_batch: int
     progress: bool
+    seed: int = 0  # of the noise, as `PassAtK.seed`
 
     def sample(self, evaluations: Sequence[Evaluation], ks: Sequence[int] = (1,)) -> PassAtK:
         """Every evaluation of every problem, in one pass."""
-        pass_at_k = PassAtK(evaluations, ks)
+        pass_at_k = PassAtK(evaluations, ks, self.seed)
         validate(
             *(PolicyHolder(self.policy), self.problems, pass_at_k, self.sampler, self.pool),
             prompts_per_batch=self.prompts_per_batch,
@@ -75,10 +76,11 @@ def evaluate_policy(
     ks: Sequence[int] = (1,),
     prompts_per_batch: int = 64,
     progress: bool = True,
+    seed: int = 0,
 ) -> list[EvaluationCounts]:
     """Per-problem counts of every evaluation; closes engine and pool, also after an error."""
     sampler = RolloutSampler(engine, max_new_tokens, seed=0)
-    bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress)
+    bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress, seed)
     try:
         return bench.sample(find_temperatures(evaluations, bench), ks).results
     finally:
@@ -124,6 +126,7 @@ def sample_unfinished(
     max_new_tokens: int,
     prompts_per_batch: int = 64,
     progress: bool = True,
+    seed: int = 0,
 ) -> None:
     """Sample the problems that a log lacks and append them; leaves engine and pool open.
 
@@ -135,9 +138,9 @@ def sample_unfinished(
     waiting = [problem for problem in problems if problem.id not in finished]
     if waiting:
         sampler = RolloutSampler(engine, max_new_tokens, seed=0)
-        bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress)
+        bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress, seed)
         wanted = find_temperatures(fix_found_temperatures(evaluations, log.rows), bench)
-        pass_at_k, recorder = PassAtK(wanted, ks=(1,)), EvaluationRecorder(log, pool)
+        pass_at_k, recorder = PassAtK(wanted, (1,), seed), EvaluationRecorder(log, pool)
         module = PolicyHolder(policy)
         validate(module, waiting, pass_at_k, sampler, pool, prompts_per_batch, progress, [recorder])
 
@@ -216,6 +219,7 @@ def sampling_settings(
     problems: Sequence[Problem],
     evaluations: Sequence[Evaluation],
     max_new_tokens: int,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """What decides the completions, as far as model and problems do; see `EvaluationLog`."""
     prompts = hashlib.blake2b(digest_size=8)
@@ -227,6 +231,7 @@ def sampling_settings(
         "prompts": prompts.hexdigest(),  # as the template and the tokenizer make them
         "evaluations": {each.name: asdict(each) for each in evaluations},
         "max_new_tokens": max_new_tokens,
+        "seed": seed,
         "prefill": policy.prefill,
         "stop": list(policy.stop),
     }

@@ -27,6 +27,7 @@ class Numbers:
     top_k: int
     max_new_tokens: PositiveInt
     prompts_per_batch: PositiveInt
+    seed: int
 
 
 LISTS = ("ks", "table_ks", "temperatures", "entropies")

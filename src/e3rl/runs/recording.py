@@ -244,6 +244,7 @@ def sample_policy(
         instantiate(run.config["engine"]),
         instantiate(run.config["reward"]),
         run.config["max_new_tokens"],
+        seed=int(run.config["callbacks"]["pass_at_k"].get("seed", 0)),
     )
 
 
