@@ -200,3 +200,9 @@ def test_a_table_of_several_families_marks_every_row(noise: np.ndarray) -> None:
 def test_no_rows_are_no_table() -> None:
     with pytest.raises(ValueError, match="validate first"):
         comparison_cells([])
+
+
+def test_the_interval_of_an_interquartile_mean_is_within_what_a_share_can_be() -> None:
+    two = np.array([[0.5] * 40, [0.6] * 40])  # two runs of which each is a tenth from the other
+    row = compare_scores(scores("grpo", two), None)
+    assert (row["iqm_low"], row["iqm"], row["iqm_high"]) == (0.0, pytest.approx(0.55), 1.0)

@@ -12,6 +12,7 @@ With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -162,7 +163,7 @@ def compare_scores(
         "by_seed": item.table.mean(axis="columns").tolist(),
         **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
         "seed_share": _seed_share(item.table.to_numpy(dtype=np.float64)),
-        **interval_columns("iqm", estimate_iqm(item.by_source()).interval(level)),
+        **interval_columns("iqm", within_shares(estimate_iqm(item.by_source()).interval(level))),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
         **_difference_columns(item, control, level, axis),
@@ -207,6 +208,12 @@ def difference_columns(
         "comparison": comparison,
         "p": test.p_value,
     }
+
+
+def within_shares(found: Interval) -> Interval:
+    """The interval cut to what a share can be."""
+    low, high = np.clip([found.low, found.high], 0, 1)
+    return replace(found, low=float(low), high=float(high))
 
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
