@@ -116,9 +116,9 @@ def test_the_newest_checkpoint_of_a_run_is_evaluated_with_its_own_weights(
     (row,) = rows(tmp_path)
     assert row["rollout_step"] == 4
     assert row["entropy_sum"] / row["tokens"] < 1.0
-    evaluated()
+    evaluated("policy=embedded_arithmetic")
     # The warm start itself.
-    assert rows(tmp_path) == [{**row, "rollout_step": 0, "model": "embedded"}]
+    assert rows(tmp_path) == [{**row, "rollout_step": 0, "model": "embedded_arithmetic"}]
 
 
 def test_the_model_is_the_one_of_the_run_whatever_is_configured(

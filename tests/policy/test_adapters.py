@@ -30,7 +30,7 @@ ATTENTION = ("q_proj", "v_proj")
 
 def adapted(**settings) -> Policy:
     torch.manual_seed(0)
-    return Policy(lora=LoRA(**({"r": 2, "alpha": 4} | settings)))
+    return Policy("embedded_arithmetic", lora=LoRA(**({"r": 2, "alpha": 4} | settings)))
 
 
 def moved(policy: Policy) -> Policy:
@@ -89,7 +89,7 @@ def test_every_linear_layer_but_the_output_layer_is_adapted_unless_named(policy,
 
 
 def test_adapters_are_float32_beside_a_bfloat16_base(make_batch):
-    half = Policy(dtype="bfloat16", lora=LoRA(r=2))
+    half = Policy("embedded_arithmetic", dtype="bfloat16", lora=LoRA(r=2))
     kinds = {p.requires_grad: p.dtype for p in half.parameters()}
     assert kinds == {True: torch.float32, False: torch.bfloat16}
     batch = make_batch(group_sizes=(2,))
@@ -105,11 +105,11 @@ def test_adapters_are_float32_beside_a_bfloat16_base(make_batch):
 def test_a_bfloat16_policy_computes_what_engines_get_although_that_is_rounded(make_batch):
     """Updates of the size of the rounding: beside W x, B A x would be another policy's."""
     torch.manual_seed(0)
-    half = Policy(dtype="bfloat16", lora=LoRA(r=2))
+    half = Policy("embedded_arithmetic", dtype="bfloat16", lora=LoRA(r=2))
     for name, parameter in half.named_parameters():
         if "lora_B" in name:
             parameter.copy_(1e-3 * torch.randn_like(parameter))
-    sent = Policy(dtype="bfloat16")
+    sent = Policy("embedded_arithmetic", dtype="bfloat16")
     base = logits(sent, batch := make_batch(group_sizes=(2, 1)))
     sent.model.load_state_dict(dict(named_weights(half.model, tied_head=False)))
     assert torch.equal(logits(half, batch), logits(sent, batch))
@@ -120,7 +120,7 @@ def test_a_bfloat16_policy_computes_what_engines_get_although_that_is_rounded(ma
 
 def test_gradients_beside_a_bfloat16_base_are_those_without_rounding():
     torch.manual_seed(0)
-    half = Policy(dtype="bfloat16", lora=LoRA(r=2, alpha=6))
+    half = Policy("embedded_arithmetic", dtype="bfloat16", lora=LoRA(r=2, alpha=6))
     layer = half.model.get_decoder().layers[0].self_attn.q_proj
     a, b = (next(iter(part.values())).weight for part in (layer.lora_A, layer.lora_B))
     with torch.no_grad():
@@ -160,7 +160,9 @@ def test_recomputed_activations_give_the_same_gradients(make_batch):
     found = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
-        own = moved(Policy(lora=LoRA(r=2), gradient_checkpointing=checkpointing))
+        own = moved(
+            Policy("embedded_arithmetic", lora=LoRA(r=2), gradient_checkpointing=checkpointing)
+        )
         forward(own, batch, Pack(torch.arange(5))).logprobs.sum().backward()
         found.append({n: p.grad for n, p in own.named_parameters() if p.grad is not None})
     assert len(found[0]) > 0
@@ -188,7 +190,8 @@ def test_a_divergence_from_the_base_pulls_the_policy_back(lora, make_batch):
     fitted = fit(make_module(far, make_loss(kl_coef=1.0)), [batch])
     loss = fitted.reports[0]["policy/loss"]
     logprobs, reference = (
-        reference_logprobs(p, batch)[batch.completion_mask] for p in (far, Policy())
+        reference_logprobs(p, batch)[batch.completion_mask]
+        for p in (far, Policy("embedded_arithmetic"))
     )
     gaps = reference - logprobs
     assert loss == pytest.approx((gaps.exp() - 1 - gaps).mean().item(), rel=1e-3)
@@ -204,7 +207,7 @@ def test_what_is_sent_is_the_merged_model_and_the_policy_stays_as_it_is(lora, ma
     batch, other = make_batch(group_sizes=(3, 2)), moved(lora)
     before = {name: value.clone() for name, value in other.model.state_dict().items()}
     check_shapes(other.model, expected_shapes(other.model))
-    plain = Policy()
+    plain = Policy("embedded_arithmetic")
     names = [name for name, _ in plain.model.named_parameters()]
     sent = dict(named_weights(other.model, tied_head=True))
     assert list(sent) == names

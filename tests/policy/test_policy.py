@@ -333,7 +333,7 @@ def test_random_weights_follow_torchs_seed_and_are_not_the_trained_ones(policy):
 
 
 def test_half_precision_weights_give_logits_near_the_full_ones(policy, make_batch):
-    half = Policy(dtype="bfloat16")
+    half = Policy("embedded_arithmetic", dtype="bfloat16")
     batch = make_batch(group_sizes=(2,))
     with torch.no_grad():
         full = policy(batch.tokens, batch.completion_mask)
@@ -368,7 +368,7 @@ def test_gradient_checkpointing_recomputes_and_leaves_the_gradient_as_it_is(poli
     rows = torch.arange(batch.n_rollouts)
     gradients, calls = [], []
     for checkpointing in (False, True):
-        own = Policy(gradient_checkpointing=checkpointing)
+        own = Policy("embedded_arithmetic", gradient_checkpointing=checkpointing)
         attention = own.model.get_decoder().layers[0].self_attn
         attention.register_forward_hook(lambda *_: calls.append(checkpointing))  # noqa: B023
         forward(own, batch, Pack(rows))  # settles how the head is called
@@ -396,7 +396,10 @@ def test_the_embedded_policy_ships_with_the_package_and_has_a_narrow_vocabulary(
 
 
 def test_casting_to_half_precision_leaves_the_rotary_frequencies_as_they_are(policy):
-    cast, loaded = copy.deepcopy(policy).to(torch.bfloat16), Policy(dtype="bfloat16")
+    cast, loaded = (
+        copy.deepcopy(policy).to(torch.bfloat16),
+        Policy("embedded_arithmetic", dtype="bfloat16"),
+    )
     buffers = dict(loaded.named_buffers())
     assert any("inv_freq" in name for name in buffers)
     for name, value in cast.named_buffers():
