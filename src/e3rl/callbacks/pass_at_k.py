@@ -170,42 +170,28 @@ def tally_segment(batch: RolloutBatch, segment: Segment) -> list[ProblemTally]:
         sums = torch.zeros(batch.n_prompts, dtype=torch.float64, device=group.device)
         return sums.index_add(0, group, values[rows].double()).tolist()
 
+    def counted(values: Tensor) -> list[int]:
+        return [round(each) for each in by_prompt(values)]
+
     surprisal = _surprisal(batch, segment)
     lengths = batch.tensor("completion_mask").sum(dim=1)
-    counts = zip(
-        batch.prompt_ids,
-        batch.sources,
-        by_prompt(batch.tensor("correct")),
-        by_prompt(surprisal),
-        by_prompt(lengths),
-        by_prompt(batch.tensor("truncated")),
-        by_prompt(_lacks_answer(batch)),
-        _partial_rewards(batch, rows),
-        scatter(surprisal[rows], lengths[rows], group, batch.n_prompts),
-        strict=True,
-    )
-    return [
-        ProblemTally(
-            name=segment.evaluation,
-            temperature=segment.temperature,
-            problem_id=problem_id,
-            source=source,
-            n=segment.n,
-            correct=round(correct),
-            entropy_sum=entropy,
-            tokens=round(tokens),
-            truncated=round(truncated),
-            top_p=segment.top_p,
-            top_k=segment.top_k,
-            no_answer=round(no_answer),
-            rewards=earned,
-            shared_with=segment.shared_with,
-            scatter=spread,
-        )
-        for problem_id, source, correct, entropy, tokens, truncated, no_answer, earned, spread in (
-            counts
-        )
-    ]
+    shared: dict[str, Any] = {
+        **{"name": segment.evaluation, "temperature": segment.temperature, "n": segment.n},
+        **{"top_p": segment.top_p, "top_k": segment.top_k, "shared_with": segment.shared_with},
+    }
+    columns: dict[str, Sequence[Any]] = {
+        "problem_id": batch.prompt_ids,
+        "source": batch.sources,
+        "correct": counted(batch.tensor("correct")),
+        "entropy_sum": by_prompt(surprisal),
+        "tokens": counted(lengths),
+        "truncated": counted(batch.tensor("truncated")),
+        "no_answer": counted(_lacks_answer(batch)),
+        "rewards": _partial_rewards(batch, rows),
+        "scatter": scatter(surprisal[rows], lengths[rows], group, batch.n_prompts),
+    }
+    found = zip(*columns.values(), strict=True)
+    return [ProblemTally(**shared, **dict(zip(columns, each, strict=True))) for each in found]
 
 
 def scatter(
