@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import LARGE, REQUIRED, SMALL, Bench, StageError
+from bench import LARGE, REQUIRED, ROOT, SMALL, Bench, StageError
 
-HERE = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "src"))  # the checkout's own package, installed or not
 
 
 def main() -> int:
