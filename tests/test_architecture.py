@@ -52,7 +52,7 @@ ROOMS = {
 }
 COMMANDS = {
     *("train", "evaluate", "preflight", "simulate", "report", "study", "record", "export"),
-    *("dataset_card", "warm_start"),
+    *("serve", "dataset_card", "warm_start"),
 }
 ENTRY = "__main__"  # runs commands by their names, and imports none
 FLOOR = {room: floor for floor, room in enumerate(ROOMS)}
@@ -89,7 +89,7 @@ LAZY_IMPORTS = {
 # Where alone a package may be imported: rooms, or modules.
 HYDRA = {*COMMANDS, "config", "planning", "runs", "evaluation", "readiness"}
 HOMES: Mapping[str, set[str]] = {
-    "vllm": {"engines.vllm_build"},
+    "vllm": {"engines.vllm_build", "engines.servers.nccl"},
     "math_verify": {"rewards.verifier"},
     "reasoning_gym": {"rewards.gym_task"},
     "peft": {"policy.adapters"},

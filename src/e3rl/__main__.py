@@ -20,7 +20,7 @@ from e3rl import __version__
 # In the order in which one meets them; each is the name of its module.
 COMMANDS = (
     *("train", "evaluate", "preflight", "simulate", "report", "study", "record", "export"),
-    *("dataset_card", "warm_start"),
+    *("serve", "dataset_card", "warm_start"),
 )
 COMPLETION = {"-sc", "--shell-completion"}  # Hydra's option
 

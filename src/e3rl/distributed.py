@@ -1,12 +1,14 @@
 """Sums and gathers over ranks; without a process group they return what they were given."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -39,6 +41,26 @@ def all_gather(item: Any) -> list[Any]:
     items: list[Any] = [None] * world_size()
     dist.all_gather_object(items, item)
     return items
+
+
+def from_rank_0(make: Callable[[], T]) -> T:
+    """What `make` returns on rank 0, where alone it is called; every rank gets it.
+
+    Errors that the outside world may cause (RuntimeError, ValueError, OSError) are raised on all
+    ranks alike, so that none waits for the others for ever.
+    """
+    if world_size() == 1:
+        return make()
+    found: tuple[T | None, Exception | None] = None, None
+    if rank() == 0:
+        try:
+            found = make(), None
+        except (RuntimeError, ValueError, OSError) as error:
+            found = None, error
+    of_rank_0: tuple[T, Exception | None] = all_gather(found)[0]
+    if of_rank_0[1] is not None:
+        raise of_rank_0[1]
+    return of_rank_0[0]
 
 
 def gather_full(value: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from e3rl.rewards.pool import RewardPool
 pytestmark = pytest.mark.end_to_end
 
 FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir().rglob("*.yaml")}
-ROOTS = {"train", "evaluate", "simulate", "dataset_card", "preflight"}
+ROOTS = {"train", "evaluate", "simulate", "dataset_card", "preflight", "serve"}
 GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
 PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run

@@ -136,7 +136,9 @@ def largest_quartile(gaps: Sequence[Tensor]) -> float:
     return max(float(each.topk(math.ceil(len(each) / SHARE)).values[-1]) for each in gaps)
 
 
-def check_canary(gaps: Sequence[Tensor], tolerance: float, version: int) -> None:
+def check_canary(
+    gaps: Sequence[Tensor], tolerance: float, version: int, engine: str = "engine"
+) -> None:
     """Raise EngineMismatchError where a quarter of some gaps exceed `tolerance`, or one is
     not a number.
 
@@ -144,13 +146,14 @@ def check_canary(gaps: Sequence[Tensor], tolerance: float, version: int) -> None
         gaps: at each temperature, (t,).
         tolerance: nats at temperature 1.
         version: the policy's.
+        engine: which one, where there are several.
     """
     quartile = largest_quartile(gaps)
     if quartile <= tolerance:
         return
     every = torch.cat(list(gaps))
     raise EngineMismatchError(
-        f"engine and policy disagree at policy version {version}: log-probs of a quarter of the "
+        f"{engine} and policy disagree at policy version {version}: log-probs of a quarter of the "
         f"tokens that the engine sampled differ by {quartile:.3g} nats and more, by up to "
         f"{float(every.max()):.3g}, {float(every.mean()):.3g} in the mean (tolerance {tolerance:g} "
         "for a quarter). Check in this order: weights that did not arrive (tied heads, adapters); "

@@ -1,0 +1,102 @@
+"""Weights to servers by files: written once, read by all of them, deleted afterwards."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from e3rl.engines.servers.client import Server, ServerLostError
+from e3rl.engines.servers.fleet import Fleet
+from e3rl.engines.servers.transfer import Weights
+from e3rl.engines.weight_checks import HEAD, Shapes
+
+FILE_BYTES = 4 * 2**30  # of a file, and so of the memory that writing takes
+MEMORY = Path("/dev/shm")  # a folder in the memory of the machine
+
+
+class FileTransfer:
+    """Weights in safetensors files of a folder that servers can read.
+
+    Args:
+        folder: on a file system that the trainer and all servers share; None: in the memory of
+            this machine, for servers that run on it.
+    """
+
+    server_arguments = ()
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = folder
+
+    def send(
+        self, fleet: Fleet, servers: Sequence[Server], weights: Weights, shapes: Shapes
+    ) -> None:
+        """Write the weights in the precision of the servers, and have all of them read.
+
+        A server that cannot is marked as lost. vLLM takes its old weights down before it reads,
+        so such a server has to be started anew.
+        """
+        folder = self._write(weights, common_dtype(servers))
+        try:
+            fleet.on_each(servers, lambda server: self._read(server, folder))
+        finally:
+            shutil.rmtree(folder)
+
+    def close(self) -> None:
+        """Nothing is left of what was sent."""
+
+    def _write(self, weights: Weights, dtype: torch.dtype | None) -> Path:
+        """A folder with the weights, which appears under its name once it is complete."""
+        base = self.folder or (str(MEMORY) if MEMORY.is_dir() else None)
+        if base is not None:
+            os.makedirs(base, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=".e3rl-weights-", dir=base))
+        part.chmod(0o755)  # servers may run under another name
+        try:
+            for number, tensors in enumerate(_in_files(weights, dtype)):
+                save_file(tensors, part / f"model-{number:05d}.safetensors")
+        except BaseException:
+            shutil.rmtree(part)
+            raise
+        return part.rename(part.with_name(part.name.removeprefix(".")))
+
+    async def _read(self, server: Server, folder: Path) -> None:
+        # Servers start with made-up weights, which vLLM does not read from files.
+        overrides = {"load_config": {"load_format": "safetensors"}}
+        await server.call_workers("update_config", overrides=overrides)
+        try:
+            await server.call_workers("reload_weights", weights_path=str(folder))
+        except ServerLostError as error:
+            raise ServerLostError(
+                f"{error}\nIt could not read the weights in {folder}: give "
+                "engine.weights.folder=FOLDER on a file system that the trainer and all servers "
+                "share, and start the server anew"
+            ) from error
+
+
+def common_dtype(servers: Sequence[Server]) -> torch.dtype | None:
+    """The precision of all servers; None where they differ."""
+    names = {server.facts.dtype for server in servers if server.facts is not None}
+    if len(names) != 1:
+        return None
+    dtype: torch.dtype = getattr(torch, names.pop())
+    return dtype
+
+
+def _in_files(weights: Weights, dtype: torch.dtype | None) -> Iterator[dict[str, Tensor]]:
+    """The tensors of one file after the other."""
+    tensors: dict[str, Tensor] = {}
+    size = 0
+    for name, value in weights:
+        # A head that shares the embedding's memory needs some of its own in a file.
+        kept = value.detach().to("cpu", dtype or value.dtype, copy=name == HEAD).contiguous()
+        if tensors and size + kept.nbytes > FILE_BYTES:
+            yield tensors
+            tensors, size = {}, 0
+        tensors[name] = kept
+        size += kept.nbytes
+    yield tensors

@@ -1,0 +1,365 @@
+"""The engine of servers against stand-ins that speak vLLM's routes; transformers samples there."""
+
+import copy
+import dataclasses
+import itertools
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from engine_requests import by_place, cut_at_stop, largest_gap, many, request, stopping
+from server_stand_in import StandIn, stand_ins
+
+from e3rl.engines.base import ManagedEngine
+from e3rl.engines.canary import EngineMismatchError
+from e3rl.engines.servers import files
+from e3rl.engines.servers.client import ServerLostError, UnfitServerError
+from e3rl.engines.servers.files import FileTransfer
+from e3rl.engines.transformers import TransformersEngine
+from e3rl.engines.vllm_server import VLLMServerEngine
+
+VERSIONS = itertools.count(1)
+
+
+def connect(*servers, folder=None, **settings) -> VLLMServerEngine:
+    urls = [server if isinstance(server, str) else server.url for server in servers]
+    return VLLMServerEngine(urls, FileTransfer(folder), progress=False, **settings)
+
+
+@pytest.fixture(scope="module")
+def pair(policy):
+    with stand_ins(policy, 2) as servers:
+        yield servers
+
+
+@pytest.fixture
+def engine(pair, policy):
+    engine = connect(*pair)
+    engine.sync(policy, next(VERSIONS))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def changed(policy):
+    other = copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.05)
+    return other
+
+
+@pytest.fixture(scope="module")
+def expected(policy):
+    """Rollouts of `many(policy)` by transformers in this process."""
+    own = TransformersEngine(progress=False)
+    own.sync(policy, 0)
+    return by_place(own.generate(many(policy)))
+
+
+def generate_all(engine, requests):
+    return by_place(engine.generate(requests))
+
+
+def test_rollouts_of_all_servers_are_those_of_the_weights_that_were_sent(
+    policy, pair, engine, expected
+):
+    before = [server.calls["/inference/v1/generate"] for server in pair]
+    rollouts = generate_all(engine, many(policy))
+    assert {p: r.tokens for p, r in rollouts.items()} == {p: r.tokens for p, r in expected.items()}
+    assert largest_gap(policy, rollouts.values()) < 1e-4
+    assert {r.policy_version for r in rollouts.values()} == {engine._version}
+    asked = [s.calls["/inference/v1/generate"] - n for s, n in zip(pair, before, strict=True)]
+    assert sum(asked) == len(rollouts)
+    assert min(asked) > 0
+    assert isinstance(engine, ManagedEngine)
+
+
+def test_a_sync_sends_new_weights_and_forgets_prefixes_once_a_version(
+    policy, pair, engine, changed
+):
+    before = [copy.copy(server.calls) for server in pair]
+    engine.sync(changed, 7)
+    engine.sync(changed, 7)  # known
+    for server, old in zip(pair, before, strict=True):
+        assert server.calls["/reset_prefix_cache"] - old["/reset_prefix_cache"] == 1
+        assert not server.paused
+    rollouts = generate_all(engine, many(policy, 1))
+    assert largest_gap(changed, rollouts.values()) < 1e-4
+    with torch.no_grad():
+        next(changed.parameters()).mul_(1.01)
+    engine.sync(changed, 7)  # the version is the same, the weights are not
+    assert largest_gap(changed, generate_all(engine, many(policy, 1)).values()) < 1e-4
+
+
+def test_weights_are_written_once_whole_and_deleted(policy, tmp_path, pair):
+    for server in pair:
+        server.read.clear()
+    engine = connect(*pair, folder=str(tmp_path))
+    engine.sync(policy, 0)
+    assert pair[0].read == pair[1].read == [(pair[0].read[0][0], ["model-00000.safetensors"])]
+    assert Path(pair[0].read[0][0]).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+    engine.close()
+
+
+def test_large_weights_come_in_several_files(policy, pair, monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "FILE_BYTES", 300_000)
+    pair[0].read.clear()
+    engine = connect(pair[0], folder=str(tmp_path))
+    engine.sync(policy, 0)
+    assert len(pair[0].read[0][1]) > 3
+    assert largest_gap(policy, engine.generate(many(policy, 1))) < 1e-4
+    engine.close()
+
+
+def test_stop_strings_end_completions_where_they_do_elsewhere(policy, engine):
+    stopped = stopping(policy, "xed{4", "}", "+3")
+    whole = generate_all(engine, many(policy, 4))
+    engine.sync(stopped, engine._version)
+    found = generate_all(engine, many(policy, 4))
+    cut = {place: cut_at_stop(stopped, rollout) for place, rollout in whole.items()}
+    assert {p: (r.tokens, r.truncated, r.text) for p, r in found.items()} == {
+        p: (r.tokens, r.truncated, r.text) for p, r in cut.items()
+    }
+    assert any(len(cut[p].tokens) < len(whole[p].tokens) for p in cut)
+
+
+@pytest.mark.parametrize("broken", ["weights", "temperature"])
+def test_the_canary_names_the_server_that_samples_from_something_else(
+    policy, changed, broken, monkeypatch
+):
+    with stand_ins(policy, 2) as (good, bad):
+        sample = bad._sample
+        if broken == "weights":
+            monkeypatch.setattr(bad, "policy", changed)
+            monkeypatch.setattr(bad, "_workers", lambda body: {"results": [None]})
+        else:
+            monkeypatch.setattr(bad, "_sample", lambda i, g: sample(i, {**g, "temperature": 1.0}))
+        engine = connect(good, bad)
+        with pytest.raises(EngineMismatchError, match=rf"the server at {bad.url} and policy"):
+            engine.sync(policy, 0)
+        engine.close()
+
+
+def test_a_deadline_keeps_what_is_there_and_gives_every_rollout_a_token(policy, expected):
+    with stand_ins(policy, 1, token_s=0.03) as (server,):
+        engine = connect(server, deadline_s=0.2, at_once=8)
+        engine.sync(policy, 0)
+        rollouts = generate_all(engine, many(policy))
+        assert rollouts.keys() == expected.keys()
+        for place, rollout in rollouts.items():
+            assert 1 <= len(rollout.tokens) <= 24
+            assert rollout.tokens == expected[place].tokens[: len(rollout.tokens)]
+        lengths = [len(rollout.tokens) for rollout in rollouts.values()]
+        assert lengths.count(1) >= 12 - 8  # had not begun
+        assert any(1 < length < 20 for length in lengths)
+        cut = [r for r in rollouts.values() if r.tokens != expected[r.prompt, r.sample].tokens]
+        assert engine.metrics()["engine/cut"] >= len(cut) > 0
+        assert all(rollout.truncated for rollout in cut)
+        whole = [dataclasses.replace(r, may_be_cut=False) for r in many(policy, 1)]
+        assert all(r.tokens == expected[r.prompt, r.sample].tokens for r in engine.generate(whole))
+        engine.close()
+
+
+def test_an_interrupt_ends_a_call_of_another_thread(policy):
+    with stand_ins(policy, 1, token_s=0.05) as (server,):
+        engine = connect(server, canary=False)
+        engine.sync(policy, 0)
+        timer = threading.Timer(0.2, engine.interrupt)
+        timer.start()
+        with pytest.raises(InterruptedError):
+            list(engine.generate(many(policy, limit=100)))
+        engine.close()
+        engine.close()
+        assert "servers" not in {thread.name for thread in threading.enumerate()}
+        wait_until(lambda: not server.running)
+
+
+def wait_until(holds, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_leaving_a_call_early_ends_its_requests(policy):
+    with stand_ins(policy, 1, token_s=0.01) as (server,):
+        engine = connect(server, canary=False)
+        engine.sync(policy, 0)
+        calls = engine.generate(many(policy, limit=100))
+        next(calls)
+        calls.close()
+        wait_until(lambda: not server.running)
+        assert len(list(engine.generate(many(policy, 1)))) == 5
+        engine.close()
+
+
+def test_the_rollouts_of_a_killed_server_are_sampled_by_the_others(policy, expected, caplog):
+    with stand_ins(policy, 2, token_s=0.02) as (first, second):
+        engine = connect(first, second)
+        engine.sync(policy, 0)
+        threading.Timer(0.3, second.kill).start()
+        with caplog.at_level(logging.WARNING):
+            rollouts = generate_all(engine, many(policy))
+        assert {p: r.tokens for p, r in rollouts.items()} == {
+            p: r.tokens for p, r in expected.items()
+        }
+        warnings = [record for record in caplog.records if second.url in record.getMessage()]
+        assert len(warnings) == 1
+        assert len(generate_all(engine, many(policy, 1))) == 5  # without another word
+        assert len(caplog.records) == 1
+        engine.close()
+
+
+def test_a_killed_server_without_others_is_an_error_that_names_it(policy):
+    with stand_ins(policy, 1, token_s=0.02) as (server,):
+        engine = connect(server)
+        engine.sync(policy, 0)
+        threading.Timer(0.3, server.kill).start()
+        with pytest.raises(ServerLostError, match=rf"{server.url} does not answer .*e3rl serve"):
+            list(engine.generate(many(policy)))
+        with pytest.raises(ServerLostError, match=server.url):
+            engine.sync(policy, 1)
+        engine.close()
+
+
+def test_a_server_that_was_started_anew_is_taken_up_at_the_next_sync(policy, changed, caplog):
+    with stand_ins(policy, 2) as (first, second):
+        engine = connect(first, second)
+        engine.sync(policy, 0)
+        second.kill()
+        assert len(generate_all(engine, many(policy))) == 20
+        new = StandIn(policy, port=second.port)
+        try:
+            assert engine.metrics()["engine/servers"] == 2
+            assert len(generate_all(engine, many(policy))) == 20
+            assert new.calls["/inference/v1/generate"] == 0
+            engine.sync(changed, 1)
+            asked = new.calls["/inference/v1/generate"]
+            assert f"{new.url} is back" in caplog.text
+            assert largest_gap(changed, generate_all(engine, many(policy)).values()) < 1e-4
+            assert new.calls["/inference/v1/generate"] > asked
+        finally:
+            new.kill()
+        engine.close()
+
+
+def test_nothing_is_taken_from_a_server_that_was_started_anew_between_sync_and_rollouts(policy):
+    with stand_ins(policy, 1) as (server,):
+        engine = connect(server)
+        engine.sync(policy, 0)
+        server.kill()
+        new = StandIn(policy, port=server.port)
+        try:
+            with pytest.raises(ServerLostError, match="started anew"):
+                list(engine.generate(many(policy)))
+        finally:
+            new.kill()
+        engine.close()
+
+
+def test_a_server_that_cannot_read_the_weights_is_an_error_that_says_how_to_share_them(policy):
+    with stand_ins(policy, 2) as (first, second):
+        second.takes_weights = False
+        engine = connect(first, second)
+        with pytest.raises(ServerLostError, match=r"engine\.weights\.folder"):
+            engine.sync(policy, 0)
+        engine.close()
+
+
+def test_an_address_without_a_server_is_an_error_at_once(policy, pair):
+    engine = connect(pair[0], "http://127.0.0.1:9")
+    with pytest.raises(ServerLostError, match=r"127\.0\.0\.1:9 does not answer .*e3rl serve"):
+        engine.sync(policy, 0)
+    engine.close()
+
+
+def test_a_server_may_take_its_time_to_start(policy):
+    with stand_ins(policy, 1) as (server,):
+        port = server.port
+    engine = connect(f"http://127.0.0.1:{port}", wait_s=30.0)
+    late: list[StandIn] = []
+    threading.Timer(0.5, lambda: late.append(StandIn(policy, port=port))).start()
+    engine.sync(policy, 0)
+    assert len(list(engine.generate(many(policy, 1)))) == 5
+    engine.close()
+    late[0].kill()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"model": "Other-123"}, "serves Other-123, the policy is Qwen2ForCausalLM-"),
+        ({"dev_mode": False}, "VLLM_SERVER_DEV_MODE=1"),
+        ({"scale_out": False}, "--enable-scale-out"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_an_error_before_weights_are_sent(policy, fault, message):
+    with stand_ins(policy, 1) as (server,):
+        vars(server).update(fault)
+        engine = connect(server)
+        with pytest.raises(UnfitServerError, match=message):
+            engine.sync(policy, 0)
+        assert server.read == []
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("model_config", "logprobs_mode", "raw_logprobs", "--logprobs-mode processed_logprobs"),
+        ("scheduler_config", "enable_chunked_prefill", True, "--no-enable-chunked-prefill"),
+    ],
+)
+def test_settings_of_a_server_that_no_run_can_use_are_errors(policy, section, key, value, message):
+    with stand_ins(policy, 1) as (server,):
+        server.config[section][key] = value
+        engine = connect(server)
+        with pytest.raises(UnfitServerError, match=message):
+            engine.sync(policy, 0)
+        engine.close()
+
+
+def test_what_a_server_cannot_sample_is_an_error_with_the_remedy(policy, engine):
+    with pytest.raises(
+        ValueError, match=r"temperature 2\.5: .* \(temperature\.bounds=\[0\.3,2\.0\]"
+    ):
+        list(engine.generate(many(policy, tau=2.5)))
+    with pytest.raises(ValueError, match="leaves no room"):
+        list(engine.generate([request(policy, 0, 0, limit=300)]))
+
+
+def test_rollouts_need_a_sync_first(policy, pair):
+    engine = connect(pair[0])
+    with pytest.raises(RuntimeError, match=r"before engine\.sync"):
+        list(engine.generate(many(policy)))
+    engine.close()
+
+
+def test_log_probs_that_are_not_finite_are_an_error(policy, pair, engine, monkeypatch):
+    right = pair[0]._choice
+    for server in pair:
+        monkeypatch.setattr(server, "_choice", lambda t, x, r: right(t, [-9999.0] * len(t), r))
+    with pytest.raises(FloatingPointError, match="prompt row"):
+        list(engine.generate(many(policy, 1)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"urls": []}, r"engine\.urls=\[\]"),
+        ({"urls": ["node7:8000"]}, "http://HOST:PORT"),
+        ({"urls": ["http://a:1", "http://a:1/"]}, "each server once"),
+        ({"at_once": 0}, "engine.at_once=0"),
+        ({"wait_s": -1.0}, "engine.wait_s=-1"),
+        ({"deadline_s": 0.0}, "engine.deadline_s=0"),
+        ({"canary_tolerance": 0.0}, "engine.canary_tolerance=0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_errors(settings, message):
+    with pytest.raises(ValueError, match=message):
+        VLLMServerEngine(**{"urls": ["http://a:1"], "weights": FileTransfer(), **settings})
