@@ -46,6 +46,13 @@ class Counter(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+def test_the_longest_prompt_of_both_sets_is_known_once_lengths_are():
+    data = datamodule()
+    assert data.longest_prompt == 0
+    data.bind(lambda p: (p.prompt, [0] * (7 if p in data.validation_problems else 3)))
+    assert data.longest_prompt == 7
+
+
 def test_bound_and_set_up_it_gives_the_same_loaders_every_time():
     data = datamodule(validation_prompts_per_batch=2)
     data.bind(encode)

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
+TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
 
@@ -16,7 +18,7 @@ def find_cautions(cfg: DictConfig) -> list[str]:
     plain = to_plain_dict(cfg)
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
-        *(_mismatch, _lookahead, _rounded_updates),
+        *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -174,6 +176,43 @@ def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:
         f"away, most of them with lr={plain['module']['optimizer']['lr']}; use {also}"
         f"trainer.precision={'bf16' if least == 512 else '16'}-mixed"
     )
+
+
+def _slow_on_gpus(plain: dict[str, Any]) -> Iterator[str]:
+    """Precision and launching of kernels that a CPU does not mind and a GPU does.
+
+    Tiny policies are left out: they take no time either way.
+    """
+    trainer, policy, engine = plain["trainer"], plain["policy"], plain["engine"]
+    if not _on_gpu(trainer["accelerator"]) or policy["path"] in TINY:
+        return
+    if trainer["precision"] == "32-true" and policy.get("dtype") == "float32":
+        yield (
+            "trainer.precision=32-true computes the update in float32, several times slower on a "
+            "GPU than bfloat16: use trainer.precision=bf16-mixed"
+        )
+    settings = engine.get("settings")
+    if settings is None:
+        return
+    if settings["dtype"] == "float32" or (
+        settings["dtype"] == "auto" and policy.get("dtype") == "float32"
+    ):
+        yield (
+            f"engine.settings.dtype={settings['dtype']} samples in float32, as the weights are, "
+            "with half the room in the cache and several times slower on a GPU: use "
+            "engine.settings.dtype=bfloat16 with loss/correction=tis"
+        )
+    if settings["enforce_eager"]:
+        yield (
+            "engine.settings.enforce_eager=true launches every kernel of a decoding step by "
+            "itself, which a GPU waits for: false compiles the model at the first start and "
+            "captures CUDA graphs"
+        )
+
+
+def _on_gpu(accelerator: str) -> bool:
+    """Whether Lightning would train on an NVIDIA or AMD GPU."""
+    return accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
 
 
 def _name(node: dict[str, Any] | None) -> str | None:

@@ -41,7 +41,7 @@ class PromptDataModule(LightningDataModule):
         train: Sequence[Problem],
         validation: Sequence[Problem],
         prompts_per_step: int,
-        validation_prompts_per_batch: int = 64,
+        validation_prompts_per_batch: int = 1024,
         seed: int = 0,
         max_prompt_tokens: int = 1024,
         on_bad_row: OnBadRow = "raise",
@@ -57,6 +57,7 @@ class PromptDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.on_bad_row = on_bad_row
         self.lookahead = lookahead
+        self.longest_prompt = 0  # tokens; known once an encoder is bound
         self._encode: Encode | None = None
         self._loaders: tuple[PromptLoader, ValidationLoader] | None = None
         self.validation_problems = drop_overlap(
@@ -69,10 +70,11 @@ class PromptDataModule(LightningDataModule):
 
         Raises BadRowsError about the prompts that are too long, or drops them, by `on_bad_row`.
         """
-        self.train_problems, self.validation_problems = (
+        (self.train_problems, train), (self.validation_problems, validation) = (
             check_prompt_lengths(problems, encode, self.max_prompt_tokens, self.on_bad_row)
             for problems in (self.train_problems, self.validation_problems)
         )
+        self.longest_prompt = max(train, validation)
         self._check_sizes()
         self._encode = encode
         self._loaders = None
