@@ -226,7 +226,23 @@ def test_a_foreign_state_is_refused():
     with pytest.raises(ValueError, match="data state has keys"):
         data.load_state_dict({"loader": {}})
     with pytest.raises(ValueError, match="other training prompts"):
-        data.load_state_dict({"train": {**data.state_dict()["train"], "seed": 9}})
+        data.load_state_dict(
+            {**data.state_dict(), "train": {**data.state_dict()["train"], "seed": 9}}
+        )
+
+
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_problems_that_changed_since_the_checkpoint_are_told(name):
+    data = datamodule()
+    data.bind(encode)
+    data.setup("fit")
+    now = problems("train", 6) if name == "train" else problems("check", 3)
+    now[1] = Problem(now[1].id, now[1].prompt, "another answer", now[1].source)
+    changed = datamodule(**{name: now})
+    changed.bind(encode)
+    changed.setup("fit")
+    with pytest.raises(ValueError, match=r"other (training prompts|validation problems)"):
+        changed.load_state_dict(data.state_dict())
 
 
 def test_hydra_builds_it_from_two_files(tmp_path):
