@@ -1,4 +1,4 @@
-"""Start a vLLM server that samples rollouts for runs with engine=vllm_server.
+"""Start a vLLM server for runs with engine=vllm_server.
 
     e3rl serve [the run's own arguments] [serve.port=8001] [serve.host=]
 
