@@ -1,9 +1,6 @@
 """Training on two ranks with rollouts by vLLM's own servers, and servers that are killed."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,15 +105,3 @@ def test_servers_sample_what_the_engine_in_this_process_does_and_are_replaced_wh
     with pytest.raises(ServerLostError, match=new.url):
         sampled(engine, many)
     engine.close()
-
-
-def test_serve_says_what_is_wrong(tmp_path: Path) -> None:
-    wrong = ("serve.start=false", "policy=pretrained", f"policy.path={tmp_path}/none")
-    done = subprocess.run(
-        [sys.executable, "-m", "e3rl", "serve", *wrong],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")

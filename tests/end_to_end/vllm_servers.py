@@ -1,6 +1,7 @@
 """vLLM's servers as `e3rl serve` starts them, for tests."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,7 @@ class VLLMServer:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=folder,
+                start_new_session=True,
             )
 
     def wait(self) -> "VLLMServer":
@@ -53,8 +55,8 @@ class VLLMServer:
         raise TimeoutError(self.log.read_text()[-3000:])
 
     def kill(self) -> None:
-        """By SIGKILL, as a machine fails that has no time to say so."""
-        self.process.kill()
+        """All its processes, by SIGKILL: as a machine fails that has no time to say so."""
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> None:
