@@ -31,7 +31,7 @@ AXES = {
     "reward shaping": ("shaping",),
     "problems": ("data",),
     "model": ("policy", "policy/template", "policy/head", "policy/lora"),
-    "who samples": ("engine", "rollout.lookahead"),
+    "who samples": ("engine", "engine/weights", "rollout.lookahead"),
     "processes": ("trainer",),
     "where the time goes": ("profiler",),
 }
@@ -45,6 +45,7 @@ PARENTS = {
     "temperature/gain": ("temperature=entropy_target",),
     "temperature/spread": ("temperature=multi_temperature",),
     "policy/template": ("policy=pretrained", "policy.path=x"),
+    "engine/weights": ("engine=vllm_server",),
 }
 SAMPLING_ALONE = {"test_preflight.py"}  # of the tests in end_to_end: no step is trained
 HEAD = """# What was tried

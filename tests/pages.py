@@ -27,6 +27,7 @@ from compositions import composed
 from e3rl.config.check import check, node_mistakes
 from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
 from e3rl.evaluation.settings import check_numbers, evaluations_of
+from e3rl.serve import check_serving
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -199,6 +200,12 @@ def _check_preflight(arguments: Sequence[str]) -> None:
     check(cfg)
 
 
+def _check_serve(arguments: Sequence[str]) -> None:
+    own = [each for each in arguments if each.startswith("serve.")]  # Hydra knows their names
+    others = accept_new_keys([each for each in arguments if each not in own])
+    check_serving(composed(*own, *others, "++paths.run_dir=x", root="serve"))
+
+
 def _check_evaluate(arguments: Sequence[str]) -> None:
     cfg = composed(*arguments, root="evaluate")
     check_numbers(cfg)
@@ -228,6 +235,7 @@ def _check_nodes(nodes: dict[str, object]) -> None:
 CHECKS: dict[str, Callable[[list[str]], None]] = {
     "train": _check_train,
     "preflight": _check_preflight,
+    "serve": _check_serve,
     "evaluate": _check_evaluate,
     "simulate": _check_simulate,
     "dataset_card": _check_dataset_card,

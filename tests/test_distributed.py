@@ -1,7 +1,8 @@
 import pytest
 import torch.distributed as dist
 
-from e3rl.distributed import all_gather, all_max, all_sum, rank, world_size
+from e3rl import distributed
+from e3rl.distributed import all_gather, all_max, all_sum, from_rank_0, rank, world_size
 
 
 def test_without_a_process_group_everything_is_what_this_process_has():
@@ -23,3 +24,32 @@ def group_of_one(tmp_path):
 def test_a_group_of_one_needs_no_exchange():
     assert (world_size(), rank()) == (1, 0)
     assert all_sum([2.0**53 + 2]) == [2.0**53 + 2]
+
+
+def test_what_rank_0_makes_every_rank_gets(monkeypatch):
+    assert from_rank_0(lambda: 7) == 7
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    for place in (0, 1):
+        made = []
+        monkeypatch.setattr(distributed, "rank", lambda place=place: place)
+        other = (7, None) if place else (None, None)
+        gathered = lambda mine, place=place, other=other: [other, mine] if place else [mine, other]  # noqa: E731
+        monkeypatch.setattr(distributed, "all_gather", gathered)
+        assert from_rank_0(lambda made=made: made.append(0) or 7) == 7
+        assert len(made) == 1 - place
+
+
+def test_where_rank_0_fails_all_ranks_do(monkeypatch):
+    def fail():
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    sent = []
+    monkeypatch.setattr(
+        distributed, "all_gather", lambda mine: sent.append(mine) or [sent[0], mine]
+    )
+    for place in (0, 1):
+        monkeypatch.setattr(distributed, "rank", lambda place=place: place)
+        with pytest.raises(RuntimeError, match="no server"):
+            from_rank_0(fail)
+    assert sent[1] == (None, None)

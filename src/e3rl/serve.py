@@ -1,4 +1,4 @@
-"""Start a vLLM server that samples rollouts for runs with engine=vllm_server.
+"""Start a vLLM server for runs with engine=vllm_server.
 
     e3rl serve [the run's own arguments] [serve.port=8001] [serve.host=]
 
@@ -11,11 +11,9 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import hydra
-from omegaconf import DictConfig
-from pydantic import Field
+from omegaconf import DictConfig, OmegaConf
 
 from e3rl.config.composition import (
     ConfigurationError,
@@ -32,8 +30,17 @@ class Serving:
     """The node `serve` of conf/serve.yaml."""
 
     host: str | None
-    port: Annotated[int, Field(gt=0, lt=2**16)]
+    port: int
     start: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 2**16:
+            raise ValueError(f"serve.port={self.port}: use a port in 1 ... 65535")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; under srun each task of a machine has a port of its own."""
+        return self.host or "", self.port + int(os.environ.get("SLURM_LOCALID", "0"))
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="serve")
@@ -59,7 +66,6 @@ def compose_command(cfg: DictConfig) -> list[str]:
     import torch
 
     from e3rl.config.build import build
-    from e3rl.config.check import node_mistakes
     from e3rl.engines.servers.launch import served_name, server_command
     from e3rl.engines.vllm_build import check_installed
     from e3rl.engines.vllm_server import VLLMServerEngine
@@ -67,9 +73,7 @@ def compose_command(cfg: DictConfig) -> list[str]:
     from e3rl.policy.loading import empty_model
     from e3rl.policy.policy import resolve_path
 
-    mistakes = [*node_mistakes(cfg.policy, "policy"), *node_mistakes(cfg.engine, "engine")]
-    if mistakes:
-        raise ConfigurationError("\n".join(mistakes))
+    check_serving(cfg)
     engine = build(cfg, "engine")
     if not isinstance(engine, VLLMServerEngine):
         raise ConfigurationError(
@@ -83,9 +87,19 @@ def compose_command(cfg: DictConfig) -> list[str]:
         cfg.policy.get("dtype", "float32"),
         engine.settings,
         engine.weights,
-        (cfg.serve.host or "", int(cfg.serve.port)),
+        Serving(**cfg.serve).address,
         on_cpu=not torch.cuda.is_available(),
     )
+
+
+def check_serving(cfg: DictConfig) -> None:
+    """Raise ConfigurationError listing the mistakes in what matters of a configuration."""
+    from e3rl.config.check import node_mistakes
+
+    serving = {"_target_": "e3rl.serve.Serving", **cfg.serve}
+    nodes = {"policy": cfg.policy, "engine": cfg.engine, "serve": OmegaConf.create(serving)}
+    if mistakes := [each for name, node in nodes.items() for each in node_mistakes(node, name)]:
+        raise ConfigurationError("\n".join(mistakes))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,10 @@ FILES = {str(path.relative_to(conf_dir()).with_suffix("")) for path in conf_dir(
 ROOTS = {"train", "evaluate", "simulate", "dataset_card", "preflight", "serve"}
 GLOBAL = {name for name in FILES if name.split("/")[0] in {"experiment", "debug", "sweep"}}
 HYDRA = {name for name in FILES if name.split("/")[0] == "hydra"}
-PARENTS = {"temperature/spread": "temperature=multi_temperature"}  # of sub-groups not in every run
+PARENTS = {  # of sub-groups not in every run
+    "temperature/spread": "temperature=multi_temperature",
+    "engine/weights": "engine=vllm_server",
+}
 FIXED = ("debug=tiny", "engine=transformers", "logger=ledger_only", "paths.run_dir=x")
 GENERATED = ("carries", "arithmetic", "reasoning_gym")
 OPTIONS = sorted(FILES - ROOTS - GLOBAL - HYDRA)
@@ -126,7 +129,9 @@ def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
         cfg = copy.deepcopy(chosen(f"{'/'.join(groups)}={option}"))
     else:
         parent = PARENTS.get("/".join(groups))
-        cfg = composed(*FIXED, parent) if parent else copy.deepcopy(tiny)
+        group = (parent or "").split("=")[0]
+        others = [each for each in FIXED if not each.startswith(f"{group}=")]
+        cfg = composed(*others, parent) if parent else copy.deepcopy(tiny)
         OmegaConf.update(cfg, path, plain(name), merge=False)
     if left_open := filled(name, tmp_path):
         OmegaConf.update(cfg, path, left_open, merge=True)

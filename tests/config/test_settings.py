@@ -10,6 +10,7 @@ from e3rl.config.check import SECTIONS
 from e3rl.config.composition import conf_dir
 from e3rl.evaluation.settings import Numbers
 from e3rl.readiness.preflight import PreflightSettings
+from e3rl.serve import Serving
 
 
 def section(file: str, name: str) -> dict[str, Any]:
@@ -24,6 +25,10 @@ def names(settings: type) -> set[str]:
 
 def test_of_a_preflight() -> None:
     assert names(PreflightSettings) == section("preflight", "preflight").keys()
+
+
+def test_of_a_server() -> None:
+    assert names(Serving) == section("serve", "serve").keys()
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,9 @@ class FileTransfer:
         try:
             for number, tensors in enumerate(_in_files(weights, dtype)):
                 save_file(tensors, part / f"model-{number:05d}.safetensors")
-        except BaseException:
-            shutil.rmtree(part)
-            raise
-        return part.rename(part.with_name(part.name.removeprefix(".")))
+            return part.rename(part.with_name(part.name.removeprefix(".")))
+        finally:
+            shutil.rmtree(part, ignore_errors=True)  # where it is not complete
 
     async def _read(self, server: Server, folder: Path) -> None:
         # Servers start with made-up weights, which vLLM does not read from files.

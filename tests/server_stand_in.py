@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import torch
 from aiohttp import web
@@ -38,6 +38,8 @@ class StandIn:
                 parameter.mul_(0.5)
         name = served_name(type(policy.model).__name__, expected_shapes(policy.model))
         self.token_s = token_s
+        self.gate = Event()  # while it is not set, no rollout is answered
+        self.gate.set()
         self.model = name
         self.version = "default"
         self.dev_mode = self.scale_out = True
@@ -153,6 +155,8 @@ class StandIn:
         self.temperatures.append(given["temperature"])
         aborted = self.running[name] = asyncio.Event()
         try:
+            while not self.gate.is_set():
+                await asyncio.sleep(0.01)
             rollout = self._sample(body["token_ids"], given)
             tokens = self._up_to_stop(rollout.tokens, given["stop_token_ids"])
             if body.get("stream"):

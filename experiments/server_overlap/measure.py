@@ -1,0 +1,148 @@
+"""How long a step takes where rollouts are sampled by servers that need longer than an update.
+
+    e3rl serve policy=embedded serve.port=8001          # and another at 8002
+    .venv/bin/python experiments/server_overlap/measure.py http://127.0.0.1:8001,http://127.0.0.1:8002
+
+Servers and trainer share the cores of this machine, so real sampling cannot overlap with an update.
+`--seconds` are added to what each step's sampling takes, in which nobody computes: as if the servers
+were slower, and elsewhere. Trains on the embedded default with `rollout.lookahead` 0 and 1 and
+appends medians over the steps behind the first two to results.jsonl. `--throughput` compares rollouts
+through the engine with requests to the server by aiohttp alone.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import aiohttp
+from hydra import compose, initialize_config_dir
+
+from e3rl.batch import Rollout
+from e3rl.config.composition import conf_dir, register_resolvers
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.servers.files import FileTransfer
+from e3rl.engines.servers.fleet import request_body
+from e3rl.engines.vllm_server import VLLMServerEngine
+from e3rl.ledger.ledger import read_rows
+from e3rl.policy.policy import Policy
+from e3rl.runs import run as running
+from e3rl.seeds import derive_seed
+
+WARM_UP = 2
+RESULTS = Path(__file__).with_name("results.jsonl")
+
+
+class SlowServerEngine(VLLMServerEngine):
+    """Servers that take `seconds` more for a call, and leave the CPU alone meanwhile."""
+
+    seconds = 0.0
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        time.sleep(self.seconds)
+        yield from super().generate(requests)
+
+
+def steps(urls: str, lookahead: int, prompts: int) -> list[dict[str, float]]:
+    """Train on the embedded default; the rows of its ledger."""
+    register_resolvers()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = (
+            *(f"rollout.lookahead={lookahead}", "epochs=1", f"data.train.size={8 * prompts}"),
+            *(f"paths.run_dir={folder}/run", "logger=ledger_only", "control=null"),
+            *("data.validation.size=8", "validate_every=8", "checkpoint_every=1000"),
+            *("temperature=fixed", "budget=uniform", "sweep.name=overlap", "figures=false"),
+            *(f"prompts_per_step={prompts}", "module.settings.skip_zero_advantage=off"),
+            *("loss/correction=tis", "trainer.enable_progress_bar=false"),
+            *("engine=vllm_server", "engine._target_=__main__.SlowServerEngine"),
+            *(f"engine.urls=[{urls}]", "engine.progress=false"),
+        )
+        with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+            cfg = compose("train", list(settings))
+        running.execute(cfg)
+        rows = read_rows(Path(folder) / "run" / "metrics.jsonl")
+    return [row for row in rows if row["kind"] == "train"][WARM_UP:-1]
+
+
+def overlap(urls: str, seconds: float, prompts: int) -> dict[str, Any]:
+    """Seconds of sampling, update and step without look-ahead, and of a step with it."""
+    SlowServerEngine.seconds = seconds
+    found: dict[str, Any] = {"servers": urls.count(",") + 1, "added_s": seconds}
+    for lookahead in (0, 1):
+        rows = steps(urls, lookahead, prompts)
+        sampling, update, step = (
+            median(row[f"time/{name}_s"] for row in rows) for name in ("rollout", "update", "step")
+        )
+        longer = max(sampling, update)
+        found[f"lookahead_{lookahead}"] = {
+            "sampling_s": sampling,
+            "update_s": update,
+            "step_s": step,
+            "step_over_longer": step / longer,
+        }
+    return found
+
+
+def wanted(policy: Policy, n: int) -> list[RolloutRequest]:
+    prompt = tuple(policy.tokenizer("12+34=?")["input_ids"])
+    return [RolloutRequest(0, i, prompt, 1.0, derive_seed(i), 80) for i in range(n)]
+
+
+async def ask(url: str, requests: Sequence[RolloutRequest], stop: Sequence[int], n: int) -> int:
+    """Tokens of all completions, asked for by aiohttp alone, `n` at a time."""
+    room, tokens = asyncio.Semaphore(n), 0
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def one(request: RolloutRequest) -> int:
+            body = request_body(request, f"raw-{request.sample}", stop, request.max_new_tokens)
+            async with room, session.post(f"{url}/inference/v1/generate", json=body) as answer:
+                return len((await answer.json())["choices"][0]["token_ids"])
+
+        tokens = sum(await asyncio.gather(*(one(request) for request in requests)))
+    return tokens
+
+
+def throughput(url: str, turns: int, n: int = 512, at_once: int = 256) -> dict[str, Any]:
+    """Tokens per second through the engine and by bare requests to the same server, in turns."""
+    policy = Policy("embedded")
+    engine = VLLMServerEngine([url], FileTransfer(), at_once=at_once, progress=False)
+    engine.sync(policy, 0)
+    requests, speeds = wanted(policy, n), {"engine": [], "raw": []}
+    for _ in range(turns):
+        started = time.monotonic()
+        tokens = sum(len(rollout.tokens) for rollout in engine.generate(requests))
+        speeds["engine"].append(tokens / (time.monotonic() - started))
+        started = time.monotonic()
+        tokens = asyncio.run(ask(url, requests, policy.stop_ids, at_once))
+        speeds["raw"].append(tokens / (time.monotonic() - started))
+    engine.close()
+    own, raw = median(speeds["engine"]), median(speeds["raw"])
+    return {"engine_tokens_per_s": own, "raw_tokens_per_s": raw, "engine_over_raw": own / raw}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("urls")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--prompts", type=int, default=8, help="of a step, 8 rollouts each")
+    parser.add_argument("--throughput", type=int, default=0, metavar="TURNS")
+    given = parser.parse_args()
+    if given.throughput:
+        found = throughput(given.urls.split(",")[0], given.throughput)
+    else:
+        found = overlap(given.urls, given.seconds, given.prompts)
+    with RESULTS.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(found) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Training on two ranks with rollouts by vLLM's own servers, and servers that are killed."""
+
+import importlib.util
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from ranks_run import train
+from test_run_on_two_ranks import check_one_course, run_on_ranks
+from vllm_servers import VLLMServer, start
+
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.servers.client import ServerLostError
+from e3rl.engines.servers.files import FileTransfer
+from e3rl.engines.vllm import VLLMEngine
+from e3rl.engines.vllm_build import INSTALL
+from e3rl.engines.vllm_server import VLLMServerEngine
+from e3rl.ledger.ledger import read_rows
+from e3rl.policy.policy import Policy
+from e3rl.seeds import derive_seed
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+AHEAD = ("rollout.lookahead=1", "loss/correction=tis")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[VLLMServer]]:
+    found = start(tmp_path_factory.mktemp("servers"), 2)
+    yield found
+    for server in found:
+        server.end()
+
+
+def requests(policy: Policy, n: int, limit: int) -> list[RolloutRequest]:
+    prompts = ("12+34=?", "7*8=?", "(3+4)*5-6=?")
+    return [
+        RolloutRequest(
+            prompt=place,
+            sample=sample,
+            prompt_tokens=tuple(policy.tokenizer(text)["input_ids"]),
+            temperature=1.3,
+            seed=derive_seed(place, sample),
+            max_new_tokens=limit,
+        )
+        for place, text in enumerate(prompts)
+        for sample in range(n)
+    ]
+
+
+def sampled(engine: VLLMEngine | VLLMServerEngine, wanted: Sequence[RolloutRequest]) -> object:
+    rollouts = sorted(engine.generate(wanted), key=lambda r: (r.prompt, r.sample))
+    return [(r.tokens, r.logprobs, r.text) for r in rollouts]
+
+
+def test_two_ranks_learn_with_one_server_and_with_two_what_one_process_does_without(
+    servers: Sequence[VLLMServer], tmp_path: Path
+) -> None:
+    steps = train(tmp_path / "alone", "engine=vllm", *AHEAD)
+    for count in (1, 2):
+        folder = tmp_path / f"servers{count}"
+        urls = ",".join(server.url for server in servers[:count])
+        ranks = run_on_ranks(
+            folder, "trainer=ddp", "engine=vllm_server", f"engine.urls=[{urls}]", *AHEAD
+        )
+        check_one_course(ranks, steps)
+        rows = [r for r in read_rows(folder / "run" / "metrics.jsonl") if r["kind"] == "train"]
+        assert [row["policy/age"] for row in rows] == [0, 1, 1, 1, 1, 1]
+        assert {row["engine/servers"] for row in rows} == {count}
+        assert max(row["engine/canary_max"] for row in rows) < 1e-4
+        gaps = [row["policy/mismatch_max"] for row in rows]
+        assert gaps[0] < 1e-4 < max(gaps[1:])  # those of an update
+        assert any(0.9 < row["policy/correction_ess"] < 1 for row in rows)  # 0: nothing to learn
+    assert list(Path("/dev/shm").glob("*e3rl-weights-*")) == []
+
+
+def test_servers_sample_what_the_engine_in_this_process_does_and_are_replaced_when_killed(
+    servers: Sequence[VLLMServer], policy: Policy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = requests(policy, 16, 24)
+    own = VLLMEngine(progress=False)
+    own.sync(policy, 0)
+    expected = sampled(own, wanted)
+    own.close()
+
+    left, lost = servers
+    engine = VLLMServerEngine([left.url, lost.url], FileTransfer(), progress=False)
+    engine.sync(policy, 0)
+    assert sampled(engine, wanted) == expected
+
+    many = requests(policy, 150, 100)
+    whole = sampled(engine, many)
+    threading.Timer(0.5, lost.kill).start()
+    assert sampled(engine, many) == whole
+    assert [r.getMessage() for r in caplog.records if lost.url in r.getMessage()]
+
+    new = VLLMServer(tmp_path, lost.port).wait()
+    left.kill()
+    engine.sync(policy, 1)
+    assert sampled(engine, wanted) == expected
+    threading.Timer(0.5, new.kill).start()
+    with pytest.raises(ServerLostError, match=new.url):
+        sampled(engine, many)
+    engine.close()
