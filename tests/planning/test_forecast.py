@@ -91,9 +91,8 @@ def test_hours_of_a_named_gpu_are_of_the_size_of_the_papers(
     size: str, published: int, devices: int
 ) -> None:
     found = planned(f"experiment=paper/{size}/e3", f"trainer.devices={devices}")
-    told = re.fullmatch(
-        rf"about ([\d.]+) hours on {devices} a100, at most ([\d.]+); .*", found["time"]
-    )
+    form = rf"about ([\d.]+) hours on {devices} a100, at most ([\d.]+); .*"
+    told = re.fullmatch(form, found["time"])
     assert told is not None
     hours, most = map(float, told.groups())
     assert published / 2 < hours < published
