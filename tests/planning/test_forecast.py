@@ -1,6 +1,7 @@
 """`debug=plan`: tokens, hours and memory, worked by hand; nothing is loaded or left behind."""
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -83,6 +84,40 @@ def test_the_papers_run_at_1_5b_fits_an_a100_with_whole_copies() -> None:
         "memory: engine": "20.0 GiB; its cache holds 625023 tokens, 76 of the longest rollouts",
         "memory: peak": "59.4 GiB per device of 80.0 GiB",
     }
+
+
+@pytest.mark.parametrize(("size", "published", "devices"), [("1_5b", 24, 4), ("7b", 36, 8)])
+def test_hours_of_a_named_gpu_are_of_the_size_of_the_papers(
+    size: str, published: int, devices: int
+) -> None:
+    found = planned(f"experiment=paper/{size}/e3", f"trainer.devices={devices}")
+    form = rf"about ([\d.]+) hours on {devices} a100, at most ([\d.]+); .*"
+    told = re.fullmatch(form, found["time"])
+    assert told is not None
+    hours, most = map(float, told.groups())
+    assert published / 2 < hours < published
+    assert hours < most
+    parts = re.findall(r"([\d.]+) s", found["time: a step"])
+    step, rollouts, update, sync = map(float, parts)
+    assert step == pytest.approx(rollouts + update + sync, abs=0.2)
+    validation = re.fullmatch(r"49 take ([\d.]+) hours", found["time: validation"])
+    assert validation is not None
+    assert hours == pytest.approx(480 * step / 3600 + float(validation[1]), abs=0.2)
+    faster = planned(f"experiment=paper/{size}/e3", f"trainer.devices={devices}", "plan.gpu=h100")
+    assert float(faster["time"].split()[1]) < hours
+
+
+def test_look_ahead_hides_the_shorter_of_rollouts_and_update() -> None:
+    found = planned("experiment=paper/1_5b/e3", "rollout.lookahead=1")
+    step, rollouts, update, sync = map(float, re.findall(r"([\d.]+) s", found["time: a step"]))
+    assert step == pytest.approx(max(rollouts, update) + sync, abs=0.2)
+
+
+def test_without_a_known_gpu_hours_take_a_speed() -> None:
+    assert planned()["time"].startswith("give plan.gpu (a10, a100, ")
+    with pytest.raises(ConfigurationError, match=r"plan.gpu=tpu: known are a10, a100"):
+        planned("plan.gpu=tpu")
+    assert "of 141.0 GiB" in planned("plan.gpu=h200")["memory: peak"]
 
 
 def test_7b_does_not_fit_as_whole_copies_and_does_when_sharded() -> None:
@@ -189,6 +224,6 @@ def test_the_command_prints_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "time  " in done.stdout
-    assert "give plan.tokens_per_s to know it" in done.stdout
+    assert "hours on 4 a100, at most" in done.stdout
     assert "run folder" not in done.stdout
     assert list(tmp_path.iterdir()) == []

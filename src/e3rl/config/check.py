@@ -85,6 +85,8 @@ class Planning:
     only: bool
     tokens_per_s: Above0 | None
     mean_tokens: Above0 | None
+    mean_prompt_tokens: Above0
+    gpu: str | None
     gpu_gib: Above0 | None
     train_problems: PositiveInt | None
     validation_problems: PositiveInt | None

@@ -6,10 +6,12 @@ done in one thread, which has a stream of its own on a GPU: the trainer's kernel
 behind the engine's, and look-ahead overlaps with the update.
 """
 
+import atexit
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,6 +25,7 @@ class EngineThread:
         self._pool = ThreadPoolExecutor(1, "engine", initializer=self._begin)
         self._ident: int | None = None  # of the thread, which the first call starts
         self._open = True
+        _threads.add(self)
 
     def _begin(self) -> None:
         self._ident = threading.get_ident()
@@ -49,3 +52,14 @@ class EngineThread:
         """Let the thread end when it has done what it was given; safe to call twice."""
         self._open = False
         self._pool.shutdown()
+
+
+_threads: WeakSet[EngineThread] = WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """What is collected while the interpreter ends, such as a generator of a script that an
+    exception ended, is closed where it is."""
+    for thread in list(_threads):
+        thread.close()

@@ -9,7 +9,17 @@ from omegaconf import DictConfig, OmegaConf
 from e3rl.config.build import build
 from e3rl.config.cautions import find_cautions
 from e3rl.config.composition import ConfigurationError
-from e3rl.engines.vllm_settings import CPU_CACHE
+from e3rl.engines.vllm_settings import AT_ONCE, CPU_CACHE
+from e3rl.planning.hours import (
+    GPUS,
+    Decoding,
+    Gpu,
+    Passes,
+    Sampled,
+    rollout_seconds,
+    sync_seconds,
+    update_seconds,
+)
 from e3rl.planning.memory import (
     ADAM_MOMENTS,
     GIB,
@@ -43,8 +53,10 @@ def plan_ahead(cfg: DictConfig) -> RunPlan:
     """
     problems, shape = count_problems(cfg), read_shape(cfg)
     plan = derive_plan(cfg, problems, shape)
-    costs = forecast_work(cfg, plan.total_steps, problems.validation) | forecast_memory(cfg, shape)
-    return RunPlan(plan.quantities | costs, plan.total_steps)
+    costs = forecast_work(cfg, plan.total_steps, problems.validation)
+    if cfg.plan.tokens_per_s is None and (gpu := find_gpu(cfg)):
+        costs |= forecast_time(cfg, shape, *gpu, plan.total_steps, problems.validation)
+    return RunPlan(plan.quantities | costs | forecast_memory(cfg, shape), plan.total_steps)
 
 
 def count_problems(cfg: DictConfig) -> ProblemCounts:
@@ -91,7 +103,7 @@ def forecast_work(cfg: DictConfig, total_steps: int, validation_problems: int) -
         )
     trained, validated, validations = _rollouts(cfg, total_steps, validation_problems)
     settings = cfg.module.settings
-    time = "give plan.tokens_per_s to know it"
+    time = f"give plan.gpu ({', '.join(GPUS)}) or plan.tokens_per_s to know it"
     if speed:
         most = (trained + validated) * limit / speed / 3600
         expected = f", {most * mean / limit:.1f} expected" if mean else ""
@@ -103,6 +115,91 @@ def forecast_work(cfg: DictConfig, total_steps: int, validation_problems: int) -
         f"{validations} validations",
         "time": time,
     }
+
+
+def find_gpu(cfg: DictConfig) -> tuple[str, Gpu] | None:
+    """The GPU that `plan.gpu` names, or this machine's, where its peaks are known.
+
+    Raises ConfigurationError for a name that is not known.
+    """
+    if cfg.plan.gpu is not None:
+        if cfg.plan.gpu not in GPUS:
+            raise ConfigurationError(f"plan.gpu={cfg.plan.gpu}: known are {', '.join(GPUS)}")
+        return cfg.plan.gpu, GPUS[cfg.plan.gpu]
+    if cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available():
+        return None
+    own = torch.cuda.get_device_name().lower().replace(" ", "")
+    return next(((name, gpu) for name, gpu in GPUS.items() if name in own), None)
+
+
+def forecast_time(
+    cfg: DictConfig, shape: ModelShape, name: str, gpu: Gpu, steps: int, problems: int
+) -> dict[str, str]:
+    """Hours on GPUs of a kind, and what of a step takes how long; see `planning/hours.py`."""
+    _, validated, validations = _rollouts(cfg, steps, problems)
+    ranks, limit = count_processes(cfg), cfg.max_new_tokens
+    decoding, passes = _decoding(cfg, shape), _passes(cfg)
+    prompt = min(cfg.plan.mean_prompt_tokens, cfg.data.max_prompt_tokens)
+
+    def reckon(mean: float) -> tuple[dict[str, float], dict[str, float], list[float]]:
+        rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt / ranks
+        own = Sampled(rollouts, cfg.prompts_per_step / ranks, prompt, mean, limit)
+        shown = Sampled(validated / validations / ranks, problems / ranks, prompt, mean, limit)
+        sampling = rollout_seconds(shape, gpu, decoding, own)
+        update = update_seconds(shape, gpu, passes, own)
+        sync = sync_seconds(shape, gpu, passes, decoding.element_bytes)
+        together = max if cfg.rollout.lookahead else sum
+        step = together((sampling["total"], update["total"])) + sync
+        validation = rollout_seconds(shape, gpu, decoding, shown)["total"] * validations
+        return sampling, update, [step, sync, validation, (steps * step + validation) / 3600]
+
+    sampling, update, (step, sync, validation, hours) = reckon(cfg.plan.mean_tokens or limit)
+    beneath = ", beside the rollouts" if cfg.rollout.lookahead else ""
+    return {
+        "time": f"about {hours:.1f} hours on {ranks * decoding.shards} {name}, at most "
+        f"{reckon(limit)[2][3]:.1f}; reckoned from operations and bytes",
+        "time: a step": f"{step:.1f} s: rollouts {sampling['total']:.1f} s, update "
+        f"{update['total']:.1f} s{beneath}, sync {sync:.1f} s",
+        "time: rollouts": f"weights are read in {sampling['weights']:.1f} s, the cache in "
+        f"{sampling['cache']:.1f} s, operations take {sampling['operations']:.1f} s, launches "
+        f"{sampling['launches']:.1f} s; {decoding.at_once} at once",
+        "time: update": f"operations {update['operations']:.1f} s, weights gathered beneath them "
+        f"{update['gathers']:.1f} s, gradients added up {update['sums']:.1f} s",
+        "time: validation": f"{validations} take {validation / 3600:.1f} hours",
+    }
+
+
+def _decoding(cfg: DictConfig, shape: ModelShape) -> Decoding:
+    engine, weight_bytes = _engine(cfg, shape, _capacity(cfg)), _element_bytes(cfg)[0]
+    if "settings" not in cfg.engine:
+        return Decoding(weight_bytes, 1, cfg.engine.rows_per_call, eager=True)
+    settings = cfg.engine.settings
+    mean = cfg.plan.mean_tokens or cfg.max_new_tokens
+    room = int(engine.cache_tokens / (cfg.plan.mean_prompt_tokens + mean))
+    return Decoding(
+        element_bytes=_engine_bytes(cfg),
+        shards=settings.tensor_parallel_size,
+        at_once=max(1, min(settings.max_num_seqs or AT_ONCE[False], room)),
+        eager=settings.enforce_eager,
+    )
+
+
+def _passes(cfg: DictConfig) -> Passes:
+    weight_bytes, compute_bytes = _element_bytes(cfg)
+    settings, ranks = cfg.module.settings, count_processes(cfg)
+    steps = settings.minibatches * settings.inner_epochs
+    old = settings.old_logprobs == "trainer" and steps > 1
+    return Passes(
+        compute_bytes=compute_bytes,
+        weight_bytes=weight_bytes,
+        shards=ranks if is_sharded(cfg) else 1,
+        ranks=ranks,
+        epochs=settings.inner_epochs,
+        forwards=int(old) + int(cfg.loss.kl_coef > 0),
+        optimiser_steps=steps,
+        tokens_per_pass=settings.tokens_per_microbatch,
+        checkpointing=cfg.policy.get("gradient_checkpointing", False),
+    )
 
 
 def forecast_hours(cfg: DictConfig, total_steps: int, validation_problems: int) -> float:
@@ -220,17 +317,22 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
         copied = weight_bytes * is_sharded(cfg)  # samples with a whole copy
         return transformers_memory(shape, weight_bytes, rows * _max_sequence_length(cfg), copied)
     settings = cfg.engine.settings
-    sizes = {"auto": weight_bytes, "float32": 4}
     share = None
     if capacity and settings.kv_cache_memory_bytes is None:
         share = int(capacity * settings.gpu_memory_utilization)
     return vllm_memory(
         shape,
-        sizes.get(settings.dtype, 2),
+        _engine_bytes(cfg),
         settings.tensor_parallel_size,
         share,
         settings.kv_cache_memory_bytes or CPU_CACHE,
     )
+
+
+def _engine_bytes(cfg: DictConfig) -> int:
+    """Bytes of an element of vLLM's weights and cache."""
+    sizes = {"auto": _element_bytes(cfg)[0], "float32": 4}
+    return sizes.get(cfg.engine.settings.dtype, 2)
 
 
 def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
@@ -269,6 +371,8 @@ def _capacity(cfg: DictConfig) -> int | None:
     """Bytes of one GPU: as planned, or as this machine has; None on CPU."""
     if cfg.plan.gpu_gib:
         return int(cfg.plan.gpu_gib * GIB)
+    if cfg.plan.gpu in GPUS:
+        return GPUS[cfg.plan.gpu].gib * GIB
     if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
         return int(torch.cuda.get_device_properties(0).total_memory)
     return None
