@@ -106,5 +106,5 @@ def test_nobody_watches_after_the_end_or_without_a_limit() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1.0])
 def test_a_limit_of_no_time_is_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match=f"callbacks.stall.seconds={seconds}: use seconds > 0"):
+    with pytest.raises(ValueError, match=f"stall_s={seconds}: use seconds > 0"):
         StallGuard(seconds)

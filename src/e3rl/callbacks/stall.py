@@ -32,7 +32,7 @@ class StallGuard(Callback):
 
     def __init__(self, seconds: float | None = 3600.0) -> None:
         if seconds is not None and seconds <= 0:
-            raise ValueError(f"callbacks.stall.seconds={seconds}: use seconds > 0, or null")
+            raise ValueError(f"stall_s={seconds}: use seconds > 0, or null")
         self.seconds = seconds
         self._quiet = 0.0  # seconds without news, as far as this process was running
         self._done = threading.Event()
@@ -65,7 +65,7 @@ class StallGuard(Callback):
     def end(self) -> None:
         """Say where every thread is, and end the process."""
         log.error(
-            "nothing has happened for %g seconds (callbacks.stall.seconds), so the run ends; it "
+            "nothing has happened for %g seconds (stall_s), so the run ends; it "
             "goes on from its last checkpoint with ckpt_path=RUN_FOLDER. What every thread was in:",
             self.seconds,
         )

@@ -106,6 +106,7 @@ class TopLevel:
     epochs: PositiveInt
     validate_every: PositiveInt
     checkpoint_every: PositiveInt
+    stall_s: Above0 | None
     figures: bool
     control: str | None
     vocabulary_size: NonNegativeInt

@@ -23,7 +23,7 @@ from e3rl.config.saved import read_saved_configuration
 # machine it runs on. Everything else decides its numbers.
 CHANGEABLE = (
     *("ckpt_path", "control", "paths", "logger", "profiler", "sweep", "plan"),
-    *("validate_every", "checkpoint_every", "figures"),
+    *("validate_every", "checkpoint_every", "figures", "stall_s"),
     *("callbacks.checkpoint", "callbacks.metrics", "engine.progress", "reward.workers", "trainer"),
 )
 NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_train_batches")

@@ -24,6 +24,7 @@ from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_
 from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside
 from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.stall import StallGuard
 from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.durable import write_atomically
@@ -157,7 +158,7 @@ def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Train
     trainer: Trainer = build(
         cfg,
         "trainer",
-        callbacks=[*callbacks, *progress],
+        callbacks=[*callbacks, StallGuard(cfg.stall_s), *progress],
         logger=loggers,
         plugins=[AtomicCheckpointIO()],
         profiler=clock,
