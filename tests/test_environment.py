@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from e3rl.environment import DEFAULTS, cache_folder, peak_memory_gib, prepare
 
@@ -31,6 +32,16 @@ def test_importing_the_package_prepares_the_process_before_torch_is_loaded():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean
     )
     assert run.stdout.split() == ["False", "PASSIVE"]
+
+
+def test_triton_computes_float32_as_torch_does(monkeypatch):
+    """The name that it reads, and the words that it knows."""
+    triton = pytest.importorskip("triton")
+    for precision in ("ieee", "tf32"):
+        monkeypatch.setenv("TRITON_F32_DEFAULT", precision)
+        assert triton.knobs.language.fp32_default == precision
+    assert DEFAULTS["TRITON_F32_DEFAULT"] == "ieee"
+    assert torch.get_float32_matmul_precision() == "highest"  # which is the same
 
 
 @pytest.mark.end_to_end

@@ -227,6 +227,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES))
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "speed")
     parser.add_argument("--trl", type=Path, default=ROOT / "build" / "trl", help="its environment")
+    parser.add_argument("--no-setup", action="store_true", help="TRL's environment is ready")
     parser.add_argument(
         "--results", type=Path, help="a file elsewhere; its tables go into a folder of its name"
     )
@@ -241,7 +242,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
-    subprocess.run(["bash", str(HERE / "setup_trl"), str(given.trl)], check=True)
+    if not given.no_setup:
+        subprocess.run(["bash", str(HERE / "setup_trl"), str(given.trl)], check=True)
     folder, quick = given.folder.absolute(), given.quick
     folder.mkdir(parents=True, exist_ok=True)
     results = given.results or (folder / "quick.json" if quick else HERE / "results.json")

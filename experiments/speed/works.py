@@ -25,6 +25,8 @@ SHAPES = {
     "134M": Shape(30, 576, 1536, 9, 3, 49_152),  # SmolLM2-135M's
     "43M": Shape(4, 256, 1024, 4, 4, 151_936),  # the vocabulary of Qwen2.5
     "tiny": Shape(2, 64, 128, 2, 2, 512),  # for --quick
+    "1.5B": Shape(28, 1536, 8960, 12, 2, 151_936),  # Qwen2.5-1.5B's, for experiments/gpu_smoke
+    "wide": Shape(1, 64, 128, 2, 2, 151_936),  # hardly more than an output layer, likewise
 }
 
 

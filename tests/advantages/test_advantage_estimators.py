@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 from e3rl.advantages.centred import Centred
 from e3rl.advantages.grpo import GroupNormalized
 from e3rl.advantages.leave_one_out import LeaveOneOut
+from e3rl.advantages.maximum_likelihood import MaximumLikelihood
 
-ESTIMATORS = [GroupNormalized(), GroupNormalized(ddof=0), Centred(), LeaveOneOut()]
+ESTIMATORS = [
+    *(GroupNormalized(), GroupNormalized(ddof=0), Centred(), LeaveOneOut(), MaximumLikelihood()),
+]
 every = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 
 
@@ -41,6 +44,32 @@ def test_leave_one_out_subtracts_the_mean_of_the_others():
     # Others' means: 1/4, 3/4, 1/2 | 0, 1.
     expected = torch.tensor([0.75, -0.75, 0.0, 1.0, -1.0])
     torch.testing.assert_close(LeaveOneOut()(rewards, group, 3), expected)
+
+
+def test_maximum_likelihood_divides_by_the_mean_of_each_group():
+    rewards, group = torch.tensor([1.0, 0.0, 0.0, 0.5, 0.0, 0.0]), torch.tensor([0, 0, 0, 1, 1, 2])
+    # Means: 1/3, 1/4, 0.
+    expected = torch.tensor([2.0, -1.0, -1.0, 1.0, -1.0, 0.0])
+    torch.testing.assert_close(MaximumLikelihood()(rewards, group, 3), expected)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_maximum_likelihood_follows_the_sum_of_pass_at_k_over_k(n, p):
+    """Over all outcomes of n rollouts that are right with chance p: the mean of A times the slope
+    of the log-prob in p is d/dp Σ pass@k / k = Σ (1-p)^(k-1) over k < n."""
+    outcomes = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * n).reshape(-1, n)
+    group = torch.arange(len(outcomes)).repeat_interleave(n)
+    advantages = MaximumLikelihood()(outcomes.flatten(), group, len(outcomes)).view(-1, n)
+    chance = torch.where(outcomes == 1, p, 1 - p).prod(dim=1)
+    score = torch.where(outcomes == 1, 1 / p, -1 / (1 - p))  # d log-prob / dp
+    gradient = float((chance * (advantages * score).mean(dim=1)).sum())
+    assert gradient == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, n)), rel=1e-5)
+
+
+def test_maximum_likelihood_of_negative_rewards_is_refused():
+    with pytest.raises(ValueError, match=r"a reward is -0\.5: use rewards of 0 and more"):
+        one_group(MaximumLikelihood(), [1.0, -0.5])
 
 
 @every

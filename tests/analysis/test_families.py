@@ -47,6 +47,13 @@ def test_a_declared_family_is_corrected_for_itself_alone() -> None:
     assert judged[1]["verdict"] == "worse"
 
 
+def test_of_one_seed_there_is_no_verdict_however_small_its_p() -> None:
+    (alone,) = judge_rows([row("a", 0.0001) | {"seeds": 1}])
+    assert (alone["p_adjusted"], alone["verdict"], alone["detectable"]) == (0.0001, None, None)
+    (two,) = judge_rows([row("a", 0.0001) | {"seeds": 2}])
+    assert two["verdict"] == "better"
+
+
 def test_a_comparison_that_is_printed_twice_counts_once() -> None:
     judged = judge_rows([row("a", 0.01), row("a", 0.01), row("b", 0.04)])
     assert [each["p_adjusted"] for each in judged] == [0.02, 0.02, 0.04]

@@ -126,8 +126,8 @@ def test_a_sweep_that_was_tuned_on_other_problems_is_no_matter(tmp_path: Path) -
 @pytest.mark.parametrize(("seeds", "told"), [(2, True), (5, False)])
 def test_verdicts_of_few_seeds_are_told(tmp_path: Path, seeds: int, told: bool) -> None:
     rows = [
-        {"arm": "mine", "seeds": seeds, "verdict": "better"},
-        {"arm": "grpo", "seeds": 1, "verdict": None},
+        {"arm": "mine", "seeds": seeds, "difference": 0.1},
+        {"arm": "grpo", "seeds": 1, "difference": None},
     ]
     found = run_warnings.few_seeds(Compared({}, "grpo", rows))
     assert len(found) == told

@@ -52,6 +52,22 @@ def ready(rows: Sequence[int], counts: Sequence[int], step: int = 0) -> RolloutB
     return batch
 
 
+class PlanningEngine(ScriptedEngine):
+    """Wants to know the longest rollout."""
+
+    longest = 0
+
+    def plan_for(self, longest: int) -> None:
+        self.longest = longest
+
+
+def test_an_engine_that_wants_to_know_is_told_the_longest_rollout() -> None:
+    engine = PlanningEngine()
+    RolloutSampler(engine, max_new_tokens=3, seed=1).plan_for(40)
+    assert engine.longest == 43
+    RolloutSampler(ScriptedEngine(), max_new_tokens=3, seed=1).plan_for(40)  # does not care
+
+
 def sample(batch: RolloutBatch, engine: ScriptedEngine, seed: int = SEED) -> RolloutBatch:
     slot = RolloutSampler(engine, max_new_tokens=3, seed=seed)
     trainer: Any = SimpleNamespace(profiler=PassThroughProfiler())

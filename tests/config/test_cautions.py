@@ -141,6 +141,13 @@ def test_looking_ahead_keeps_an_engine_awake() -> None:
     assert "sleep_level=1 frees no memory for the update" in line
 
 
+def test_servers_sample_up_to_a_temperature() -> None:
+    (line,) = told("engine=vllm_server", "experiment=ts")
+    assert "temperature.bounds ends at 3.0, and vLLM's server samples at up to 2" in line
+    assert told("engine=vllm_server", "experiment=ts", "temperature.bounds=[0.3,2.0]") == []
+    assert told("engine=vllm_server", "experiment=grpo") == []
+
+
 def test_a_disturbance_comes_late_for_what_is_sampled_ahead() -> None:
     assert told("callbacks=disturbed") == []
     (line,) = told("callbacks=disturbed", "rollout.lookahead=1", BYPASS)
@@ -164,3 +171,28 @@ def test_adapters_stay_precise_beside_a_base_of_few_bits() -> None:
     (line,) = told(*adapted, "trainer.precision=bf16-true")
     assert "trains adapters of 16 bits" in line
     assert line.endswith("; use trainer.precision=bf16-mixed")
+
+
+MODEL = ("policy=pretrained", "policy.path=some/model", "experiment=grpo")
+ON_GPU = "trainer.accelerator=gpu"
+
+
+def test_what_a_gpu_takes_long_for_is_said_of_models_that_take_time() -> None:
+    update, samples, launches = told(*MODEL, ON_GPU)
+    assert update.startswith("trainer.precision=32-true computes the update in float32")
+    assert "use trainer.precision=bf16-mixed" in update
+    assert samples.startswith("engine.settings.dtype=auto samples in float32, as the weights are")
+    assert launches.startswith("engine.settings.enforce_eager=true launches every kernel")
+    quick = ("trainer.precision=bf16-mixed", "engine.settings.dtype=bfloat16")
+    assert told(*MODEL, ON_GPU, *quick) == [launches]
+    assert told(*MODEL, ON_GPU, *quick, "engine.settings.enforce_eager=false") == []
+    assert told(*MODEL, ON_GPU, "engine=transformers") == [update]
+    assert told(*MODEL, "trainer.accelerator=cpu") == told(ON_GPU) == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_the_accelerator_is_left_open_the_machine_decides(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    assert len(told(*MODEL)) == 3 * there

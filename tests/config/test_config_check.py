@@ -182,3 +182,26 @@ def test_a_mistyped_key_in_a_yaml_file_is_found(tmp_path: Path) -> None:
         check(cfg)
     assert "rollout_per_prompt is no setting: did you mean rollouts_per_prompt?" in str(error.value)
     assert "loss.entropy_coeff is no setting of" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["logger.wandb.settings.api_key", "policy.token", "reward.hf_token", "data.password"]
+)
+def test_a_secret_in_the_configuration_is_refused_without_its_value(
+    name: str, default: DictConfig
+) -> None:
+    cfg = copy.deepcopy(default)
+    OmegaConf.update(cfg, name, "hunter2", force_add=True)
+    with pytest.raises(ConfigurationError, match=f"{name} looks like a secret") as caught:
+        check(cfg)
+    told = [line for line in str(caught.value).splitlines() if "looks like" in line]
+    assert len(told) == 1
+    assert "hunter2" not in told[0]
+    assert "WANDB_API_KEY" in told[0]
+
+
+@pytest.mark.parametrize("name", ["eos_token", "max_new_tokens", "prompt_key", "monkey"])
+def test_a_name_that_only_sounds_like_a_secret_is_none(name: str, default: DictConfig) -> None:
+    cfg = copy.deepcopy(default)
+    OmegaConf.update(cfg, f"policy.{name}", "x", force_add=True)
+    assert not [line for line in listed(cfg) if "looks like a secret" in line]

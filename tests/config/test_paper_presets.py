@@ -91,6 +91,12 @@ def test_every_arm_has_a_file_at_every_size() -> None:
         assert found == {*ARMS, "base"}
 
 
+def test_a_validation_of_the_papers_problems_is_one_batch() -> None:
+    """Eight batches would wait eight times for a longest completion of 6,144 tokens."""
+    cfg = compositions.composed(f"experiment={E3}", "paths.run_dir=x", *FILES)
+    assert cfg.data.validation_prompts_per_batch >= cfg.plan.validation_problems == 512
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_the_settings_are_those_of_the_paper(size: str) -> None:
     assert_settings(preset(size, "e3"), PUBLISHED | CHOSEN | BY_SIZE[size])

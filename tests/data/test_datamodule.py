@@ -46,6 +46,13 @@ class Counter(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+def test_the_longest_prompt_of_both_sets_is_known_once_lengths_are():
+    data = datamodule()
+    assert data.longest_prompt == 0
+    data.bind(lambda p: (p.prompt, [0] * (7 if p in data.validation_problems else 3)))
+    assert data.longest_prompt == 7
+
+
 def test_bound_and_set_up_it_gives_the_same_loaders_every_time():
     data = datamodule(validation_prompts_per_batch=2)
     data.bind(encode)
@@ -219,7 +226,23 @@ def test_a_foreign_state_is_refused():
     with pytest.raises(ValueError, match="data state has keys"):
         data.load_state_dict({"loader": {}})
     with pytest.raises(ValueError, match="other training prompts"):
-        data.load_state_dict({"train": {**data.state_dict()["train"], "seed": 9}})
+        data.load_state_dict(
+            {**data.state_dict(), "train": {**data.state_dict()["train"], "seed": 9}}
+        )
+
+
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_problems_that_changed_since_the_checkpoint_are_told(name):
+    data = datamodule()
+    data.bind(encode)
+    data.setup("fit")
+    now = problems("train", 6) if name == "train" else problems("check", 3)
+    now[1] = Problem(now[1].id, now[1].prompt, "another answer", now[1].source)
+    changed = datamodule(**{name: now})
+    changed.bind(encode)
+    changed.setup("fit")
+    with pytest.raises(ValueError, match=r"other (training prompts|validation problems)"):
+        changed.load_state_dict(data.state_dict())
 
 
 def test_hydra_builds_it_from_two_files(tmp_path):

@@ -17,7 +17,7 @@ def problem_set(prompts):
 
 def test_prompts_up_to_the_limit_pass():
     problems = problem_set({0: "a", 2: "abc"})
-    assert check_prompt_lengths(problems, encode, 3) == problems
+    assert check_prompt_lengths(problems, encode, 3) == (problems, 3)
 
 
 def test_over_long_and_empty_prompts_are_reported_together_with_their_rows():
@@ -33,8 +33,9 @@ def test_over_long_and_empty_prompts_are_reported_together_with_their_rows():
 def test_skipped_prompts_are_counted_beside_what_was_dropped_before():
     problems = problem_set({0: "abcd", 2: "abc", 5: "", 6: "abcde"})
     with pytest.warns(UserWarning, match="dropped 3 of 4 rows"):
-        kept = check_prompt_lengths(problems, encode, 3, on_bad_row="skip")
+        kept, longest = check_prompt_lengths(problems, encode, 3, on_bad_row="skip")
     assert [p.id for p in kept] == ["f:2"]
+    assert longest == 3  # of those that are left
     assert kept.rows == (2,)
     assert kept.dropped == {"missing answer": 1, "over-long prompt": 2, "empty prompt": 1}
 

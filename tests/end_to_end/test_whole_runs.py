@@ -90,7 +90,12 @@ def wait_until_none_is_alive(group: int) -> None:
 
 
 @needs_engine
-def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(tmp_path: Path) -> None:
+def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"WANDB_API_KEY": "0123456789abcdef" * 2 + "01234567", "HF_TOKEN": "hf_keepthisone"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
     done = finished(tmp_path, "debug=tiny")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -133,6 +138,9 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(tmp_pa
     assert len(pictures) >= 6
     assert all(str(path) in done.stdout for path in pictures)
     assert list(folder.glob("wandb/offline-run-*"))
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        held = path.read_bytes()
+        assert not [name for name, value in secrets.items() if value.encode() in held], path
 
 
 def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path: Path) -> None:

@@ -166,11 +166,18 @@ def earlier(policy: Policy) -> Policy:
     return other
 
 
+def unsent_head(policy: Policy) -> Callable[[Tensor], Tensor]:
+    """It takes all but the head, as where a tied one is not sent beside the embedding."""
+    head, decoder = policy.model.get_output_embeddings().weight, policy.model.get_decoder()
+    torch.manual_seed(1)
+    packed = head.std() * torch.randn_like(head)
+    return lambda ids: decoder(ids[None], use_cache=False).last_hidden_state[0, -1] @ packed.T
+
+
 def stale_head(policy: Policy) -> Callable[[Tensor], Tensor]:
     """It keeps a copy of the head, which was half as large."""
-    other = copy.deepcopy(policy)
-    other.model.get_output_embeddings().weight.div_(2)
-    return last_logits(other)
+    packed, decoder = policy.model.get_output_embeddings().weight / 2, policy.model.get_decoder()
+    return lambda ids: decoder(ids[None], use_cache=False).last_hidden_state[0, -1] @ packed.T
 
 
 def rolled_layers(policy: Policy) -> Callable[[Tensor], Tensor]:
@@ -179,6 +186,15 @@ def rolled_layers(policy: Policy) -> Callable[[Tensor], Tensor]:
     own = policy.model.get_decoder().layers
     for n, layer in enumerate(other.model.get_decoder().layers):
         layer.load_state_dict(own[(n + 1) % len(own)].state_dict())
+    return last_logits(other)
+
+
+def exchanged_layers(policy: Policy) -> Callable[[Tensor], Tensor]:
+    """The first two layers arrive in each other's places."""
+    other = copy.deepcopy(policy)
+    own = policy.model.get_decoder().layers
+    for to, origin in ((0, 1), (1, 0)):
+        other.model.get_decoder().layers[to].load_state_dict(own[origin].state_dict())
     return last_logits(other)
 
 
@@ -198,15 +214,16 @@ def ignored_temperature(policy: Policy) -> Callable[[Tensor], Tensor]:
     return last_logits(policy)
 
 
-MISTAKES = (unsent, stale, stale_head, rolled_layers, stale_cache, ignored_temperature)
+MISTAKES = (
+    *(unsent, stale, unsent_head, stale_head, rolled_layers, exchanged_layers, stale_cache),
+    ignored_temperature,
+)
 
 
 def rollouts_of(
-    engine: Callable[[Policy], Callable[[Tensor], Tensor]], policy: Policy
+    engine: Callable[[Policy], Callable[[Tensor], Tensor]], policy: Policy, tokens: int
 ) -> list[Rollout]:
     """What the canary gets from an engine that makes a mistake."""
-    dtype = str(policy.model.dtype).removeprefix("torch.")
-    tokens = ROUNDING[dtype].tokens
     asked = canary_requests(policy, 32, 256, temperature=1.0, tokens=tokens)
     sampling = asked
     if engine is ignored_temperature:
@@ -218,12 +235,15 @@ def rollouts_of(
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("path", ["embedded", "embedded_arithmetic"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @torch.no_grad()
-def test_every_mistake_stops_and_none_does_not(dtype: str) -> None:
-    policy, tolerance = Policy(dtype=dtype), ROUNDING[dtype].tolerance
-    check_canary(canary_gaps(policy, rollouts_of(last_logits, policy)), tolerance, 1)
+def test_every_mistake_stops_and_none_does_not(precision: str, path: str) -> None:
+    """In TF32's tolerance too, though a CPU computes float32 as it is: a wider net."""
+    policy = Policy(path, dtype="float32" if precision == "tf32" else precision)
+    tolerance, tokens = ROUNDING[precision].tolerance, ROUNDING[precision].tokens
+    check_canary(canary_gaps(policy, rollouts_of(last_logits, policy, tokens)), tolerance, 1)
     for mistake in MISTAKES:
-        gaps = canary_gaps(policy, rollouts_of(mistake, policy))
+        gaps = canary_gaps(policy, rollouts_of(mistake, policy, tokens))
         with pytest.raises(EngineMismatchError):
             check_canary(gaps, tolerance, 1)

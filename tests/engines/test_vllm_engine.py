@@ -172,9 +172,7 @@ def test_a_group_computes_its_prompt_once_however_short_it_is(policy, engine, mo
         assert alone.tokens == rollouts[r.prompt, r.sample].tokens
 
 
-def test_groups_share_prompts_while_requests_lose_their_place_in_the_cache(
-    policy, engine, monkeypatch
-):
+def test_groups_share_prompts_while_requests_lose_their_place_in_the_cache(policy, engine):
     requests = [request(policy, p, s, limit=100) for p in range(3) for s in range(20)]
     whole = by_place(engine.generate(requests))
     config = policy.model.config
@@ -182,14 +180,12 @@ def test_groups_share_prompts_while_requests_lose_their_place_in_the_cache(
     block = 32 * config.num_hidden_layers * config.num_key_value_heads * 2 * width * 4  # bytes
     small = VLLMEngine(VLLMSettings(kv_cache_memory_bytes=24 * block), progress=False)
     small.sync(policy, 0)
-    lost, scheduler = [], scheduler_of(small)
-    preempt = scheduler._preempt_request
-    monkeypatch.setattr(
-        scheduler, "_preempt_request", lambda *a, **k: lost.append(a) or preempt(*a, **k)
-    )
-    rollouts = by_place(small.generate(requests))
+    found = list(small.generate(requests))
+    rollouts, lost = by_place(found), small.metrics()["engine/preempted"]
+    assert lost > 0
+    small.sync(policy, 1)
+    assert small.metrics()["engine/preempted"] == 0
     small.close()
-    assert lost
     assert {p: r.tokens for p, r in rollouts.items()} == {p: r.tokens for p, r in whole.items()}
     assert largest_gap(policy, rollouts.values()) < 1e-4
 
@@ -519,6 +515,25 @@ def test_a_long_context_is_cut_to_what_the_cache_holds(engine):
     assert largest_gap(long, engine.generate(many(long, 1))) < 1e-4
     # Nor are there buffers for ten million tokens.
     assert engine._llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens == 2**15
+
+
+def test_memory_is_planned_for_the_longest_rollout_there_will_be(engine):
+    long = Policy()
+    long.model.config.max_position_embeddings = 100_000
+    planned = VLLMEngine(progress=False)
+    planned.plan_for(300)
+    planned.sync(long, 0)
+    config = planned._llm.llm_engine.vllm_config
+    assert config.model_config.max_model_len == 512  # the next multiple of 256
+    first = planned._llm
+    planned.plan_for(200)
+    planned.sync(long, 1)
+    assert planned._llm is first
+    planned.plan_for(600)  # other problems: it is built anew
+    planned.sync(long, 2)
+    assert planned._llm.llm_engine.vllm_config.model_config.max_model_len == 768
+    assert largest_gap(long, planned.generate(many(long, 1))) < 1e-4
+    planned.close()
 
 
 def random_prompt(prompt, length, limit=8):

@@ -45,6 +45,16 @@ def test_each_rank_has_an_engine_in_its_own_process_on_its_own_device(monkeypatc
         assert "RANK" not in os.environ
 
 
+def test_a_process_alone_is_told_another_gpu_than_the_first(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with place_engine(1, torch.device("cuda:3")) as arguments:
+        assert arguments == {"distributed_executor_backend": "external_launcher"}
+        assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == ("0", "3")
+    assert os.environ["LOCAL_RANK"] == "0"
+    with place_engine(1, torch.device("cuda:0")) as arguments:
+        assert arguments == {}
+
+
 def test_what_building_does_to_threads_and_environment_is_undone_after_an_error_too(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
@@ -97,7 +107,8 @@ def test_a_bug_is_not_taken_for_weights_that_do_not_fit():
 
 
 def test_a_load_that_failed_elsewhere_fails_here_too(monkeypatch):
-    monkeypatch.setattr(vllm_parallel, "all_gather", lambda own: [own, "KeyError('x')"])
+    elsewhere = ("KeyError('x')", None)
+    monkeypatch.setattr(vllm_parallel, "all_gather", lambda own: [own, elsewhere])
     with pytest.raises(OtherRankError, match=r"rank 1 did not take the weights: KeyError\('x'\)"):
         load_on_all_ranks(lambda given: None, weights())
     assert issubclass(OtherRankError, vllm_parallel.LOAD_ERRORS)

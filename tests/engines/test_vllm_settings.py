@@ -1,6 +1,7 @@
 import sys
 
 import pytest
+from transformers import PretrainedConfig
 
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
@@ -53,6 +54,26 @@ def test_what_is_left_open_is_left_to_vllm():
     assert not {"kv_cache_memory_bytes", "block_size"} & arguments.keys()
     assert arguments["max_model_len"] == -1  # vLLM: the longest that fits
     assert not arguments["enable_sleep_mode"]
+
+
+@pytest.mark.parametrize(
+    ("given", "on_cpu", "longest", "planned"),
+    [
+        ({}, False, 7000, 7168),  # 28 x 256
+        ({}, True, 7168, 7168),
+        ({}, False, None, None),
+        ({}, True, None, 2**15),
+        ({}, True, 40_000, 40_192),  # 157 x 256
+        ({"max_model_len": 9000}, False, 7000, None),  # what is asked for goes to vLLM as it is
+    ],
+)
+def test_the_longest_rollout_is_planned_for_where_no_length_is_set(given, on_cpu, longest, planned):
+    config = PretrainedConfig()
+    VLLMSettings(**given).limit_length(config, on_cpu, longest)
+    assert getattr(config, "max_seq_length", None) == planned
+    own = PretrainedConfig(max_seq_length=512)
+    VLLMSettings(**given).limit_length(own, on_cpu, longest)
+    assert own.max_seq_length == 512  # a model's own limit, where it is lower
 
 
 def test_on_a_cpu_the_cache_is_small_unless_its_size_is_set():

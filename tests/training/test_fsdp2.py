@@ -6,7 +6,7 @@ One rank goes through all that several go through: parameters are gathered, used
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from e3rl.batch import RolloutBatch
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import MANIFEST, DamagedCheckpointError, find_damage
 from e3rl.policy.adapters import LoRA
+from e3rl.policy.head import HeadSettings
 from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs, shard
 from e3rl.training.fsdp2 import FSDP2Strategy
@@ -177,6 +178,21 @@ def test_mixed_precision_learns_what_autocast_does_up_to_rounding(
     flat, reference = (torch.cat([g[n].flatten() for n in expected]) for g in (found, expected))
     assert torch.cosine_similarity(flat, reference, dim=0) > 0.99
     assert flat.norm() == pytest.approx(float(reference.norm()), rel=0.05)
+
+
+@pytest.mark.parametrize("head", ["full", "chunked"])
+def test_weights_that_are_read_in_parts_learn_the_same(
+    head: Literal["full", "chunked"], make_batch: Callable[..., RolloutBatch]
+) -> None:
+    """And so does the reference of a KL term, which is read once more."""
+    seen = []
+    for in_parts in (False, True):
+        policy = Policy(in_parts=in_parts, head=HeadSettings(head, block=8))
+        assert all(p.is_meta == in_parts for p in policy.parameters())
+        module = make_module(policy, make_loss(kl_coef=0.1), ADAMW)
+        seen.append(fit(module, [make_batch(seed=s) for s in range(2)], **sharded()))
+    for name, expected in seen[0].gradients[1].items():
+        assert torch.equal(seen[1].gradients[1][name], expected)
 
 
 def test_a_policy_that_is_not_sharded_makes_no_idle_passes(

@@ -12,7 +12,7 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot
-from e3rl.engines.base import ManagedEngine, RolloutEngine, RolloutRequest
+from e3rl.engines.base import ManagedEngine, PlannedEngine, RolloutEngine, RolloutRequest
 from e3rl.ledger.clock import SYNC
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
@@ -56,6 +56,11 @@ class RolloutSampler(Slot):
         self._thread: ThreadPoolExecutor | None = None  # made for the first batch sampled ahead
         self._ahead: tuple[RolloutBatch, Future[None]] | None = None  # under way
         self._stop = Event()
+
+    def plan_for(self, longest_prompt: int) -> None:
+        """Tell an engine that wants to know the most tokens that prompts will have."""
+        if isinstance(self.engine, PlannedEngine):
+            self.engine.plan_for(longest_prompt + self.max_new_tokens)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int

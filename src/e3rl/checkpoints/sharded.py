@@ -84,17 +84,17 @@ def save_shards(tensors: Mapping[str, Tensor], rest: Mapping[str, Any], path: Pa
         clear_drafts(path.parent)
 
     try:
-        _run_on_first_rank(start)
+        run_on_first_rank(start)
         with defer_interrupts(), _raise_on_all_ranks("written"):
             save(
                 dict(tensors), storage_writer=FileSystemWriter(draft), no_dist=_is_single_process()
             )
-        _run_on_first_rank(lambda: _write_rest(rest, draft))
+        run_on_first_rank(lambda: _write_rest(rest, draft))
         sums = _run_on_all_ranks(lambda: {file.name: sha256(file) for file in _own_files(draft)})
-        _run_on_first_rank(
+        run_on_first_rank(
             lambda: _write_manifest({k: v for s in sums for k, v in s.items()}, draft)
         )
-        _run_on_first_rank(finish)
+        run_on_first_rank(finish)
     except (OSError, RuntimeError):
         if rank() == 0:
             clear_drafts(path.parent)
@@ -282,8 +282,8 @@ def _run_on_all_ranks(work: Callable[[], Any]) -> list[Any]:
     return [result for result, _ in found]
 
 
-def _run_on_first_rank(work: Callable[[], None]) -> None:
-    """Let rank 0 do something while the others wait for it."""
+def run_on_first_rank(work: Callable[[], None]) -> None:
+    """Let rank 0 do something while the others wait for it; where it raises, all do."""
     _run_on_all_ranks(work if rank() == 0 else lambda: None)
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
+TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
+HOTTEST_OF_SERVERS = 2.0  # temperature
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
 
@@ -16,7 +19,7 @@ def find_cautions(cfg: DictConfig) -> list[str]:
     plain = to_plain_dict(cfg)
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
-        *(_mismatch, _lookahead, _rounded_updates),
+        *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus, _hot_servers),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -157,6 +160,16 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _hot_servers(plain: dict[str, Any]) -> Iterator[str]:
+    """Temperatures on the way that vLLM's server does not take."""
+    _, high = plain["temperature"].get("bounds") or (0, 0)
+    if _name(plain["engine"]) == "VLLMServerEngine" and high > HOTTEST_OF_SERVERS:
+        yield (
+            f"temperature.bounds ends at {high}, and vLLM's server samples at up to "
+            f"{HOTTEST_OF_SERVERS:g}: a run that gets there stops; use temperature.bounds=[0.3,2.0]"
+        )
+
+
 def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:
     """Trained weights of so few bits that most updates leave them as they are."""
     policy, precision = plain["policy"], plain["trainer"]["precision"]
@@ -174,6 +187,43 @@ def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:
         f"away, most of them with lr={plain['module']['optimizer']['lr']}; use {also}"
         f"trainer.precision={'bf16' if least == 512 else '16'}-mixed"
     )
+
+
+def _slow_on_gpus(plain: dict[str, Any]) -> Iterator[str]:
+    """Precision and launching of kernels that a CPU does not mind and a GPU does.
+
+    Tiny policies are left out: they take no time either way.
+    """
+    trainer, policy, engine = plain["trainer"], plain["policy"], plain["engine"]
+    if not _on_gpu(trainer["accelerator"]) or policy["path"] in TINY:
+        return
+    if trainer["precision"] == "32-true" and policy.get("dtype") == "float32":
+        yield (
+            "trainer.precision=32-true computes the update in float32, several times slower on a "
+            "GPU than bfloat16: use trainer.precision=bf16-mixed"
+        )
+    settings = engine.get("settings")
+    if settings is None:
+        return
+    if settings["dtype"] == "float32" or (
+        settings["dtype"] == "auto" and policy.get("dtype") == "float32"
+    ):
+        yield (
+            f"engine.settings.dtype={settings['dtype']} samples in float32, as the weights are, "
+            "with half the room in the cache and several times slower on a GPU: use "
+            "engine.settings.dtype=bfloat16 with loss/correction=tis"
+        )
+    if settings["enforce_eager"]:
+        yield (
+            "engine.settings.enforce_eager=true launches every kernel of a decoding step by "
+            "itself, which a GPU waits for: false compiles the model at the first start and "
+            "captures CUDA graphs"
+        )
+
+
+def _on_gpu(accelerator: str) -> bool:
+    """Whether Lightning would train on an NVIDIA or AMD GPU."""
+    return accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
 
 
 def _name(node: dict[str, Any] | None) -> str | None:

@@ -8,6 +8,7 @@ value that is interpolated is checked where it is written.
 import difflib
 import inspect
 import json
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,14 @@ UNDISTORTED = (
     "set top_p or top_k of an evaluation in callbacks.pass_at_k.evaluations, or of e3rl evaluate"
 )
 MISSING = "???"
+SECRET = re.compile(
+    "password|passphrase|secret|token|(api|access|auth|hf|hub|wandb)_?(key|token)", re.IGNORECASE
+)
+LEAKING = (
+    "looks like a secret, and settings are written into the run folder and to W&B: leave it out, "
+    "and give it by the environment (WANDB_API_KEY, HF_TOKEN). Where it was on the command line, "
+    "remove .hydra of the run folder as well"
+)
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,7 @@ class _Settings:
 
     def _all(self) -> Iterator[str]:
         yield from self._top_level()
+        yield from _secrets(self.written)
         for group in GROUPS:
             yield from self._node(self.plain.get(group), self.written.get(group), group)
         for group in COLLECTIONS:
@@ -235,6 +245,19 @@ class _Settings:
 def _keys(node: Any) -> list[str]:
     """Names of all settings below a node."""
     return [path.split(".")[-1] for path in _paths(node)]
+
+
+def _secrets(node: Any, path: str = "") -> Iterator[str]:
+    """Settings whose name is that of a secret, without their values."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            place = f"{path}.{key}" if path else str(key)
+            if isinstance(child, str) and child and SECRET.fullmatch(str(key)):
+                yield f"{place} {LEAKING}"
+            yield from _secrets(child, place)
+    elif isinstance(node, list):
+        for number, child in enumerate(node):
+            yield from _secrets(child, f"{path}[{number}]")
 
 
 def _paths(node: Any, path: str = "") -> Iterator[str]:

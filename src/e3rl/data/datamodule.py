@@ -8,7 +8,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.data.bad_rows import OnBadRow
-from e3rl.data.loader import PromptLoader, ValidationLoader
+from e3rl.data.loader import PromptLoader, ValidationLoader, fingerprint
 from e3rl.data.problem import Problem
 from e3rl.data.problems import ProblemSet
 from e3rl.data.prompt_lengths import Encode, check_prompt_lengths
@@ -41,7 +41,7 @@ class PromptDataModule(LightningDataModule):
         train: Sequence[Problem],
         validation: Sequence[Problem],
         prompts_per_step: int,
-        validation_prompts_per_batch: int = 64,
+        validation_prompts_per_batch: int = 1024,
         seed: int = 0,
         max_prompt_tokens: int = 1024,
         on_bad_row: OnBadRow = "raise",
@@ -57,6 +57,7 @@ class PromptDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.on_bad_row = on_bad_row
         self.lookahead = lookahead
+        self.longest_prompt = 0  # tokens; known once an encoder is bound
         self._encode: Encode | None = None
         self._loaders: tuple[PromptLoader, ValidationLoader] | None = None
         self.validation_problems = drop_overlap(
@@ -69,10 +70,11 @@ class PromptDataModule(LightningDataModule):
 
         Raises BadRowsError about the prompts that are too long, or drops them, by `on_bad_row`.
         """
-        self.train_problems, self.validation_problems = (
+        (self.train_problems, train), (self.validation_problems, validation) = (
             check_prompt_lengths(problems, encode, self.max_prompt_tokens, self.on_bad_row)
             for problems in (self.train_problems, self.validation_problems)
         )
+        self.longest_prompt = max(train, validation)
         self._check_sizes()
         self._encode = encode
         self._loaders = None
@@ -96,22 +98,30 @@ class PromptDataModule(LightningDataModule):
         return self._require_loaders()[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """The training loader's position.
+        """The training loader's position, and what is validated on.
 
         Lightning stores a loader's state by itself, but does not bring it back from a checkpoint
         that was written at the end of an epoch; a data module's state it always does.
         """
-        return {"train": self._require_loaders()[0].state_dict()}
+        validation = fingerprint(self.validation_problems)
+        return {"train": self._require_loaders()[0].state_dict(), "validation": validation}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from the stored position, if this is to train: a validation has no use for it.
 
-        Raises ValueError for other keys, and where the training problems are not the same.
+        Raises ValueError for other keys, and where the problems are not the same.
         """
         if self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING:
             return
-        if state_dict.keys() != {"train"}:
-            raise ValueError(f"data state has keys {sorted(state_dict)}, expected ['train']")
+        if state_dict.keys() != {"train", "validation"}:
+            raise ValueError(
+                f"data state has keys {sorted(state_dict)}, expected ['train', 'validation']"
+            )
+        if state_dict["validation"] != fingerprint(self.validation_problems):
+            raise ValueError(
+                "the checkpoint was made with other validation problems, and its curves would not "
+                "go on: resume with the data that it was made with, or start a new run"
+            )
         self._require_loaders()[0].load_state_dict(state_dict["train"])
 
     def _make_loaders(

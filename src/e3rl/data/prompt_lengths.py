@@ -14,8 +14,8 @@ Encode = Callable[[Problem], tuple[str, list[int]]]
 
 def check_prompt_lengths(
     problems: ProblemSet, encode: Encode, max_prompt_tokens: int, on_bad_row: OnBadRow = "raise"
-) -> ProblemSet:
-    """The problems whose prompts have 1 to `max_prompt_tokens` tokens.
+) -> tuple[ProblemSet, int]:
+    """The problems whose prompts have 1 to `max_prompt_tokens` tokens, and the most that one has.
 
     Raises BadRowsError about all others, unless these are to be dropped and counted; ValueError
     for a limit below 1.
@@ -23,13 +23,16 @@ def check_prompt_lengths(
     if max_prompt_tokens < 1:
         raise ValueError(f"max_prompt_tokens is {max_prompt_tokens}: allow at least 1 token")
     bad: list[BadRow] = []
+    longest = 0
     bar = tqdm(problems, desc=f"tokenizing {problems.origin}", leave=False, delay=2.0)
     for row, problem in zip(problems.rows, bar, strict=True):
         length = len(encode(problem)[1])
         if not 1 <= length <= max_prompt_tokens:
             bad.append(BadRow(row, (_fault(problem, length, max_prompt_tokens),)))
+        else:
+            longest = max(longest, length)
     raise_or_drop_bad_rows(problems.origin, bad, len(problems), on_bad_row)
-    return problems.without({b.row: b.faults[0].reason for b in bad})
+    return problems.without({b.row: b.faults[0].reason for b in bad}), longest
 
 
 def _fault(problem: Problem, length: int, limit: int) -> Fault:

@@ -29,7 +29,7 @@ class ReasoningGymData(PromptDataModule):
         problems_seed: int = 0,
         knobs: Knobs | None = None,
         levels: Levels | None = None,
-        validation_prompts_per_batch: int = 64,
+        validation_prompts_per_batch: int = 1024,
         seed: int = 0,
         max_prompt_tokens: int = 1024,
         on_bad_row: OnBadRow = "raise",

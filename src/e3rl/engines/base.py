@@ -53,6 +53,15 @@ class RolloutEngine(Protocol):
 
 
 @runtime_checkable
+class PlannedEngine(Protocol):
+    """An engine whose memory depends on the longest rollout it may be asked for."""
+
+    def plan_for(self, longest: int) -> None:
+        """Have room for rollouts of `longest` tokens, the prompt's among them, from the next
+        `sync` on."""
+
+
+@runtime_checkable
 class ManagedEngine(Protocol):
     """What an engine with memory and metrics of its own offers besides."""
 

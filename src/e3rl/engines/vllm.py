@@ -31,10 +31,14 @@ from e3rl.engines.canary import (
     largest_quartile,
 )
 from e3rl.engines.completions import stop_finder, to_rollout
+from e3rl.engines.engine_thread import EngineThread
+from e3rl.engines.memory_errors import EngineMemoryError, name_memory_errors
 from e3rl.engines.progress import rollout_bar, show_notice
 from e3rl.engines.vllm_build import (
+    PreemptionCount,
     build_llm,
     check_installed,
+    enter_device,
     release_memory,
     sampling_params,
     share_prefixes,
@@ -93,16 +97,25 @@ class VLLMEngine:
         self.canary_tolerance = canary_tolerance
         self.deadline_s = deadline_s
         self.progress = progress
+        self._thread = EngineThread()
         self._llm: Any = None
         self._loop: StepLoop | None = None
         self._shapes: Shapes = {}
-        self._blueprint: tuple[str, str, torch.device] | None = None
+        self._longest: int | None = None  # tokens of a rollout, where somebody knows
+        self._preemptions: PreemptionCount | None = None
+        self._blueprint: tuple[str, str, torch.device, int | None] | None = None
         self._policy: Policy | None = None  # what was synced; None where the next sync must act
         self._version = -1
         self._writes = 0  # to the policy's weights, as torch counts them
         self._asleep = False
         self._metrics: dict[str, float] = {}
-        self._counted = (0, 0.0, 0)  # tokens, seconds and cuts of the loop at the last sync
+        # Tokens, seconds, cuts and pre-emptions at the last sync.
+        self._counted: tuple[int, float, int, int] = (0, 0.0, 0, 0)
+
+    def plan_for(self, longest: int) -> None:
+        """Have room for rollouts of `longest` tokens from the next `sync` on, which builds vLLM
+        anew where it had less; `settings.max_model_len` goes before."""
+        self._longest = max(longest, self._longest or 0)
 
     def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Send the policy's weights, drop the prefix cache and let the canary compare.
@@ -120,7 +133,8 @@ class VLLMEngine:
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
         if policy is self._policy and (version, writes) == (self._version, self._writes):
-            self._wake(["weights", "kv_cache"])
+            with name_memory_errors("woke up"):
+                self._thread.call(self._wake_up, ["weights", "kv_cache"])
             self._count()
             return
         started = time.monotonic()
@@ -129,23 +143,25 @@ class VLLMEngine:
             self._start(policy)
             started += self._metrics["engine/start_s"]
         self._policy, self._version, self._writes = None, version, writes
+        _wait_for_device(policy)  # the engine reads weights on a stream of its own
         self._transfer(policy)
+        _wait_for_device(policy)  # the next update writes them
         self._metrics["engine/sync_s"] = time.monotonic() - started
         if self.canary:
             self._compare(policy, temperature)
-        if policy.device.type == "cuda":  # another thread may sample, on a stream of its own
-            torch.cuda.synchronize(policy.device)
         self._policy = policy
         self._count()
 
     def _check(self, policy: Policy, version: int) -> None:
         """Raise where weights cannot be sent; an engine for another model is closed."""
-        blueprint = policy.model.config.to_json_string(), dtype_name(policy.model), policy.device
+        model = policy.model
+        config, dtype = model.config.to_json_string(), dtype_name(model)
+        blueprint = config, dtype, policy.device, self._longest
         if blueprint != self._blueprint:
             self.close()
-            self._shapes, self._blueprint = expected_shapes(policy.model), blueprint
-        check_shapes(policy.model, self._shapes)
-        check_finite(policy.model, version)
+            self._shapes, self._blueprint = expected_shapes(model), blueprint
+        check_shapes(model, self._shapes)
+        check_finite(model, version)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         """Yield each rollout when it is finished, while vLLM goes on with the others.
@@ -158,9 +174,9 @@ class VLLMEngine:
             raise RuntimeError("engine.generate was called before engine.sync")
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
-        with rollout_bar(len(requests), self.progress) as bar:
-            finder_of = partial(stop_finder, policy)
-            for finished in loop.run(requests, policy.stop_ids, deadline_s, finder_of):
+        sampled = loop.run(requests, policy.stop_ids, deadline_s, partial(stop_finder, policy))
+        with rollout_bar(len(requests), self.progress) as bar, name_memory_errors("sampled"):
+            for finished in self._thread.iterate(sampled):
                 bar.update()
                 yield to_rollout(finished, policy, self._version)
 
@@ -168,7 +184,7 @@ class VLLMEngine:
         """Put the engine to sleep at the configured level; the next `sync` wakes it."""
         if self._llm is None or not self.settings.sleep_level or self._asleep:
             return
-        self._llm.sleep(level=self.settings.sleep_level)
+        self._thread.call(self._llm.sleep, level=self.settings.sleep_level)
         self._asleep = True
         if self.settings.sleep_level == 2:
             self._policy = None  # the weights are gone: the next sync must send them again
@@ -180,13 +196,14 @@ class VLLMEngine:
 
     def metrics(self) -> dict[str, float]:
         """Seconds of the last sync and canary and canary gaps in nats; tokens per second in the
-        engine, and rollouts cut, of all calls since."""
+        engine, rollouts cut, and pre-emptions for want of cache, of all calls since."""
         if self._loop is None:
             return dict(self._metrics)
-        before = self._counted
-        tokens, seconds = self._loop.tokens - before[0], self._loop.seconds - before[1]
+        now = self._counts()
+        tokens, seconds, cut, preempted = (a - b for a, b in zip(now, self._counted, strict=True))
         calls = {
-            "engine/cut": float(self._loop.cut - before[2]),
+            "engine/cut": float(cut),
+            "engine/preempted": float(preempted),
             "engine/tokens_per_s": tokens / max(seconds, 1e-9),
         }
         return self._metrics | calls
@@ -196,20 +213,31 @@ class VLLMEngine:
         llm, self._llm = self._llm, None
         self._loop = self._policy = None
         self._asleep = False
-        if llm is None:
-            return
-        shut_down(llm)
-        del llm
-        release_memory()
+        if llm is not None:
+            self._thread.call(shut_down, llm)
+            del llm
+            self._thread.call(release_memory)
+        self._thread.close()
 
     def _count(self) -> None:
-        assert self._loop is not None
-        self._counted = self._loop.tokens, self._loop.seconds, self._loop.cut
+        self._counted = self._counts()
+
+    def _counts(self) -> tuple[int, float, int, int]:
+        loop, preemptions = self._loop, self._preemptions
+        assert loop is not None
+        assert preemptions is not None
+        return loop.tokens, loop.seconds, loop.cut, preemptions.n
 
     def _transfer(self, policy: Policy) -> None:
-        """Send the weights; a vLLM that does not take them is broken for good, so build another."""
+        """Send the weights; a vLLM that does not take them is broken for good, so build another.
+
+        Raises EngineMemoryError where memory is short, which another one would not change.
+        """
         try:
             self._send(policy)
+        except EngineMemoryError:
+            self.close()
+            raise
         except LOAD_ERRORS as error:
             log.warning("vLLM did not take the weights (%s); it is built anew", error)
             self.close()
@@ -217,22 +245,23 @@ class VLLMEngine:
             self._send(policy)
 
     def _send(self, policy: Policy) -> None:
-        assert self._loop is not None
-        self._loop.abort()
-        self._wake(["weights"])
         on_cpu = policy.device.type == "cpu"
         weights: Weights = named_weights(policy.model, tied_head=on_cpu)
         if self.settings.tensor_parallel_size > 1:  # it travels to other processes
             weights = iter([(name, value.cpu()) for name, value in weights])
-        load_on_all_ranks(self._load, weights)
+        self._thread.call(load_on_all_ranks, self._load, weights)
 
+    @torch.no_grad()
     def _load(self, weights: Weights) -> None:
+        assert self._loop is not None
+        self._loop.abort()
+        self._wake_up(["weights"])
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        self._wake(["kv_cache"])
+        self._wake_up(["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache over a sync: requests are still running")
 
-    def _wake(self, tags: list[str]) -> None:
+    def _wake_up(self, tags: list[str]) -> None:
         if self._asleep:
             for tag in tags:
                 self._llm.wake_up(tags=[tag])
@@ -241,7 +270,13 @@ class VLLMEngine:
     def _start(self, policy: Policy) -> None:
         """Build vLLM from the policy's configuration, with dummy weights."""
         started = time.monotonic()
-        self._llm = build_llm(policy, self.settings, self.progress)
+        self._thread = EngineThread()
+        self._thread.call(enter_device, policy.device)
+        with name_memory_errors("was being built"):
+            self._llm = self._thread.call(
+                build_llm, policy, self.settings, self.progress, self._longest
+            )
+        self._preemptions = PreemptionCount(self._llm)
         sharing = share_prefixes(self._llm) if policy.device.type == "cpu" else None
         self._loop = StepLoop(self._llm.llm_engine, sampling_params, sharing)
         self._metrics["engine/start_s"] = time.monotonic() - started
@@ -262,7 +297,7 @@ class VLLMEngine:
             rounding.tokens,
         )
         with show_notice(FIRST_TOKENS, self.progress and "engine/canary_s" not in self._metrics):
-            sampled = list(self._loop.run(requests, stop_ids=()))
+            sampled = list(self._thread.iterate(self._loop.run(requests, stop_ids=())))
         rollouts = [to_rollout(f, policy, self._version) for f in sampled]
         ranks = all_gather(canary_gaps(policy, rollouts))
         gaps = [each for rank in ranks for each in rank]  # where one engine is wrong, all must stop
@@ -271,3 +306,9 @@ class VLLMEngine:
         self._metrics["engine/canary_max"] = float(torch.cat(gaps).max())
         self._metrics["engine/canary_s"] = time.monotonic() - started
         check_canary(gaps, self.canary_tolerance or rounding.tolerance, self._version)
+
+
+def _wait_for_device(policy: Policy) -> None:
+    """Let every stream of a GPU come to its end."""
+    if policy.device.type == "cuda":
+        torch.cuda.synchronize(policy.device)

@@ -56,10 +56,11 @@ def check_installed() -> None:
         raise ModuleNotFoundError(f"engine=vllm needs vLLM, which is not installed: {INSTALL}")
 
 
-def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
-    """A `vllm.LLM` of the policy's configuration with dummy weights, in this process.
-
-    All ranks must build theirs at the same time.
+def build_llm(
+    policy: Policy, settings: VLLMSettings, progress: bool, longest: int | None = None
+) -> Any:
+    """A `vllm.LLM` of the policy's configuration with dummy weights, in this process, with room for
+    rollouts of `longest` tokens. All ranks must build theirs at the same time.
 
     Raises RuntimeError where vLLM has been told to run in a process of its own, ValueError for
     tensor parallelism within data-parallel ranks and for heads that its attention on CPUs lacks.
@@ -67,11 +68,12 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
     check_in_process()
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
-    on_cpu = policy.device.type == "cpu"
-    settings.limit_length(config, on_cpu)
+    on_cpu, alone = policy.device.type == "cpu", settings.tensor_parallel_size == 1
+    settings.limit_length(config, on_cpu, longest)
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
-        _init_process_group(on_cpu and settings.tensor_parallel_size == 1)
+        # vLLM makes its own on the first GPU; for another one it expects that of a launcher.
+        _init_process_group((on_cpu or bool(policy.device.index)) and alone)
     try:
         folder = config_folder(config)
         place = place_engine(settings.tensor_parallel_size, policy.device)
@@ -79,12 +81,27 @@ def build_llm(policy: Policy, settings: VLLMSettings, progress: bool) -> Any:
             if on_cpu:
                 check_head_size(policy)
             llm = _start(str(folder), arguments | own)
-            if on_cpu and settings.tensor_parallel_size == 1:
+            if on_cpu and alone:
                 llm.collective_rpc(_gather_without_ranks)
         _world.llms.add(llm)
     finally:
         release_memory()  # where it did not start, process groups would stay
     return llm
+
+
+def enter_device(device: torch.device) -> None:
+    """Have the calling thread use a GPU, by a stream of its own; on a CPU there is nothing to do.
+
+    vLLM notes the stream of each thread, and gives a thread that it knows none of another one: so
+    it must have been imported by then.
+    """
+    if device.type != "cuda":
+        return
+    _quieten()
+    import vllm.utils.torch_utils  # noqa: F401
+
+    torch.cuda.set_device(device)
+    torch.cuda.set_stream(torch.cuda.Stream(device))
 
 
 def config_folder(config: Any) -> Path:
@@ -210,6 +227,23 @@ def share_prefixes(llm: Any) -> PrefixSharing | None:
     if kinds != [FullAttentionManager] or not managers[0].enable_caching:
         return None
     return PrefixSharing(scheduler)
+
+
+class PreemptionCount:
+    """Counts the rollouts that lose their place in the KV cache, and are computed again.
+
+    vLLM's own statistics, which have the number, cost time in every step.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        self.n = 0
+        self._preempt = scheduler._preempt_request
+        scheduler._preempt_request = self._count
+
+    def _count(self, *args: Any, **kwargs: Any) -> None:
+        self.n += 1
+        self._preempt(*args, **kwargs)
 
 
 def shut_down(llm: Any) -> None:

@@ -74,7 +74,7 @@ class StepLoop:
         stop_ids: Sequence[int],
         deadline_s: float | None = None,
         finder_of: FinderOf = lambda request: None,
-    ) -> Iterator[FinishedRequest]:
+    ) -> Generator[FinishedRequest, None, None]:
         """Yield every request when it is finished: by one of `stop_ids`, at its length, or where
         what `finder_of` gives for it finds a stop string.
 
@@ -202,15 +202,18 @@ def restore_process_state() -> Iterator[None]:
     """Undoes what building a vLLM engine does to the process it is built in.
 
     It seeds every random generator, its CPU worker puts a function that does nothing in the place
-    of `torch.set_num_threads`, and its import touches deprecated names of torch.
+    of `torch.set_num_threads`, its GPU worker sets how torch rounds products of float32, and its
+    import touches deprecated names of torch.
     """
     python, array, set_threads = random.getstate(), np.random.get_state(), torch.set_num_threads
+    rounding = torch.get_float32_matmul_precision()
     try:
         with preserve_torch_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
         torch.set_num_threads = set_threads
+        torch.set_float32_matmul_precision(rounding)
         random.setstate(python)
         np.random.set_state(array)
 

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from e3rl.distributed import all_gather, rank, world_size
+from e3rl.engines.memory_errors import EngineMemoryError, memory_remedy
 
 Weights = Iterator[tuple[str, Tensor]]
-# What vLLM's weight loaders raise for weights that they cannot take.
+# What vLLM's weight loaders raise for weights that they cannot take. Torch's out-of-memory is a
+# RuntimeError too, and is told apart.
 LOAD_ERRORS = (ValueError, AssertionError, KeyError, AttributeError, RuntimeError)
 
 
@@ -28,9 +30,10 @@ class OtherRankError(RuntimeError):
 def place_engine(tensor_parallel_size: int, device: torch.device) -> Iterator[dict[str, Any]]:
     """The arguments that `vllm.LLM` needs about processes, and the environment that goes with them.
 
-    Alone it runs in this process; with ranks in each of theirs, on the device that the rank
-    trains on (vLLM's own choice would be the first one for all of them); tensor parallelism gets
-    worker processes, whose effects on this one are undone.
+    It runs in this process, on the device that the process trains on. vLLM's own choice would be
+    the first one, for every rank and for a process alone on another device; only a launcher's
+    variables tell it which. Tensor parallelism gets worker processes, whose effects on this one
+    are undone.
 
     Raises ValueError for tensor parallelism within data-parallel ranks.
     """
@@ -42,7 +45,7 @@ def place_engine(tensor_parallel_size: int, device: torch.device) -> Iterator[di
         )
     environment: dict[str, str] = {}
     arguments: dict[str, Any] = {}
-    if ranks > 1:
+    if ranks > 1 or (device.index and tensor_parallel_size == 1):
         local = rank() if device.index is None else device.index
         environment = {"RANK": str(rank()), "LOCAL_RANK": str(local)}
         arguments = {"distributed_executor_backend": "external_launcher"}
@@ -61,21 +64,28 @@ def load_on_all_ranks(load: Callable[[Weights], None], weights: Weights) -> None
     Sharded weights are gathered by all ranks one after the other while they are taken from the
     iterator, so a rank that fails goes on taking them, for the sake of the others.
 
-    Raises OtherRankError where only others failed.
+    Raises EngineMemoryError where one had too little memory, which no other engine would change;
+    OtherRankError where only others failed.
     """
     error: Exception | None = None
     try:
         load(weights)
-    except LOAD_ERRORS as caught:
+    except (*LOAD_ERRORS, MemoryError) as caught:
         error = caught
         for _ in weights:
             pass
-    reasons = all_gather(None if error is None else repr(error))
+    own = None if error is None else (repr(error), memory_remedy(error))
+    failures = {at: failure for at, failure in enumerate(all_gather(own)) if failure is not None}
+    for failed, (reason, remedy) in failures.items():
+        if remedy is not None:
+            raise EngineMemoryError(
+                f"out of memory while the engine of rank {failed} took the weights ({reason}): "
+                f"{remedy}"
+            ) from error
     if error is not None:
         raise error
-    for failed, reason in enumerate(reasons):
-        if reason is not None:
-            raise OtherRankError(f"rank {failed} did not take the weights: {reason}")
+    for failed, (reason, _) in failures.items():
+        raise OtherRankError(f"rank {failed} did not take the weights: {reason}")
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import Any
 CPU_CACHE = 256 * 2**20  # bytes; vLLM itself would take a share of the whole memory
 AT_ONCE = {True: 1024, False: 256}  # rollouts decoded together on a CPU, on a GPU
 FITTING = -1  # vLLM's word for the longest that the cache has room for
-LONGEST_ON_CPU = 2**15  # where max_model_len is null; vLLM's buffers there are for that many tokens
+LONGEST_ON_CPU = 2**15  # where no length is known; vLLM's buffers there are for that many tokens
+LENGTH_STEP = 256  # planned lengths are multiples: what is compiled for one serves similar data
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -28,7 +29,7 @@ class VLLMSettings:
     gpu_memory_utilization: float = 0.45  # share of the device, weights included
     tensor_parallel_size: int = 1
     max_num_seqs: int | None = None  # rollouts decoded together; None: AT_ONCE
-    max_model_len: int | None = None  # prompt + completion; None: what model and cache allow
+    max_model_len: int | None = None  # prompt + completion; None: what the data needs
     enforce_eager: bool = True  # False compiles the model at the start: half a minute on CPU
     enable_prefix_caching: bool = True
     block_size: int | None = 32  # tokens of a KV block; None: vLLM's own choice
@@ -82,13 +83,20 @@ class VLLMSettings:
             "enable_sleep_mode": self.sleep_level > 0,
         }
 
-    def limit_length(self, config: Any, on_cpu: bool) -> None:
-        """Write into a model's configuration the longest rollout that vLLM is to plan for."""
-        if on_cpu and self.max_model_len is None:
+    def limit_length(self, config: Any, on_cpu: bool, longest: int | None = None) -> None:
+        """Write into a model's configuration the longest rollout that vLLM is to plan for.
+
+        Args:
+            config: of the model, whose own limit stays where it is lower.
+            on_cpu: vLLM's buffers are for the longest rollout there.
+            longest: tokens of the longest prompt and completion, where that is known.
+        """
+        limit = LONGEST_ON_CPU if on_cpu else None
+        if longest is not None:
+            limit = -(-longest // LENGTH_STEP) * LENGTH_STEP
+        if limit is not None and self.max_model_len is None:
             text = config.get_text_config()
-            text.max_seq_length = min(
-                getattr(text, "max_seq_length", LONGEST_ON_CPU), LONGEST_ON_CPU
-            )
+            text.max_seq_length = min(getattr(text, "max_seq_length", limit), limit)
 
     def precision(self, policy_dtype: str) -> str:
         """The engine's dtype by name, such as "float32"."""

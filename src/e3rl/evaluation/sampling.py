@@ -185,6 +185,7 @@ def validate(
             *more,
         ],
     )
+    sampler.plan_for(max(len(module.policy.encode(problem)[1]) for problem in problems))
     loader = ValidationLoader(problems, module.policy.encode, prompts_per_batch)
     trainer.validate(module, dataloaders=loader, verbose=False)
 

@@ -166,6 +166,8 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
         f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
         "longest rollouts"
     )
+    if elsewhere := "urls" in cfg.engine:
+        shown["memory: engine"] = "none: servers have devices of their own"
     update, resident = sum(parts.values()), sum(parts[part] for part in RESIDENT)
     awake = "settings" in cfg.engine and (
         cfg.engine.settings.sleep_level == 0 or cfg.rollout.lookahead > 0
@@ -174,7 +176,7 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     shown["memory: peak"] = f"{_size(peak)} per device"
     if capacity:
         shown["memory: peak"] += f" of {_size(capacity)}"
-        if peak > capacity or not rollouts:
+        if peak > capacity or not (rollouts or elsewhere):
             shown["memory: peak"] += f": {TOO_MUCH}; {_remedy(cfg, peak > capacity)}"
     return shown
 
@@ -182,7 +184,7 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
 def _remedy(cfg: DictConfig, too_much: bool) -> str:
     if not too_much:
         return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
-    if count_processes(cfg) > 1 and not _is_sharded(cfg):
+    if count_processes(cfg) > 1 and not is_sharded(cfg):
         return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
     blocks = "" if cfg.policy.head.mode == "chunked" else "take policy/head=chunked, or "
     return (
@@ -200,8 +202,8 @@ def _training(cfg: DictConfig) -> Training:
     return Training(
         weight_bytes=weight_bytes,
         compute_bytes=compute_bytes,
-        shards=ranks if _is_sharded(cfg) else 1,
-        bucketed=ranks > 1 and not _is_sharded(cfg),
+        shards=ranks if is_sharded(cfg) else 1,
+        bucketed=ranks > 1 and not is_sharded(cfg),
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
         tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
@@ -217,8 +219,10 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
     if "settings" not in cfg.engine:
         rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // count_processes(cfg))
         rows = min(cfg.engine.rows_per_call, rollouts)
-        copied = weight_bytes * _is_sharded(cfg)  # samples with a whole copy
+        copied = weight_bytes * is_sharded(cfg)  # samples with a whole copy
         return transformers_memory(shape, weight_bytes, rows * _max_sequence_length(cfg), copied)
+    if "urls" in cfg.engine:
+        return EngineMemory(weights=0, cache=0, cache_tokens=0)
     settings = cfg.engine.settings
     sizes = {"auto": weight_bytes, "float32": 4}
     share = None
@@ -246,7 +250,8 @@ def _max_sequence_length(cfg: DictConfig) -> int:
     return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
 
 
-def _is_sharded(cfg: DictConfig) -> bool:
+def is_sharded(cfg: DictConfig) -> bool:
+    """Whether ranks share the policy among them."""
     strategy = cfg.trainer.get("strategy", "auto")
     name = strategy if isinstance(strategy, str) else strategy._target_
     return any(word in name.lower() for word in ("fsdp", "modelparallel"))

@@ -159,6 +159,23 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
                 layer.set_scale(adapter, 1.0)
 
 
+class AdaptersOff(nn.Module):
+    """The base of a policy with adapters, called as the policy is."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self._policy = (policy,)  # in a tuple: not a part of this module
+
+    @property
+    def model(self) -> Any:
+        return self._policy[0].model
+
+    def forward(self, *arguments: Any) -> Any:
+        (policy,) = self._policy
+        with without_adapters(policy.model):
+            return policy(*arguments)
+
+
 @dataclass(frozen=True)
 class Weight:
     """A parameter or buffer of the model without adapters, and what adapters add to it."""

@@ -64,3 +64,15 @@ def adjustments(config: Any) -> Iterator[Adjustment]:
     for name in ("final_logit_softcapping", "logits_soft_cap"):
         if cap := getattr(config, name, None):
             yield Adjustment(softcap=cap)
+
+
+@torch.no_grad()
+def find_adjustment(model: Any, token: int) -> Adjustment | None:
+    """What a model makes of its output layer's products, seen on `token` or one that it knows;
+    None where that is unknown here."""
+    config = model.config.get_text_config()
+    probe = torch.full((1, 4), min(token, config.vocab_size - 1), device=model.device)
+    whole = model(input_ids=probe, use_cache=False).logits
+    hidden = model.get_decoder()(input_ids=probe, use_cache=False).last_hidden_state
+    products = model.get_output_embeddings()(hidden)
+    return next((a for a in adjustments(config) if torch.equal(a(products), whole)), None)

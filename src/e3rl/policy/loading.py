@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from e3rl.policy.own_parts import find_file, without_storage
+
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 
 
@@ -30,29 +32,43 @@ def load_model(
     path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool, random_weights: bool
 ) -> Any:
     """A causal LM with its dropout off; `random_weights`: from the configuration only."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    for name, value in vars(config.get_text_config()).items():
-        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
-            setattr(config.get_text_config(), name, 0.0)
-    options = {
-        "dtype": dtype,
-        "attn_implementation": attention,
-        "trust_remote_code": trust_remote_code,
-    }
+    config, options = _load_config(path, dtype, attention, trust_remote_code)
     if random_weights:
         return AutoModelForCausalLM.from_config(config, **options)
     return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
 
 
-def empty_model(path: str, trust_remote_code: bool) -> Any:
-    """A causal LM of a path's configuration, without storage for its weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def load_without_weights(
+    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool
+) -> Any:
+    """As `load_model`, but for the values of parameters, which have no storage yet."""
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    config, options = _load_config(path, dtype, attention, trust_remote_code)
+    with without_storage():
+        model = AutoModelForCausalLM.from_config(config, **options)
+    if find_file(path, "generation_config.json") is not None:
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    return model.eval()
+
+
+def _load_config(
+    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool
+) -> tuple[Any, dict[str, Any]]:
+    """A model's configuration, and what it is to be made with."""
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    for name, value in vars(config.get_text_config()).items():
+        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+            setattr(config.get_text_config(), name, 0.0)
+    return config, {
+        "dtype": dtype,
+        "attn_implementation": attention,
+        "trust_remote_code": trust_remote_code,
+    }
 
 
 def set_checkpointing(model: Any, on: bool) -> None:

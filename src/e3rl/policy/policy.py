@@ -14,16 +14,22 @@ from e3rl.functional.head import Adjustment, Head
 from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
 from e3rl.functional.shared_prompts import SharedPrompts
 from e3rl.policy.adapters import (
+    AdaptersOff,
     LoRA,
     add_adapters,
     keep_adapters_only,
     merged_state,
-    without_adapters,
 )
 from e3rl.policy.gguf import convert_once, find_gguf
-from e3rl.policy.head import HeadSettings, adjustments
-from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
+from e3rl.policy.head import HeadSettings, find_adjustment
+from e3rl.policy.loading import (
+    load_model,
+    load_tokenizer,
+    load_without_weights,
+    set_checkpointing,
+)
 from e3rl.policy.model_path import check_model_path, name_path
+from e3rl.policy.own_parts import Files, find_files, read_own_parts, small_model
 from e3rl.policy.packaged import PACKAGED, fetch_once
 from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
 from e3rl.policy.text import check_stop, continuation
@@ -83,6 +89,9 @@ class Policy(nn.Module):
         stop: texts that end a completion, of which each remains a part.
         share_prompts: compute the prompt of a group once for all its rollouts in training passes,
             where the model allows it and that is shorter.
+        in_parts: leave the weights to `read_weights`, which ranks call once they share the policy;
+            for models with adapters or fresh weights, and files that are not read in parts, they
+            are read at once all the same.
 
     Raises:
         ValueError: for an unknown dtype or render mode, a stop string that is empty or no text, a
@@ -94,6 +103,7 @@ class Policy(nn.Module):
     """
 
     computed_in: str | None = None  # precision of forward passes, where not the weights' own
+    _unread: Files | None = None  # where weights are that nobody has read yet
 
     def __init__(
         self,
@@ -112,6 +122,7 @@ class Policy(nn.Module):
         prefill: str = "",
         stop: Sequence[str] = (),
         share_prompts: bool = True,
+        in_parts: bool = False,
     ) -> None:
         super().__init__()
         _check_choices(dtype, render)
@@ -119,9 +130,14 @@ class Policy(nn.Module):
         self.path = resolve_path(path)
         fresh = random_weights or path == RANDOM
         check_model_path(self.path, weights=not fresh)
+        made = (self.path, DTYPES[dtype], attention, trust_remote_code)
         with name_path(path):
             self.tokenizer = load_tokenizer(self.path, trust_remote_code)
-            self.model = load_model(self.path, DTYPES[dtype], attention, trust_remote_code, fresh)
+            if in_parts and lora is None and not fresh:
+                self.model = load_without_weights(*made)
+                self._unread = find_files(self.path, self.model)
+            if self._unread is None:
+                self.model = load_model(*made, random_weights=fresh)
         self.lora = lora
         if lora is not None:
             add_adapters(self.model, lora)
@@ -137,8 +153,19 @@ class Policy(nn.Module):
         self.share_prompts = share_prompts
         self._sharing: tuple[PromptSharing | None] | None = None  # once it is known
         self._runs_whole = False  # the model's logits are not those of its output layer
-        if not self.head.is_plain and self.device.type != "meta":
-            self._detect_head_adjustment()  # may refuse, better now than in the first step
+        if self._unread is not None:
+            likeness = small_model(self.model)  # the only one until there are weights
+            self._detect_head_adjustment(likeness)
+            if share_prompts:
+                self._sharing = (find_sharing(self.model, likeness),)
+        elif not self.head.is_plain and self.device.type != "meta":
+            self._detect_head_adjustment(self.model)  # may refuse, better now than in a first step
+
+    def read_weights(self, device: torch.device) -> None:
+        """Read what is missing of this rank's weights, to a device; at most once."""
+        files, self._unread = self._unread, None
+        if files is not None:
+            read_own_parts(self.model, self, files, device)
 
     def _render_mode(self, render: Render, chat_template: str | None) -> Render:
         if render != "plain" and not self.tokenizer.chat_template:
@@ -282,7 +309,7 @@ class Policy(nn.Module):
         self, tokens: Tensor, positions: Tensor, layout: SharedPrompts | None
     ) -> WholeLogits | LogitBlocks:
         if self._adjustment is None and not self._runs_whole:
-            self._detect_head_adjustment()
+            self._detect_head_adjustment(self.model)
         if layout is not None and self.sharing is None:
             raise ValueError(f"{self.path} cannot be given a layout: it shares no prompts")
         if self._adjustment is None:
@@ -308,25 +335,19 @@ class Policy(nn.Module):
             self._sharing = (find_sharing(self.model),)
         return self._sharing[0] if self.share_prompts and self._sharing else None
 
-    @torch.no_grad()
-    def _detect_head_adjustment(self) -> None:
-        """Find out how the model's logits follow from its output layer.
+    def _detect_head_adjustment(self, model: Any) -> None:
+        """Find out how the logits of the model, or of its likes, follow from its output layer.
 
         Raises ValueError where they do not in a known way, and the head is not to be run whole.
         """
-        probe = torch.full((1, 4), self.eos_id, device=self.device)
-        whole = self.model(input_ids=probe, use_cache=False).logits
-        hidden = self.model.get_decoder()(input_ids=probe, use_cache=False).last_hidden_state
-        products = self.model.get_output_embeddings()(hidden)
-        config = self.model.config.get_text_config()
-        known = adjustments(config)
-        self._adjustment = next((a for a in known if torch.equal(a(products), whole)), None)
+        self._adjustment = find_adjustment(model, self.eos_id)
         self._runs_whole = self._adjustment is None
         if self._runs_whole and not self.head.is_plain:
+            kind = model.config.get_text_config().model_type
             raise ValueError(
-                f"policy.head: model type {config.model_type!r} alters the logits of its output "
-                "layer in a way unknown here: use policy.head.mode=full and "
-                "policy.head.dtype=compute, which run the model as it is"
+                f"policy.head: model type {kind!r} alters the logits of its output layer in a way "
+                "unknown here: use policy.head.mode=full and policy.head.dtype=compute, which run "
+                "the model as it is"
             )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Policy":
@@ -371,20 +392,3 @@ def _check_choices(dtype: str, render: str) -> None:
         raise ValueError(f"policy.dtype={dtype!r}: choose one of {sorted(DTYPES)}")
     if render not in ("auto", "chat", "plain"):
         raise ValueError(f"policy.render={render!r}: choose auto, chat or plain")
-
-
-class AdaptersOff(nn.Module):
-    """The base of a policy with adapters, called as the policy is."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__()
-        self._policy = (policy,)  # in a tuple: not a part of this module
-
-    @property
-    def model(self) -> Any:
-        return self._policy[0].model
-
-    def forward(self, *arguments: Any) -> Any:
-        (policy,) = self._policy
-        with without_adapters(policy.model):
-            return policy(*arguments)

@@ -153,23 +153,29 @@ class PromptSharing:
 
 
 @torch.no_grad()
-def find_sharing(model: Any) -> PromptSharing | None:
+def find_sharing(model: Any, likeness: Any = None) -> PromptSharing | None:
     """Let a model share prompts; None where it cannot.
 
     Nothing says for sure that a model's tokens know of others through this attention alone, so it
     is tried on a few as well, and has its own attention back where they know more.
+
+    Args:
+        model: that is to share prompts.
+        likeness: of the same kind, to be tried in its place where it has no weights yet.
     """
+    tried = model if likeness is None else likeness
     config = model.config.get_text_config()
     if config._attn_implementation != PLAIN or not model._supports_attention_backend:
         return None
     kinds = set(getattr(config, "layer_types", None) or KNOWN)
     if kinds - KNOWN or any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
         return None
-    model.set_attn_implementation(NAME)
-    if not _sharing_gap(model) < TOLERANCE.get(model.dtype, COARSE):
+    tried.set_attn_implementation(NAME)
+    if not _sharing_gap(tried) < TOLERANCE.get(tried.dtype, COARSE):
         log.info("prompts are not shared: %s sees more than attention shows it", type(model))
-        model.set_attn_implementation(PLAIN)
+        tried.set_attn_implementation(PLAIN)
         return None
+    model.set_attn_implementation(NAME)
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     layers = sum(

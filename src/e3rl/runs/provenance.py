@@ -12,6 +12,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from e3rl import __version__
 from e3rl.analysis.sources.runs import CONFIG
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.config.composition import ConfigurationError, to_plain_dict
@@ -86,7 +87,7 @@ def describe_environment() -> dict[str, Any]:
     """Versions, machine, command and state of the checkout."""
     overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     return {
-        "e3rl": version("e3rl"),
+        "e3rl": __version__,
         "python": platform.python_version(),
         "packages": {package: version(package) for package in PACKAGES},
         "platform": platform.platform(),

@@ -23,6 +23,7 @@ from e3rl.analysis.sources.runs import SUMMARY, Run, load_run
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside
 from e3rl.callbacks.progress import progress_callbacks
+from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.durable import write_atomically
@@ -31,11 +32,13 @@ from e3rl.config.build import build, build_data, silence_libraries
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
+from e3rl.data.datamodule import PromptDataModule
 from e3rl.environment import claim_start
 from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
+from e3rl.planning.forecast import is_sharded
 from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
@@ -73,7 +76,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> Outcome | None:
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)
     seed_everything(cfg.seed, verbose=False)
-    policy: Policy = build(cfg, "policy")
+    policy: Policy = build(cfg, "policy", in_parts=is_sharded(cfg))
     cfg.vocabulary_size = policy.vocabulary_size
     check_resumed_settings(cfg, resume)
     data = build_data(cfg, policy)
@@ -81,9 +84,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> Outcome | None:
     module = build(cfg, "module", policy=policy)
     clock = PhaseClock(build(cfg, "profiler") if cfg.profiler else None, began)
     trainer = build_trainer(cfg, plan.total_steps, clock)
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, RunCheckpoint):
-            callback.stop = stop
+    connect(trainer, stop, data)
     if resume is None:
         check_folder_is_free(run_dir)  # on every rank, or some would wait for those that refuse
     with claim_folder(run_dir, trainer), telling_how_to_go_on(cfg, trainer), Ranks(trainer):
@@ -163,6 +164,15 @@ def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Train
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in progress),
     )
     return trainer
+
+
+def connect(trainer: Trainer, stop: StopRequest, data: PromptDataModule) -> None:
+    """Tell callbacks what is known only now: who asks for a stop, and how long prompts are."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, RunCheckpoint):
+            callback.stop = stop
+        elif isinstance(callback, RolloutSampler):
+            callback.plan_for(data.longest_prompt)
 
 
 def check_folder_is_free(run_dir: Path) -> None:

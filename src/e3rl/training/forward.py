@@ -19,7 +19,8 @@ from e3rl.functional.packing import (
 from e3rl.functional.predictions import Measure, Predictions
 from e3rl.functional.shared_prompts import share_prompts
 from e3rl.losses.micro_batch import MicroBatch, SampledTokens
-from e3rl.policy.policy import AdaptersOff, Policy
+from e3rl.policy.adapters import AdaptersOff
+from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs
 from e3rl.training.entropy_meter import EntropyProbe
 

@@ -1,6 +1,6 @@
 """`FSDP2Strategy`: every rank holds a part of weights, gradients and optimiser states."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,13 +20,14 @@ from e3rl.checkpoints.sharded import (
     check_same_weights,
     load_shards,
     name_parameters,
+    run_on_first_rank,
     save_shards,
     split_tensors,
 )
 
 # Torch's own strictness knows nothing of weights that a module leaves out on purpose.
 AS_SHARED = StateDictOptions(strict=False)
-WHOLE = StateDictOptions(full_state_dict=True, strict=False)
+WHOLE = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
 
 
 class FSDP2Strategy(ModelParallelStrategy):
@@ -68,7 +69,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         optimizers = [get_optimizer_state_dict(self.model, each) for each in self.optimizers]
         tensors, _ = split_tensors({"state_dict": weights, "optimizer_states": optimizers})
         rest = load_shards(tensors, path)
-        self._put_weights(weights, AS_SHARED)
+        self._put_weights(weights, AS_SHARED, weights)
         for optimizer, state, saved in zip(
             self.optimizers, optimizers, rest["optimizers"], strict=True
         ):
@@ -78,19 +79,24 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     def _load_whole(self, path: Path) -> dict[str, Any]:
         assert self.model is not None
-        checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(path)
-        self._put_weights(checkpoint["state_dict"], WHOLE)
+        checkpoint: dict[str, Any] = {}
+        # One rank reads all of it and gives the others their parts, a tensor at a time.
+        run_on_first_rank(lambda: checkpoint.update(self.checkpoint_io.load_checkpoint(path)))
+        weights, states = checkpoint.pop("state_dict", {}), checkpoint.pop("optimizer_states", [])
+        rest, names = self.broadcast((checkpoint, list(weights)))
+        self._put_weights(weights, WHOLE, names)
         name_of = {id(weight): name for name, weight in self.model.named_parameters()}
-        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            names = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
-            set_optimizer_state_dict(
-                self.model, optimizer, name_parameters(saved, names), options=WHOLE
-            )
-        return checkpoint
+        for number, optimizer in enumerate(self.optimizers):
+            own = [name_of[id(p)] for group in optimizer.param_groups for p in group["params"]]
+            saved = name_parameters(states[number], own) if states else {}
+            set_optimizer_state_dict(self.model, optimizer, saved, options=WHOLE)
+        return rest
 
-    def _put_weights(self, weights: Mapping[str, Tensor], how: StateDictOptions) -> None:
+    def _put_weights(
+        self, weights: Mapping[str, Tensor], how: StateDictOptions, names: Collection[str]
+    ) -> None:
         """Raises RuntimeError, naming one, for other weights than a checkpoint of the model has."""
         assert self.model is not None
         own = get_model_state_dict(self.model)  # frozen weights under adapters are not saved
-        check_same_weights(*([f"{WEIGHTS}{name}" for name in names] for names in (own, weights)))
+        check_same_weights(*([f"{WEIGHTS}{name}" for name in each] for each in (own, names)))
         set_model_state_dict(self.model, dict(weights), options=how)

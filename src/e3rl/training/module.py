@@ -91,6 +91,7 @@ class GRPOModule(LightningModule):
             for policy in (self.policy, *self._reference):
                 if isinstance(policy, Policy):  # a base under adapters is a part of the policy
                     shard(policy, ranks, str(self.trainer.precision))
+                    policy.read_weights(self.trainer.strategy.root_device)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)

@@ -7,7 +7,7 @@ problems alone. Those of IQM and P(better) are over seeds, the problems as given
 
 **Verdict** (`families.judge_rows`): `better` or `worse` where p after Holm's correction, within a
 declared family or over all exploratory comparisons, is below 1 - level; else `not distinguishable`.
-With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were.
+With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were; one has none.
 """
 
 import math

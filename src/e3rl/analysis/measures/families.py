@@ -86,8 +86,8 @@ def judge_rows(
     Returns:
         copies with family (its name or `exploratory`), family_size and p_adjusted; and for rows
         with a measure of success verdict and detectable, the smallest difference that Holm's
-        strictest step, at (1 - level)/family_size, finds with 80 % power, where there are several
-        seeds. None where nothing is compared.
+        strictest step, at (1 - level)/family_size, finds with 80 % power. Neither is there for an
+        arm with one seed, which says nothing of others. None where nothing is compared.
 
     Raises:
         ValueError: a comparison that two families declare.
@@ -126,7 +126,7 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
     if "measure" not in row:  # no measure of success, of which more is better
         return judged
     judged |= {"verdict": None, "detectable": None}
-    if row["difference"] is not None and not row.get("unmatched"):
+    if row["difference"] is not None and not row.get("unmatched") and row.get("seeds") != 1:
         found = judged["p_adjusted"] is not None and judged["p_adjusted"] < 1 - level
         sign = BETTER if row["difference"] > 0 else WORSE
         judged["verdict"] = sign if found else NEITHER

@@ -113,8 +113,8 @@ def tuned_on_validation(compared: Compared) -> list[str]:
 
 
 def few_seeds(compared: Compared) -> list[str]:
-    """Verdicts of fewer than `ENOUGH_SEEDS` seeds."""
-    counts = {row["arm"]: row["seeds"] for row in compared.rows if row["verdict"] is not None}
+    """Comparisons of fewer than `ENOUGH_SEEDS` seeds."""
+    counts = {row["arm"]: row["seeds"] for row in compared.rows if row["difference"] is not None}
     few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
     if not few:
         return []
@@ -125,7 +125,7 @@ def few_seeds(compared: Compared) -> list[str]:
     )
     return [
         f"Fewer than {ENOUGH_SEEDS} seeds ({named}): an interval hardly knows how seeds differ, "
-        "and a verdict may not repeat."
+        "and a verdict may not repeat; of one seed there is none."
     ]
 
 

@@ -144,7 +144,7 @@ def _verdict(row: Row) -> str:
     if row.get("unmatched"):
         return f"none: {row['unmatched']}"
     if row["verdict"] is None:
-        return ""
+        return "none: 1 seed" if row["difference"] is not None and row["seeds"] == 1 else ""
     remarks = []
     if row["seeds"] < ENOUGH_SEEDS:
         remarks.append(f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}")

@@ -1,0 +1,141 @@
+"""Weights of which each rank reads its own parts, from safetensors files.
+
+Where ranks share a policy, none of them needs all of it, and a whole copy on each, in float32, is
+more than most machines have. So the model is made without weights, shared out, and filled: every
+rank reads, of every parameter, the rows that are its own. What is to be found out by a forward pass
+before that is found out on a small model of the same kind.
+"""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from e3rl.distributed import is_sharded
+
+WORDS, LAYERS = 64, 2  # of the small model
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+Files = Mapping[str, Path]  # by parameter
+
+
+@contextmanager
+def without_storage() -> Iterator[None]:
+    """Parameters of modules that are made meanwhile have shapes and no values; buffers have."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:  # a tied one stays the same object
+            parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def find_files(path: str, model: Any) -> Files | None:
+    """The file that holds each parameter of a model, under its own name and in its own shape.
+
+    None where one is not to be found so, as in other formats, in quantised models, and where
+    transformers makes one parameter of several: these are for transformers to load.
+    """
+    from safetensors import safe_open
+
+    if getattr(model.config, "quantization_config", None) is not None:
+        return None
+    index, single = (find_file(path, name) for name in (INDEX, SINGLE))
+    if index is not None:
+        place_of = json.loads(index.read_text())["weight_map"]
+        holds = {name: index.parent / file for name, file in place_of.items()}
+    elif single is not None:
+        with safe_open(single, framework="pt") as file:
+            holds = dict.fromkeys(file.keys(), single)
+    else:
+        return None
+    files = {}
+    for name, parameter in model.named_parameters():
+        if name not in holds:
+            return None
+        if not holds[name].is_file():  # a hub's, which transformers fetches
+            return None
+        with safe_open(holds[name], framework="pt") as file:
+            if tuple(file.get_slice(name).get_shape()) != tuple(parameter.shape):
+                return None
+        files[name] = holds[name]
+    return files
+
+
+def find_file(path: str, name: str) -> Path | None:
+    """A file of a local folder, or of a hub's model that was downloaded before."""
+    from transformers.utils.hub import cached_file
+
+    found = cached_file(
+        path,
+        name,
+        local_files_only=True,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)
+
+
+def read_own_parts(model: Any, root: nn.Module, files: Files, device: torch.device) -> None:
+    """Give parameters without storage a place on a device, and fill them.
+
+    Args:
+        model: whose parameters `files` names.
+        root: the module that holds it, and that ranks share as a whole.
+        files: where the parameters are.
+        device: of this rank.
+    """
+    from safetensors import safe_open
+
+    def place(value: Tensor) -> Tensor:
+        return torch.empty_like(value, device=device) if value.is_meta else value.to(device)
+
+    root._apply(place)
+    if not is_sharded(model):
+        model.tie_weights()  # each side has got a place of its own
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            own, first = _own_rows(parameter)
+            if own.numel() == 0:
+                continue
+            # Opened for each anew: pages of a file that stays open would count as memory.
+            with safe_open(files[name], framework="pt") as file:
+                own.copy_(file.get_slice(name)[first : first + len(own)])
+
+
+def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
+    """This rank's part of a parameter, and at which row it begins."""
+    if not isinstance(parameter, DTensor):
+        return parameter, 0
+    shape, offset = compute_local_shape_and_global_offset(
+        parameter.shape, parameter.device_mesh, parameter.placements
+    )
+    assert tuple(shape[1:]) == tuple(parameter.shape[1:])  # shared by rows
+    return parameter.to_local(), offset[0]
+
+
+def small_model(model: Any) -> Any:
+    """A model of the same kind with random weights, of few layers and words."""
+    config = copy.deepcopy(model.config)
+    text = config.get_text_config()
+    text.num_hidden_layers = min(LAYERS, text.num_hidden_layers)
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[: text.num_hidden_layers]
+    text.vocab_size = min(WORDS, text.vocab_size)
+    text.pad_token_id = None
+    with torch.random.fork_rng(devices=[]):
+        return type(model)(config).eval()

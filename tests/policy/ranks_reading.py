@@ -1,0 +1,75 @@
+"""What two gloo ranks do that read their parts of a policy; see test_own_parts.py."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from e3rl.distributed import gather_full
+from e3rl.environment import prepare
+from e3rl.policy.policy import EMBEDDED, Policy
+from e3rl.policy.sharding import shard
+
+CPU = torch.device("cpu")
+
+
+def read_on_two_ranks(folder: Path, path: Path) -> list[dict[str, Any]]:
+    """On each rank: bytes that reading took at most, those of its part, and digests of weights."""
+    torch.multiprocessing.spawn(_meet, args=(str(folder), str(path)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def _meet(rank: int, folder: str, path: str) -> None:
+    prepare()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    try:
+        _read(EMBEDDED)  # libraries are loaded and have what they keep
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        policy, reference = _read(path)
+        peak = _memory("VmHWM") - before
+        torch.save(
+            {
+                "peak": peak,
+                "own": sum(p.to_local().nbytes for p in policy.parameters()),
+                "weights": _digests(policy),
+                "reference": _digests(reference),
+            },
+            Path(folder) / f"{rank}.pt",
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def _read(path: str) -> tuple[Policy, Policy]:
+    """A policy and a KL term's reference, shared and read; the reference of a large one is left out
+    of what is measured, since it would double everything."""
+    policy = Policy(path, in_parts=True)
+    reference = copy.deepcopy(policy)
+    mesh = init_device_mesh("cpu", (2,))
+    shard(policy, mesh)
+    policy.read_weights(CPU)
+    if path == EMBEDDED:
+        shard(reference, mesh)
+        reference.read_weights(CPU)
+        return policy, reference
+    return policy, policy
+
+
+def _digests(policy: Policy) -> dict[str, float]:
+    """A number for each parameter that two of the same bits share, and hardly others."""
+    found = {}
+    for name, parameter in policy.model.named_parameters():
+        bits = gather_full(parameter.detach()).view(torch.int32).long().flatten()
+        found[name] = int((bits * torch.arange(1, len(bits) + 1)).sum())
+    return found
+
+
+def _memory(kind: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{kind}:")[1].split()[0]) * 1024
