@@ -4,10 +4,10 @@
     .venv/bin/python experiments/server_overlap/measure.py http://127.0.0.1:8001,http://127.0.0.1:8002
 
 Servers and trainer share the cores of this machine, so real sampling cannot overlap with an update.
-`--seconds` are added to what each step's sampling takes, in which nobody computes: as if the servers
-were slower, and elsewhere. Trains on the embedded default with `rollout.lookahead` 0 and 1 and
-appends medians over the steps behind the first two to results.jsonl. `--throughput` compares rollouts
-through the engine with requests to the server by aiohttp alone.
+`--seconds` are added to what each step's sampling takes, in which nobody computes: as if servers
+were slower, and elsewhere. Trains on the embedded default with `rollout.lookahead` 0 and 1, and
+appends medians over the steps behind the first two to results.jsonl. `--throughput` compares
+rollouts through the engine with requests to the server by aiohttp alone.
 """
 
 import argparse

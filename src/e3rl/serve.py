@@ -70,7 +70,7 @@ def compose_command(cfg: DictConfig) -> list[str]:
     from e3rl.engines.vllm_build import check_installed
     from e3rl.engines.vllm_server import VLLMServerEngine
     from e3rl.engines.weight_checks import expected_shapes
-    from e3rl.policy.loading import empty_model
+    from e3rl.policy.loading import load_without_weights
     from e3rl.policy.policy import resolve_path
 
     check_serving(cfg)
@@ -80,7 +80,8 @@ def compose_command(cfg: DictConfig) -> list[str]:
             "serve: the run's engine has no servers; give engine=vllm_server to both"
         )
     check_installed()
-    model = empty_model(resolve_path(cfg.policy.path), bool(cfg.policy.get("trust_remote_code")))
+    path, trusted = resolve_path(cfg.policy.path), bool(cfg.policy.get("trust_remote_code"))
+    model = load_without_weights(path, torch.float32, "sdpa", trusted)
     return server_command(
         model,
         served_name(type(model).__name__, expected_shapes(model)),

@@ -143,6 +143,15 @@ def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
     assert ahead["memory: peak"] == "59.4 GiB per device of 80.0 GiB"
 
 
+def test_servers_take_no_memory_of_the_trainers() -> None:
+    found = planned("experiment=paper/1_5b/e3", "engine=vllm_server_gpu")
+    assert found["memory: engine"] == "none: servers have devices of their own"
+    beside = planned("experiment=paper/1_5b/e3")
+    peaks = [float(each["memory: peak"].split(" GiB")[0]) for each in (found, beside)]
+    assert peaks[1] - peaks[0] == pytest.approx(20.0, abs=0.2)  # a quarter of 80 GiB
+    assert "lower" not in found["memory: peak"]
+
+
 def test_a_cache_without_room_for_a_rollout_is_told() -> None:
     found = planned("experiment=paper/1_5b/e3", "engine.settings.gpu_memory_utilization=0.04")
     assert found["memory: engine"].endswith("holds 0 tokens, 0 of the longest rollouts")

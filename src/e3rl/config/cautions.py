@@ -10,6 +10,7 @@ from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
+HOTTEST_OF_SERVERS = 2.0  # temperature
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
 
@@ -18,7 +19,7 @@ def find_cautions(cfg: DictConfig) -> list[str]:
     plain = to_plain_dict(cfg)
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
-        *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus),
+        *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus, _hot_servers),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -156,6 +157,16 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
         yield (
             f"engine.settings.sleep_level={engine['settings']['sleep_level']} frees no memory for "
             "the update: with rollout.lookahead=1 the engine is awake during it; use 0"
+        )
+
+
+def _hot_servers(plain: dict[str, Any]) -> Iterator[str]:
+    """Temperatures on the way that vLLM's server does not take."""
+    _, high = plain["temperature"].get("bounds") or (0, 0)
+    if _name(plain["engine"]) == "VLLMServerEngine" and high > HOTTEST_OF_SERVERS:
+        yield (
+            f"temperature.bounds ends at {high}, and vLLM's server samples at up to "
+            f"{HOTTEST_OF_SERVERS:g}: a run that gets there stops; use temperature.bounds=[0.3,2.0]"
         )
 
 

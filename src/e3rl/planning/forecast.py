@@ -263,6 +263,8 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
         f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
         "longest rollouts"
     )
+    if elsewhere := "urls" in cfg.engine:
+        shown["memory: engine"] = "none: servers have devices of their own"
     update, resident = sum(parts.values()), sum(parts[part] for part in RESIDENT)
     awake = "settings" in cfg.engine and (
         cfg.engine.settings.sleep_level == 0 or cfg.rollout.lookahead > 0
@@ -271,7 +273,7 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     shown["memory: peak"] = f"{_size(peak)} per device"
     if capacity:
         shown["memory: peak"] += f" of {_size(capacity)}"
-        if peak > capacity or not rollouts:
+        if peak > capacity or not (rollouts or elsewhere):
             shown["memory: peak"] += f": {TOO_MUCH}; {_remedy(cfg, peak > capacity)}"
     return shown
 
@@ -316,6 +318,8 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
         rows = min(cfg.engine.rows_per_call, rollouts)
         copied = weight_bytes * is_sharded(cfg)  # samples with a whole copy
         return transformers_memory(shape, weight_bytes, rows * _max_sequence_length(cfg), copied)
+    if "urls" in cfg.engine:
+        return EngineMemory(weights=0, cache=0, cache_tokens=0)
     settings = cfg.engine.settings
     share = None
     if capacity and settings.kv_cache_memory_bytes is None:

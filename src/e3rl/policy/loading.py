@@ -71,15 +71,6 @@ def _load_config(
     }
 
 
-def empty_model(path: str, trust_remote_code: bool) -> Any:
-    """A causal LM of a path's configuration, without storage for its weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-
-
 def set_checkpointing(model: Any, on: bool) -> None:
     """Whether activations are recomputed; train mode for it, eval mode otherwise."""
     model.train(on)  # transformers recomputes in train mode only, and is silent about it in eval

@@ -18,6 +18,7 @@ GENERATE = "/inference/v1/generate"
 NO_LOGPROB = -9999.0  # what the server says in the place of a log-prob that is not finite
 NAMED = "generate-tokens-"  # what the server puts before the name of a request
 CONNECT_S = 30.0
+KEEP_S = 2.0  # that a connection waits for more; the server closes it after 5
 CONTROL_S = 1800.0  # for an answer that may take as long as loading weights does
 HEALTH_EVERY_S = 10.0
 SHOWN = 2000  # characters of what a server says of an error
@@ -212,12 +213,8 @@ class Server:
 
 
 async def open_session() -> aiohttp.ClientSession:
-    """A session of the running event loop.
-
-    Every request has a connection of its own: one that is kept might be closed by the server just
-    when it is used again, which looks like a server that has died.
-    """
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    """A session of the running event loop, with as many connections as are asked for."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_S)
     return aiohttp.ClientSession(connector=connector, read_bufsize=2**20)
 
 
