@@ -25,6 +25,7 @@ from e3rl.planning.memory import (
     GIB,
     EngineMemory,
     Training,
+    resident_bytes,
     training_bytes,
     transformers_memory,
     vllm_memory,
@@ -35,7 +36,6 @@ from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
 
 TOO_MUCH = "does not fit"
-RESIDENT = ("weights", "gradients", "optimiser states")  # also while rollouts are sampled
 
 
 def show_plan(cfg: DictConfig) -> None:
@@ -255,7 +255,8 @@ def _millions(number: float) -> str:
 def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     """Memory on one device by label, of which the last is the sum at its peak."""
     capacity = _capacity(cfg)
-    parts = training_bytes(shape, _training(cfg))
+    training = _training(cfg)
+    parts = training_bytes(shape, training)
     engine = _engine(cfg, shape, capacity)
     shown = {f"memory: {part}": _size(size) for part, size in parts.items() if size}
     rollouts = engine.cache_tokens // _max_sequence_length(cfg)
@@ -265,7 +266,7 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
     )
     if elsewhere := "urls" in cfg.engine:
         shown["memory: engine"] = "none: servers have devices of their own"
-    update, resident = sum(parts.values()), sum(parts[part] for part in RESIDENT)
+    update, resident = sum(parts.values()), resident_bytes(shape, training)
     awake = "settings" in cfg.engine and (
         cfg.engine.settings.sleep_level == 0 or cfg.rollout.lookahead > 0
     )

@@ -1,7 +1,7 @@
 """How much memory training and sampling take on one device, reckoned from shapes.
 
 Peaks of the parts that grow with model, batch and vocabulary. Not counted: the CUDA context
-(about 0.5 GiB), kernels' workspaces, fragmentation, sharded gradients on their way to their ranks.
+(about 0.5 GiB), kernels' workspaces and fragmentation.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ LOGITS_IN_PROBE = 3
 # A block of a chunked head: the logits raised to float32 and divided by the temperature, in the
 # backward pass then the probabilities and their slopes.
 LOGITS_IN_BLOCK = 2
+# Gradients alive at once in the backward pass of a block, of its inner width.
+WORKING = 2
 
 
 @dataclass(frozen=True)
@@ -53,45 +55,170 @@ class Training:
 
 
 def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
-    """Bytes on one device during the update, by part.
+    """Bytes on one device by part, at the moment of an update when they are most together.
 
-    With P parameters, s shards, w and c bytes of a weight and an activation, T tokens in a
-    micro-batch, L layers, width h, V words, z bytes of a logit from the head:
+    The moments are: the loss and its gradient with respect to the logits; the backward pass of the
+    last block; the end of the backward pass; and the optimiser's step. With P parameters, of which
+    B in a block and R in none, N trained ones, s shards, w and c bytes of a weight and an
+    activation, r bytes of the residual stream (w, or c with shards), T tokens in a micro-batch, L
+    layers, width h, V words, z bytes of a logit from the head:
 
-        weights             P w / s
-        gradients           P w / s, twice in DDP
-        optimiser states    moments · P w / s
-        adapters            float32, and in the place of P in the two lines above
-        weights as computed P c where c < w (autocast keeps them for the whole step); with shards
-                            c (R + 2 B), gathered: what is in no block, one block, and the next
-        activations         T c (L h + b) with checkpointing, T c L b without
+        weights             P w / s, and adapters in float32
+        optimiser states    moments · N w / s, and N w / s in the step, for Adam's square roots
+        gradients           N w / s at the end, twice in DDP, whose buckets are always there. The
+                            head's is there first. Those of what is in no block are shared out last:
+                            until then R c, and R 4 on their way
+        weights as computed what autocast has cast, B c of each block that keeps its activations,
+                            and of the head; with shards R c, gathered, and two blocks
+        activations         T r h of each layer and a block's own with checkpointing; without, every
+                            block's own
         logits              T V (2 z + 4 n): the head's output and its gradient, n float32 copies
-            in blocks       B V (z + 4 n) for a block of B tokens; V h 4 for the gradient of the
+            in blocks       K V (z + 4 n) for a block of K tokens; V h 4 for the gradient of the
                             head, where it is trained, and V h z for a raised copy of it
 
-    b, the elements that a block keeps for its backward pass per token, are the inputs of its
-    norms and matrix products: 4 h + 2 q + 2 k + 4 f for queries q, keys k and inner width f, under
-    fused attention. All T tokens count as sampled, so short prompts are the worst case.
+    See `block_bytes` for what is a block's own. All T tokens count as sampled, so short prompts are
+    the worst case.
     """
-    weights = shape.parameters * training.weight_bytes // training.shards
-    per_token = training.tokens * training.compute_bytes
-    block = 4 * shape.hidden + 2 * shape.query + 2 * shape.key_value + 4 * shape.intermediate
-    kept = shape.layers * shape.hidden + block if training.checkpointing else shape.layers * block
-    computed = shape.parameters * (training.compute_bytes < training.weight_bytes)
-    if training.shards > 1:
+    moments = update_moments(shape, training).values()
+    return max(moments, key=lambda parts: sum(parts.values()))
+
+
+def block_bytes(shape: ModelShape, training: Training) -> int:
+    """What a block keeps of a token for its backward pass, under fused attention.
+
+    Norms keep what they get and, where they are trained, what they make of it; products keep
+    their inputs, of which autocast casts one for each matrix. That is for queries q, keys k, inner
+    width f: 24 h + 8 q + 8 k + 16 f bytes in float32, 26 h + 4 q + 4 k + 8 f under autocast,
+    16 h + 4 q + 4 k + 8 f with weights in bfloat16.
+    """
+    h, c = shape.hidden, training.compute_bytes
+    half_adapters = bool(shape.adapters) and c < 4
+    norms = 2 * h * (4 if shape.adapters else 4 + _stream_bytes(training))
+    inputs = (5 if half_adapters or _casts(training) else 2) * h * c
+    attention = (2 + half_adapters) * shape.query * c + 2 * shape.key_value * c
+    return norms + inputs + attention + 4 * shape.intermediate * c
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Elements and bytes that the moments of an update are made of."""
+
+    shape: ModelShape
+    training: Training
+
+    @property
+    def block(self) -> int:
+        """Elements of a block's weights."""
+        shape = self.shape
         matrices = 2 * shape.query + 2 * shape.key_value + 3 * shape.intermediate
-        of_block = shape.hidden * matrices
-        computed = shape.parameters - (shape.layers - 2) * of_block
-    adapters = 4 * shape.adapters // training.shards
-    trained = adapters or weights
-    return {
-        "weights": weights + adapters,
-        "gradients": trained * (2 if training.bucketed else 1),
-        "optimiser states": trained * training.moments,
-        "weights as computed": computed * training.compute_bytes,
-        "activations": per_token * kept,
-        "logits": _logit_bytes(shape, training),
+        return shape.hidden * (matrices + 2)  # and its norms
+
+    @property
+    def rest(self) -> int:
+        """Elements that are in no block."""
+        return self.shape.parameters - self.shape.layers * self.block
+
+    @property
+    def head(self) -> int:
+        """Elements of the output layer that have a gradient."""
+        return self.shape.vocabulary * self.shape.hidden * (not self.shape.adapters)
+
+    @property
+    def weights(self) -> int:
+        adapters = 4 * self.shape.adapters // self.training.shards
+        return self.whole_weights + adapters
+
+    @property
+    def whole_weights(self) -> int:
+        return self.shape.parameters * self.training.weight_bytes // self.training.shards
+
+    @property
+    def trained(self) -> int:
+        """Bytes of what has gradients."""
+        return 4 * self.shape.adapters // self.training.shards or self.whole_weights
+
+    @property
+    def own(self) -> int:
+        """Bytes that a block keeps of its activations."""
+        return self.training.tokens * block_bytes(self.shape, self.training)
+
+    @property
+    def inputs(self) -> int:
+        """Bytes of what goes into all blocks."""
+        elements = self.training.tokens * self.shape.layers * self.shape.hidden
+        return elements * _stream_bytes(self.training)
+
+    @property
+    def cast_blocks(self) -> int:
+        """Bytes of weights that autocast has made for blocks that keep their activations."""
+        if self.training.checkpointing or not _casts(self.training):
+            return 0
+        return self.training.compute_bytes * self.block * self.shape.layers
+
+    @property
+    def computed(self) -> int:
+        """Bytes of weights as computed in the backward pass of a block."""
+        training = self.training
+        if training.shards > 1:
+            return training.compute_bytes * (self.rest + 2 * self.block)
+        alone = training.checkpointing and _casts(training)
+        return self.cast_blocks + training.compute_bytes * self.block * alone
+
+
+def update_moments(shape: ModelShape, training: Training) -> dict[str, dict[str, int]]:
+    """Bytes by part at the moments of an update; see `training_bytes`."""
+    sizes, c = _Sizes(shape, training), training.compute_bytes
+    tokens, shards, checkpointing = training.tokens, training.shards, training.checkpointing
+    kept = sizes.inputs if checkpointing else shape.layers * sizes.own
+    last = tokens * shape.hidden * (4 + _stream_bytes(training) + c)
+    raised = 4 * (bool(shape.adapters) and c < 4)  # peft raises the inputs of adapters
+    working = tokens * WORKING * shape.intermediate * (c + raised)
+    head_cast = shape.vocabulary * shape.hidden * c * _casts(training)
+    first_grads, shared_out = sizes.head * 4, 0
+    if shards > 1:  # before ranks share them out: the head's and a block's, then all of the rest
+        trains = not shape.adapters
+        first_grads = c * (sizes.head + sizes.block * trains)
+        shared_out = sizes.rest * (c + 4) * trains
+    buckets, states = sizes.trained * training.bucketed, sizes.trained * training.moments
+    parts = ("gradients", "optimiser states", "weights as computed", "activations", "logits")
+    sizes_of = {
+        "loss": (
+            *(buckets, states, sizes.cast_blocks + head_cast + c * sizes.rest * (shards > 1)),
+            *(kept + last, _logit_bytes(shape, training)),
+        ),
+        "backward": (
+            *(buckets + first_grads, states, sizes.computed),
+            *(kept + sizes.own * checkpointing + working, 0),
+        ),
+        "end": (
+            *(buckets + sizes.trained + shared_out, states, sizes.computed - sizes.cast_blocks),
+            *(sizes.inputs // shape.layers * checkpointing + sizes.own, 0),
+        ),
+        "step": (
+            *(buckets + sizes.trained, states + sizes.trained * (training.moments > 1)),
+            *(0, 0, 0),
+        ),
     }
+    return {
+        moment: {"weights": sizes.weights} | dict(zip(parts, found, strict=True))
+        for moment, found in sizes_of.items()
+    }
+
+
+def resident_bytes(shape: ModelShape, training: Training) -> int:
+    """Bytes of weights, gradients and optimiser states, which are there between updates too."""
+    sizes = _Sizes(shape, training)
+    return sizes.weights + sizes.trained * (1 + training.bucketed + training.moments)
+
+
+def _casts(training: Training) -> bool:
+    """Whether autocast makes a copy of each weight for its product; shards are gathered cast."""
+    return training.compute_bytes < training.weight_bytes and training.shards == 1
+
+
+def _stream_bytes(training: Training) -> int:
+    """Of an element that goes from block to block."""
+    return training.compute_bytes if training.shards > 1 else training.weight_bytes
 
 
 def _logit_bytes(shape: ModelShape, training: Training) -> int:
@@ -99,7 +226,7 @@ def _logit_bytes(shape: ModelShape, training: Training) -> int:
     if training.block is None:
         copies = LOGITS_IN_UPDATE + LOGITS_OF_ENTROPY * training.entropy
         copies = max(copies, LOGITS_IN_PROBE * training.probe)
-        return training.tokens * shape.vocabulary * (2 * size + 4 * copies)
+        return training.tokens * shape.vocabulary * (size * (1 + (size < 4)) + 4 * copies)
     copies = max(LOGITS_IN_BLOCK, LOGITS_IN_PROBE * training.probe)
     block = min(training.block, training.tokens) * shape.vocabulary * (size + 4 * copies)
     raised = size * (size > training.weight_bytes)

@@ -71,7 +71,8 @@ def find_adjustment(model: Any, token: int) -> Adjustment | None:
     """What a model makes of its output layer's products, seen on `token` or one that it knows;
     None where that is unknown here."""
     config = model.config.get_text_config()
-    probe = torch.full((1, 4), min(token, config.vocab_size - 1), device=model.device)
+    device = next(model.parameters()).device
+    probe = torch.full((1, 4), min(token, config.vocab_size - 1), device=device)
     whole = model(input_ids=probe, use_cache=False).logits
     hidden = model.get_decoder()(input_ids=probe, use_cache=False).last_hidden_state
     products = model.get_output_embeddings()(hidden)

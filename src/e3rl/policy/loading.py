@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from e3rl.policy.own_parts import find_file, without_storage
+from e3rl.policy.own_parts import Files, find_file, find_files, without_storage
 
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 
@@ -29,24 +29,37 @@ def load_tokenizer(path: str, trust_remote_code: bool) -> Any:
 
 
 def load_model(
-    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool, random_weights: bool
-) -> Any:
-    """A causal LM with its dropout off; `random_weights`: from the configuration only."""
+    path: str,
+    dtype: torch.dtype,
+    attention: str,
+    trust_remote_code: bool,
+    random_weights: bool = False,
+    in_parts: bool = False,
+) -> tuple[Any, Files | None]:
+    """A causal LM with its dropout off, and the files of what is still to be read of its weights.
+
+    Args:
+        path: a folder or a hub's name.
+        dtype, attention, trust_remote_code: see `Policy`.
+        random_weights: from the configuration only.
+        in_parts: leave the weights to be read, where the files are such as can be read in parts.
+    """
     from transformers import AutoModelForCausalLM
 
     config, options = _load_config(path, dtype, attention, trust_remote_code)
     if random_weights:
-        return AutoModelForCausalLM.from_config(config, **options)
-    return AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+        return AutoModelForCausalLM.from_config(config, **options), None
+    if in_parts:
+        model = _make_without_weights(path, config, options)
+        if files := find_files(path, model):
+            return model, files
+    return AutoModelForCausalLM.from_pretrained(path, config=config, **options), None
 
 
-def load_without_weights(
-    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool
-) -> Any:
-    """As `load_model`, but for the values of parameters, which have no storage yet."""
+def _make_without_weights(path: str, config: Any, options: dict[str, Any]) -> Any:
+    """As transformers loads it, but for the values of parameters, which have no storage yet."""
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    config, options = _load_config(path, dtype, attention, trust_remote_code)
     with without_storage():
         model = AutoModelForCausalLM.from_config(config, **options)
     if find_file(path, "generation_config.json") is not None:

@@ -22,14 +22,9 @@ from e3rl.policy.adapters import (
 )
 from e3rl.policy.gguf import convert_once, find_gguf
 from e3rl.policy.head import HeadSettings, find_adjustment
-from e3rl.policy.loading import (
-    load_model,
-    load_tokenizer,
-    load_without_weights,
-    set_checkpointing,
-)
+from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
 from e3rl.policy.model_path import check_model_path, name_path
-from e3rl.policy.own_parts import Files, find_files, read_own_parts, small_model
+from e3rl.policy.own_parts import Files, read_own_parts, small_model
 from e3rl.policy.packaged import PACKAGED, fetch_once
 from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
 from e3rl.policy.text import check_stop, continuation
@@ -130,14 +125,10 @@ class Policy(nn.Module):
         self.path = resolve_path(path)
         fresh = random_weights or path == RANDOM
         check_model_path(self.path, weights=not fresh)
-        made = (self.path, DTYPES[dtype], attention, trust_remote_code)
         with name_path(path):
             self.tokenizer = load_tokenizer(self.path, trust_remote_code)
-            if in_parts and lora is None and not fresh:
-                self.model = load_without_weights(*made)
-                self._unread = find_files(self.path, self.model)
-            if self._unread is None:
-                self.model = load_model(*made, random_weights=fresh)
+            made = (self.path, DTYPES[dtype], attention, trust_remote_code)
+            self.model, self._unread = load_model(*made, fresh, in_parts and lora is None)
         self.lora = lora
         if lora is not None:
             add_adapters(self.model, lora)
@@ -153,13 +144,18 @@ class Policy(nn.Module):
         self.share_prompts = share_prompts
         self._sharing: tuple[PromptSharing | None] | None = None  # once it is known
         self._runs_whole = False  # the model's logits are not those of its output layer
+        self._look_at_model()
+
+    def _look_at_model(self) -> None:
+        """Find out what is better known now than in a first step, and what takes a likeness of the
+        model until there are weights."""
         if self._unread is not None:
-            likeness = small_model(self.model)  # the only one until there are weights
+            likeness = small_model(self.model)
             self._detect_head_adjustment(likeness)
-            if share_prompts:
+            if self.share_prompts:
                 self._sharing = (find_sharing(self.model, likeness),)
         elif not self.head.is_plain and self.device.type != "meta":
-            self._detect_head_adjustment(self.model)  # may refuse, better now than in a first step
+            self._detect_head_adjustment(self.model)
 
     def read_weights(self, device: torch.device) -> None:
         """Read what is missing of this rank's weights, to a device; at most once."""
