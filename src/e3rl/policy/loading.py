@@ -56,6 +56,13 @@ def load_model(
     return AutoModelForCausalLM.from_pretrained(path, config=config, **options), None
 
 
+def load_without_weights(
+    path: str, dtype: torch.dtype, attention: str, trust_remote_code: bool
+) -> Any:
+    """A causal LM whose parameters have shapes and names, but no storage; see `load_model`."""
+    return _make_without_weights(path, *_load_config(path, dtype, attention, trust_remote_code))
+
+
 def _make_without_weights(path: str, config: Any, options: dict[str, Any]) -> Any:
     """As transformers loads it, but for the values of parameters, which have no storage yet."""
     from transformers import AutoModelForCausalLM, GenerationConfig
