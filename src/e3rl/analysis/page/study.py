@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
+from e3rl.analysis.figures.style import save_with_palette
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import Family, judge_rows, read_families
@@ -110,7 +111,7 @@ def write_study(study: Study) -> None:
         path = study.folder / "results" / f"{name}.csv"
         pd.DataFrame(table.rows).to_csv(path, index=False, float_format="%.6g")
     for name, figure in drawn.items():
-        figure.savefig(study.folder / "figures" / f"{name}.png", dpi=150)
+        save_with_palette(figure, study.folder / "figures" / f"{name}.png", dpi=150)
     write_atomically(readme, text)
 
 
