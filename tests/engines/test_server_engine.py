@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from engine_requests import by_place, cut_at_stop, largest_gap, many, request, stopping
-from server_stand_in import StandIn, stand_ins
 
 from e3rl.engines.base import ManagedEngine
 from e3rl.engines.canary import EngineMismatchError
@@ -20,6 +19,7 @@ from e3rl.engines.servers.client import ServerLostError, UnfitServerError
 from e3rl.engines.servers.files import FileTransfer
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm_server import VLLMServerEngine
+from server_stand_in import StandIn, stand_ins
 
 VERSIONS = itertools.count(1)
 
