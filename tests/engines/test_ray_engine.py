@@ -1,5 +1,6 @@
 """The engine of servers that Ray starts, against a stand-in that records what is asked of Ray."""
 
+import itertools
 import sys
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
@@ -13,7 +14,7 @@ from e3rl.engines.servers import ray_actors
 from e3rl.engines.servers.client import ServerLostError
 from e3rl.engines.servers.files import FileTransfer
 from e3rl.engines.servers.ray_actors import Placement, PlacementError, ServerActor
-from e3rl.engines.servers.supervised import Look
+from e3rl.engines.servers.supervised import ATTEMPTS, Look, SupervisedServer
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm_ray import VLLMRayEngine
 from e3rl.engines.vllm_settings import VLLMSettings
@@ -35,13 +36,14 @@ class Actor:
     address: str | None
     options: dict
     launch: object = None
-    failed: bool = False
+    trainer: str | None = None
+    failures: int = 0
     said: str = ""
     stopped: bool = False
     killed: bool = False
 
-    def remote(self, launch):
-        self.launch = launch
+    def remote(self, launch, trainer):
+        self.launch, self.trainer = launch, trainer
         return self
 
     @property
@@ -55,7 +57,7 @@ class Actor:
     def _look(self):
         if self.address is None:
             raise RayError("the actor is being restarted")
-        return Look(self.address, self.failed, self.said)
+        return Look(self.address, self.failures, self.said)
 
 
 @dataclass
@@ -112,6 +114,7 @@ class Ray:
         ray.kill = lambda actor: setattr(actor, "killed", True)
         ray.init, ray.shutdown, ray.remote, ray.get = self.init, self.shutdown, self.make, self.get
         util.placement_group, util.remove_placement_group = self.place, self.remove
+        util.get_node_ip_address = lambda: "10.0.0.7"
         strategies.PlacementGroupSchedulingStrategy = lambda group, placement_group_bundle_index: (
             placement_group_bundle_index
         )
@@ -152,6 +155,7 @@ def test_each_server_is_an_actor_on_a_bundle_and_all_of_it_ends_with_the_engine(
             **{"num_cpus": 1.5, "num_gpus": 0.0, "max_restarts": -1},
             "scheduling_strategy": bundle,
         }
+        assert actor.trainer == "10.0.0.7"
         words = actor.launch.command("node7", 8001)
         assert words[words.index("--dtype") + 1] == "bfloat16"
         assert words[words.index("--served-model-name") + 1] == pair[0].model
@@ -206,18 +210,12 @@ def test_a_sync_waits_for_a_server_where_all_have_ended(policy, pair, ray):
     engine.sync(policy, 0)
     for server in pair:
         server.kill()
-    late = []
-
-    def start():
-        late.append(StandIn(policy))
-        return Look(late[0].url, False, "")
-
-    looks = iter([RayError, RayError, RayError])
+    looks, late = itertools.count(), []
 
     def look():
-        if next(looks, None) is None and not late:
-            return start()
-        return Look(late[0].url if late else pair[1].url, False, "")
+        if next(looks) == 3:
+            late.append(StandIn(policy))
+        return Look(late[0].url if late else pair[1].url, 0, "")
 
     ray.actors[1]._look = look
     engine.sync(policy, 1)
@@ -246,7 +244,7 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(policy, pa
 
     def broken(**options):
         actor = make(**options)
-        actor.failed, actor.said = True, "no kernel for this device"
+        actor.failures, actor.said = 1, "no kernel for this device"
         return actor
 
     ray._make = broken
@@ -255,6 +253,25 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(policy, pa
     engine.close()
     assert all(actor.killed for actor in ray.actors)
     assert not ray.running
+
+
+def test_servers_that_are_all_given_up_are_not_waited_for(policy, pair, ray):
+    engine = engine_of(wait_s=600.0)
+    engine.sync(policy, 0)
+    for server, actor in zip(pair, ray.actors, strict=True):
+        server.kill()
+        actor.failures, actor.said = ATTEMPTS, "no memory is left"
+    with pytest.raises(ServerLostError, match=r"ended before it answered:\nno memory"):
+        engine.sync(policy, 1)
+    engine.close()
+
+
+def test_servers_beside_the_only_trainer_are_reached_by_nobody_else(monkeypatch, ray):
+    hosts = []
+    monkeypatch.setattr(SupervisedServer, "__init__", lambda self, *given: hosts.append(given[1]))
+    for trainer in ("10.0.0.7", "10.0.0.8", None):
+        ServerActor(None, trainer)
+    assert hosts == ["127.0.0.1", "10.0.0.7", "10.0.0.7"]
 
 
 def test_an_actor_that_cannot_be_made_is_an_error_that_says_what_it_needs(policy, pair, ray):

@@ -5,14 +5,17 @@ at the first `sync`, one on each bundle, and they end with the engine. A server 
 anew by its actor, an actor by Ray; the next `sync` that finds it up takes it in.
 """
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
+from e3rl.distributed import all_gather
 from e3rl.engines.progress import show_notice
 from e3rl.engines.servers.client import ServerLostError
 from e3rl.engines.servers.fleet import Fleet
 from e3rl.engines.servers.launch import plan_launch
 from e3rl.engines.servers.ray_actors import Placement, RayServers, check_ray
+from e3rl.engines.servers.supervised import ATTEMPTS
 from e3rl.engines.servers.transfer import WeightTransfer
 from e3rl.engines.vllm_server import ServerEngine
 from e3rl.engines.vllm_settings import VLLMSettings
@@ -59,6 +62,7 @@ class VLLMRayEngine(ServerEngine):
             )
         self.placement = placement
         self._longest: int | None = None  # tokens of a rollout, where somebody knows
+        self._on_one_machine = True  # all training processes are
         self._servers: RayServers | None = None  # on rank 0
         self._started_for: tuple[Any, ...] = ()
 
@@ -83,6 +87,7 @@ class VLLMRayEngine(ServerEngine):
         if self._fleet is not None and wanted != self._started_for:
             self.close()
         self._started_for = wanted
+        self._on_one_machine = len(set(all_gather(socket.gethostname()))) == 1
         return super()._open(policy)
 
     def _start(self, policy: Policy) -> None:
@@ -93,12 +98,13 @@ class VLLMRayEngine(ServerEngine):
         self._end_servers()  # those of a start that failed
         self._servers = RayServers(self.placement)
         with show_notice("Ray starts vLLM servers ...", self.progress):
-            self._servers.start(launch, self.wait_s)
+            self._servers.start(launch, self.wait_s, self._on_one_machine)
 
     def _addresses(self) -> Sequence[str]:
         assert self._servers is not None
         looks = self._servers.look()
-        if not self._named and (failed := [look for look in looks if look.failed]):
+        failed = [look for look in looks if look.failures >= (ATTEMPTS if self._named else 1)]
+        if failed and (not self._named or len(failed) == len(looks)):
             raise ServerLostError(
                 f"the server at {failed[0].url} ended before it answered:\n{failed[0].said}"
             )

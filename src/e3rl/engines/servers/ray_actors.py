@@ -16,7 +16,8 @@ from e3rl.engines.servers.supervised import GRACE_S, Look, SupervisedServer
 from e3rl.environment import prepare
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-CALL_S = 30.0  # for an actor to answer
+CALL_S = 5.0  # for an actor to answer
+LOOPBACK = "127.0.0.1"
 INSTALL = 'pip install -e ".[ray]", on all machines of the cluster'
 
 
@@ -65,13 +66,19 @@ class Placement:
 
 
 class ServerActor(SupervisedServer):
-    """A server on the machine where Ray has put the actor."""
+    """A server on the machine where Ray has put the actor.
 
-    def __init__(self, launch: Launch) -> None:
+    Args:
+        trainer: address of the one machine that trains, where nobody else need reach the server;
+            None: there are several.
+    """
+
+    def __init__(self, launch: Launch, trainer: str | None) -> None:
         import ray
 
         prepare()
-        super().__init__(launch, ray.util.get_node_ip_address(), server_environment())
+        own = ray.util.get_node_ip_address()
+        super().__init__(launch, LOOPBACK if own == trainer else own, server_environment())
 
 
 class RayServers:
@@ -90,17 +97,23 @@ class RayServers:
         self._actors: list[Any] = []
         self.looks: list[Look] = []  # the last ones
 
-    def start(self, launch: Launch, wait_s: float) -> None:
+    def start(self, launch: Launch, wait_s: float, on_one_machine: bool) -> None:
         """Place the servers and wait until each has an address.
+
+        Args:
+            launch: what starts each.
+            wait_s: seconds that their actors may take to start.
+            on_one_machine: whether all training processes are.
 
         Raises:
             ConnectionError: where there is no cluster at the address.
             PlacementError: where the cluster has not the resources.
-            ServerLostError: where an actor cannot be made, or not within `wait_s` seconds.
+            ServerLostError: where an actor cannot be made, or not in time.
         """
         self._connect()
         self._place()
-        self._actors = [self._make(launch, bundle) for bundle in range(self._placement.servers)]
+        trainer = self._ray.util.get_node_ip_address() if on_one_machine else None
+        self._actors = [self._make(n, launch, trainer) for n in range(self._placement.servers)]
         end = time.monotonic() + wait_s
         for place, actor in enumerate(self._actors):
             waiting = actor.look.remote()
@@ -127,9 +140,9 @@ class RayServers:
         ray, errors = self._ray, self._ray.exceptions.RayError
         actors, self._actors = self._actors, []
         group, self._group = self._group, None
-        stopping = [actor.stop.remote() for actor in actors]
-        with suppress(errors):
-            ray.get(stopping, timeout=2 * GRACE_S)
+        for stopping in [actor.stop.remote() for actor in actors]:
+            with suppress(errors):
+                ray.get(stopping, timeout=2 * GRACE_S)
         for actor in actors:
             ray.kill(actor)
         if group is not None:
@@ -171,14 +184,14 @@ class RayServers:
             "free: lower engine.placement.servers, cpus or gpus, or raise engine.placement.place_s"
         )
 
-    def _make(self, launch: Launch, bundle: int) -> Any:
+    def _make(self, bundle: int, launch: Launch, trainer: str | None) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
         placement = self._placement
         options = {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "max_restarts": -1}
         actor = self._ray.remote(ServerActor).options(**options, scheduling_strategy=place)
-        return actor.remote(launch)
+        return actor.remote(launch, trainer)
 
 
 def check_ray() -> None:

@@ -30,12 +30,12 @@ class Look:
 
     Attributes:
         url: where it is, or will be once it has started.
-        failed: it ended before it answered, the last time that it was started.
+        failures: starts in a row that ended before it answered; after `ATTEMPTS` it is given up.
         said: the end of its output, and of those that were before it.
     """
 
     url: str
-    failed: bool
+    failures: int
     said: str
 
 
@@ -71,7 +71,7 @@ class SupervisedServer:
         """Where the server is, and how it does."""
         size = os.fstat(self._output.fileno()).st_size
         said = os.pread(self._output.fileno(), SHOWN, max(0, size - SHOWN))
-        return Look(self._url, self._failures > 0, said.decode(errors="replace").strip())
+        return Look(self._url, self._failures, said.decode(errors="replace").strip())
 
     def stop(self) -> None:
         """End the server with all its processes; safe to call twice."""
