@@ -86,8 +86,9 @@ class VLLMRayEngine(ServerEngine):
         wanted = (model.config.to_json_string(), dtype_name(model), self._longest)
         if self._fleet is not None and wanted != self._started_for:
             self.close()
-        self._started_for = wanted
-        self._on_one_machine = len(set(all_gather(socket.gethostname()))) == 1
+        if self._fleet is None:
+            self._started_for = wanted
+            self._on_one_machine = len(set(all_gather(socket.gethostname()))) == 1
         return super()._open(policy)
 
     def _start(self, policy: Policy) -> None:

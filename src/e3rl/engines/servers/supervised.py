@@ -22,6 +22,7 @@ RETRY_S = 5.0  # before a start that follows a failed one, and as much more for 
 HEALTH_S = 5.0
 GRACE_S = 20.0  # for a server to end in order
 SHOWN = 3000  # bytes of what it has said
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxies are set
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def free_port(host: str) -> int:
 def answers(url: str) -> bool:
     """Whether a server is up."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=HEALTH_S):
+        with DIRECTLY.open(f"{url}/health", timeout=HEALTH_S):
             return True
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
