@@ -97,10 +97,10 @@ class Ray:
         self.actors.append(Actor(self.addresses[len(self.actors) % len(self.addresses)], options))
         return self.actors[-1]
 
-    @staticmethod
-    def get(calls, timeout):
+    def get(self, call, timeout):
+        assert self.running  # Ray would start a cluster
         assert timeout >= 0
-        return [call() for call in calls] if isinstance(calls, list) else calls()
+        return call()
 
     def install(self, monkeypatch) -> "Ray":
         names = ("ray", "ray.util", "ray.util.scheduling_strategies")

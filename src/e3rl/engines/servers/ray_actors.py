@@ -140,6 +140,8 @@ class RayServers:
         ray, errors = self._ray, self._ray.exceptions.RayError
         actors, self._actors = self._actors, []
         group, self._group = self._group, None
+        if not ray.is_initialized():  # whatever is asked of it would start one
+            return
         for stopping in [actor.stop.remote() for actor in actors]:
             with suppress(errors):
                 ray.get(stopping, timeout=2 * GRACE_S)
