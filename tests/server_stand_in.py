@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 import torch
 from aiohttp import web
@@ -61,6 +61,7 @@ class StandIn:
         self.running: dict[str, asyncio.Event] = {}
         self._engine = TransformersEngine(progress=False)
         self._synced = 0
+        self._killing = Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -81,8 +82,6 @@ class StandIn:
 
     def kill(self) -> None:
         """Close all connections in the middle of whatever they are at."""
-        if self._loop.is_closed():
-            return
 
         async def end() -> None:
             for connection in list(self._runner.server.connections):
@@ -90,10 +89,13 @@ class StandIn:
                     connection.transport.abort()
             await self._runner.cleanup()
 
-        self._run(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        with self._killing:  # a timer's call may not have ended yet
+            if self._loop.is_closed():
+                return
+            self._run(end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
