@@ -2,18 +2,24 @@
 
     e3rl serve policy=embedded serve.port=8001          # and another at 8002
     .venv/bin/python experiments/server_overlap/measure.py http://127.0.0.1:8001,http://127.0.0.1:8002
+    .venv/bin/python experiments/server_overlap/measure.py http://127.0.0.1:8001 --throughput 5
+    .venv/bin/python experiments/server_overlap/measure.py --stand-ins 5
+    .venv/bin/python experiments/server_overlap/measure.py --table      # what has been measured
 
 Servers and trainer share the cores of this machine, so real sampling cannot overlap with an update.
 `--seconds` are added to what each step's sampling takes, in which nobody computes: as if servers
 were slower, and elsewhere. Trains on the embedded default with `rollout.lookahead` 0 and 1, and
-appends medians over the steps behind the first two to results.jsonl. `--throughput` compares
-rollouts through the engine with requests to the server by aiohttp alone.
+takes medians over the steps behind the first two. `--throughput` compares rollouts through the
+engine with requests to the server by aiohttp alone. `--stand-ins` takes one and two servers of the
+tests, which speak vLLM's routes and wait .3 s for each token. Everything is
+appended to results.jsonl, and the README's table made from that.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -38,7 +44,9 @@ from e3rl.runs import run as running
 from e3rl.seeds import derive_seed
 
 WARM_UP = 2
-RESULTS = Path(__file__).with_name("results.jsonl")
+HERE = Path(__file__).resolve().parent
+RESULTS, README = HERE / "results.jsonl", HERE / "README.md"
+BEGIN, END = "<!-- table: measured -->", "<!-- end -->"
 
 
 class SlowServerEngine(VLLMServerEngine):
@@ -128,20 +136,79 @@ def throughput(url: str, turns: int, n: int = 512, at_once: int = 256) -> dict[s
     return {"engine_tokens_per_s": own, "raw_tokens_per_s": raw, "engine_over_raw": own / raw}
 
 
+def scaling(turns: int, n: int = 64, at_once: int = 8, token_s: float = 0.3) -> dict[str, Any]:
+    """Seconds of the same rollouts by one and by two stand-ins that wait for each token."""
+    sys.path.append(str(HERE.parents[1] / "tests"))
+    from server_stand_in import stand_ins
+
+    policy = Policy("embedded")
+    requests, seconds = wanted(policy, n), {1: [], 2: []}
+    with stand_ins(policy, 2, token_s=token_s) as servers:
+        for _ in range(turns):
+            for count, found in seconds.items():
+                urls = [server.url for server in servers[:count]]
+                engine = VLLMServerEngine(
+                    urls, FileTransfer(), canary=False, at_once=at_once, progress=False
+                )
+                engine.sync(policy, 0)
+                started = time.monotonic()
+                assert len(list(engine.generate(requests))) == n
+                found.append(time.monotonic() - started)
+                engine.close()
+    one, two = median(seconds[1]), median(seconds[2])
+    return {"one_s": one, "two_s": two, "two_over_one": one / two}
+
+
+def table() -> str:
+    """Markdown of results.jsonl."""
+    lines = ["| what | measured | ratio |", "|---|---|---|"]
+    for found in map(json.loads, RESULTS.read_text().splitlines()):
+        if "engine_over_raw" in found:
+            own, raw = found["engine_tokens_per_s"], found["raw_tokens_per_s"]
+            what = "tokens/s through the engine, of the bare server's"
+            lines.append(f"| {what} | {own:.0f}, {raw:.0f} | {found['engine_over_raw']:.2f} |")
+        elif "two_over_one" in found:
+            what = "rollouts/s of two stand-ins, of one's"
+            took = f"{found['one_s']:.1f} s, {found['two_s']:.1f} s"
+            lines.append(f"| {what} | {took} | {found['two_over_one']:.2f} |")
+        else:
+            for ahead in (0, 1):
+                row = found[f"lookahead_{ahead}"]
+                what = f"step, of the longer of sampling and update, `rollout.lookahead={ahead}`"
+                parts = "step {step_s:.1f} s, sampling {sampling_s:.1f} s, update {update_s:.1f} s"
+                took = f"{found['servers']} servers: {parts.format(**row)}"
+                lines.append(f"| {what} | {took} | {row['step_over_longer']:.2f} |")
+    return "\n".join(lines)
+
+
+def write_table() -> None:
+    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    README.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("urls")
+    parser.add_argument("urls", nargs="?", default="")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--prompts", type=int, default=8, help="of a step, 8 rollouts each")
     parser.add_argument("--throughput", type=int, default=0, metavar="TURNS")
+    parser.add_argument("--stand-ins", type=int, default=0, metavar="TURNS")
+    parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    if given.throughput:
+    if given.table:
+        write_table()
+        return
+    if given.stand_ins:
+        found = scaling(given.stand_ins)
+    elif given.throughput:
         found = throughput(given.urls.split(",")[0], given.throughput)
     else:
         found = overlap(given.urls, given.seconds, given.prompts)
     with RESULTS.open("a", encoding="utf-8") as out:
         out.write(json.dumps(found) + "\n")
     print(json.dumps(found, indent=1))
+    write_table()
 
 
 if __name__ == "__main__":
