@@ -132,6 +132,19 @@ def test_7b_does_not_fit_as_whole_copies_and_does_when_sharded() -> None:
     assert sharded["memory: peak"] == "60.9 GiB per device of 80.0 GiB"
 
 
+def test_groups_of_four_hold_quarters_and_add_up_their_gradients() -> None:
+    one = planned("experiment=paper/7b/e3")
+    two = planned("experiment=paper/7b/e3", "trainer.strategy.replicas=2")
+    assert two["memory: weights"] == "7.1 GiB"  # 4 x 7615616512 / 4
+    assert "gradients added up 0.0 s" in one["time: update"]
+    # 2 x 4 x 7615616512 / 4 bytes at 300e9 a second
+    assert "gradients added up 0.1 s" in two["time: update"]
+    machines = ("trainer.strategy.replicas=machines", "trainer.num_nodes=2", "trainer.devices=4")
+    assert planned("experiment=paper/7b/e3", *machines)["memory: weights"] == "7.1 GiB"
+    with pytest.raises(ConfigurationError, match=r"replicas=3: 8 ranks do not make 3 groups"):
+        planned("experiment=paper/7b/e3", "trainer.strategy.replicas=3")
+
+
 def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
     asleep = planned("experiment=paper/1_5b/e3", "engine.settings.sleep_level=1")
     # while it samples: weights, gradients, optimiser states, and 20 GiB

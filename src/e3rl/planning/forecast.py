@@ -34,6 +34,7 @@ from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
+from e3rl.policy.sharding import count_shards
 
 TOO_MUCH = "does not fit"
 
@@ -192,7 +193,7 @@ def _passes(cfg: DictConfig) -> Passes:
     return Passes(
         compute_bytes=compute_bytes,
         weight_bytes=weight_bytes,
-        shards=ranks if is_sharded(cfg) else 1,
+        shards=_count_shards(cfg),
         ranks=ranks,
         epochs=settings.inner_epochs,
         forwards=int(old) + int(cfg.loss.kl_coef > 0),
@@ -300,7 +301,7 @@ def _training(cfg: DictConfig) -> Training:
     return Training(
         weight_bytes=weight_bytes,
         compute_bytes=compute_bytes,
-        shards=ranks if is_sharded(cfg) else 1,
+        shards=_count_shards(cfg),
         bucketed=ranks > 1 and not is_sharded(cfg),
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
         tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
@@ -358,6 +359,21 @@ def is_sharded(cfg: DictConfig) -> bool:
     strategy = cfg.trainer.get("strategy", "auto")
     name = strategy if isinstance(strategy, str) else strategy._target_
     return any(word in name.lower() for word in ("fsdp", "modelparallel"))
+
+
+def _count_shards(cfg: DictConfig) -> int:
+    """Processes that share one copy of the policy.
+
+    Raises ConfigurationError where they do not make equal groups.
+    """
+    if not is_sharded(cfg):
+        return 1
+    strategy, machines = cfg.trainer.strategy, int(cfg.trainer.get("num_nodes", 1))
+    replicas = strategy.get("replicas", 1) if OmegaConf.is_config(strategy) else 1
+    try:
+        return count_shards(replicas, count_processes(cfg), machines)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def count_processes(cfg: DictConfig) -> int:
