@@ -145,6 +145,22 @@ def test_groups_of_four_hold_quarters_and_add_up_their_gradients() -> None:
         planned("experiment=paper/7b/e3", "trainer.strategy.replicas=3")
 
 
+def test_offloaded_states_take_room_in_the_optimisers_step_alone() -> None:
+    kept = planned("experiment=paper/7b/e3")
+    away = planned("experiment=paper/7b/e3", "module.settings.offload_optimizer=true")
+    # 2 x 4 x 7615616512 / 8
+    assert kept["memory: optimiser states"] == "7.1 GiB"
+    peaks = [float(each["memory: peak"].split(" GiB")[0]) for each in (kept, away)]
+    assert peaks[0] - peaks[1] == pytest.approx(7.1, abs=0.1)
+    assert "memory: optimiser states" not in away  # the peak is in the backward pass
+    one = ("trainer.devices=1", "trainer=default")  # its peak is in the step, where they are
+    found = [
+        planned("experiment=paper/1_5b/e3", *one, f"module.settings.offload_optimizer={each}")
+        for each in ("true", "false")
+    ]
+    assert found[0]["memory: optimiser states"] == found[1]["memory: optimiser states"]
+
+
 def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
     asleep = planned("experiment=paper/1_5b/e3", "engine.settings.sleep_level=1")
     # while it samples: weights, gradients, optimiser states, and 20 GiB

@@ -31,10 +31,10 @@ from e3rl.planning.memory import (
     vllm_memory,
 )
 from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
+from e3rl.planning.processes import count_processes, count_shards, is_sharded
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
-from e3rl.policy.sharding import count_shards
 
 TOO_MUCH = "does not fit"
 
@@ -193,7 +193,7 @@ def _passes(cfg: DictConfig) -> Passes:
     return Passes(
         compute_bytes=compute_bytes,
         weight_bytes=weight_bytes,
-        shards=_count_shards(cfg),
+        shards=count_shards(cfg),
         ranks=ranks,
         epochs=settings.inner_epochs,
         forwards=int(old) + int(cfg.loss.kl_coef > 0),
@@ -301,9 +301,10 @@ def _training(cfg: DictConfig) -> Training:
     return Training(
         weight_bytes=weight_bytes,
         compute_bytes=compute_bytes,
-        shards=_count_shards(cfg),
+        shards=count_shards(cfg),
         bucketed=ranks > 1 and not is_sharded(cfg),
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
+        offloaded=cfg.module.settings.offload_optimizer,
         tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
         entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
@@ -352,40 +353,6 @@ def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
 
 def _max_sequence_length(cfg: DictConfig) -> int:
     return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
-
-
-def is_sharded(cfg: DictConfig) -> bool:
-    """Whether ranks share the policy among them."""
-    strategy = cfg.trainer.get("strategy", "auto")
-    name = strategy if isinstance(strategy, str) else strategy._target_
-    return any(word in name.lower() for word in ("fsdp", "modelparallel"))
-
-
-def _count_shards(cfg: DictConfig) -> int:
-    """Processes that share one copy of the policy.
-
-    Raises ConfigurationError where they do not make equal groups.
-    """
-    if not is_sharded(cfg):
-        return 1
-    strategy, machines = cfg.trainer.strategy, int(cfg.trainer.get("num_nodes", 1))
-    replicas = strategy.get("replicas", 1) if OmegaConf.is_config(strategy) else 1
-    try:
-        return count_shards(replicas, count_processes(cfg), machines)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
-
-
-def count_processes(cfg: DictConfig) -> int:
-    """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
-    devices = cfg.trainer.devices
-    if OmegaConf.is_list(devices):
-        count = len(devices)
-    elif devices in ("auto", -1, "-1"):
-        count = 1 if cfg.trainer.accelerator == "cpu" else max(1, torch.cuda.device_count())
-    else:
-        count = len(devices.split(",")) if "," in str(devices) else int(devices)
-    return count * int(cfg.trainer.get("num_nodes", 1))
 
 
 def _capacity(cfg: DictConfig) -> int | None:

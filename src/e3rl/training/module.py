@@ -34,6 +34,7 @@ from e3rl.seeds import derive_seed
 from e3rl.training.entropy_meter import EntropyMeter, EntropyProbe
 from e3rl.training.forward import cut, entropies, forward, measure_entropy, per_token
 from e3rl.training.fsdp2 import FSDP2Strategy
+from e3rl.training.offload import HOST, move_states, states_on_device
 from e3rl.training.update import UpdateSettings, UpdateStatistics
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
@@ -235,7 +236,8 @@ class GRPOModule(LightningModule):
         optimizer.zero_grad()
         self._backward(batch, active, weights, totals, old, effects, probe)
         try:
-            optimizer.step()
+            with self._states_at_hand():
+                optimizer.step()
         except NonFiniteGradientError as error:
             optimizer.zero_grad()
             self._statistics.nonfinite += 1
@@ -246,6 +248,16 @@ class GRPOModule(LightningModule):
         self._statistics.steps += 1
         if isinstance(scheduler, LRScheduler):
             scheduler.step()
+
+    def on_train_start(self) -> None:
+        """Once a checkpoint's states are there."""
+        if self.settings.offload_optimizer:
+            move_states(self.trainer.optimizers[0], HOST)
+
+    def _states_at_hand(self) -> AbstractContextManager[None]:
+        if self.settings.offload_optimizer:
+            return states_on_device(self.trainer.optimizers[0])
+        return nullcontext()
 
     def on_train_batch_end(self, outputs: Any, batch: RolloutBatch, batch_idx: int) -> None:
         """After the slots, so that the rollouts which led here are recorded by then.
