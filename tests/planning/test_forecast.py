@@ -243,6 +243,14 @@ def test_a_measured_length_takes_the_place_of_a_planned_one_and_stays_within_the
     assert (own.plan.mean_tokens, own.plan.tokens_per_s) == (40, 2470)  # 2 x 1234.5 to 3 digits
 
 
+def test_more_processes_update_faster_and_make_servers_sample_no_faster() -> None:
+    two = ("max_new_tokens=40", "trainer.devices=2")
+    beside = with_measured_speed(composed(*two), 1000, 40, update_s=0.003)
+    assert beside.plan.tokens_per_s == 500  # 2 / (0.001 + 0.003)
+    servers = with_measured_speed(composed(*two, "engine=vllm_server"), 1000, 40, update_s=0.003)
+    assert servers.plan.tokens_per_s == 400  # 1 / (0.001 + 0.003 / 2)
+
+
 def test_files_that_are_given_are_counted(tmp_path: Path) -> None:
     paths = []
     for split, size in (("train", 640), ("validation", 3)):

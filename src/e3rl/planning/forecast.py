@@ -209,17 +209,29 @@ def forecast_hours(cfg: DictConfig, total_steps: int, validation_problems: int) 
     return float((trained + validated) * cfg.plan.mean_tokens / cfg.plan.tokens_per_s / 3600)
 
 
-def with_measured_speed(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
-    """The configuration with the speed of one device and the length of completions in its `plan`.
+def with_measured_speed(
+    cfg: DictConfig, tokens_per_s: float, mean_tokens: float, update_s: float = 0.0
+) -> DictConfig:
+    """The configuration with what one process measured, and the length of completions, in `plan`.
 
     A speed that the user gave stays; a length does not, since it was another policy's or a guess.
-    All devices are as fast as the one, and none waits for another.
+    All devices are as fast as the one, and none waits for another; servers were measured all
+    together, and more processes make them no faster.
+
+    Args:
+        cfg: a composed run.
+        tokens_per_s: of sampling.
+        mean_tokens: of a completion.
+        update_s: seconds of an update per completion token, on one device.
     """
     found: DictConfig = copy.deepcopy(cfg)
     # Rounded, 2048 would be 2050, and completions end at the limit.
     found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
     if found.plan.tokens_per_s is None:
-        found.plan.tokens_per_s = _rounded(tokens_per_s * count_processes(cfg))
+        ranks = count_processes(cfg)
+        engines = 1 if "urls" in cfg.engine else ranks
+        seconds = 1 / (tokens_per_s * engines) + update_s / ranks
+        found.plan.tokens_per_s = _rounded(1 / seconds)
     return found
 
 
