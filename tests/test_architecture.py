@@ -90,6 +90,7 @@ LAZY_IMPORTS = {
 HYDRA = {*COMMANDS, "config", "planning", "runs", "evaluation", "readiness"}
 HOMES: Mapping[str, set[str]] = {
     "vllm": {"engines.vllm_build", "engines.servers.nccl"},
+    "ray": {"engines.servers.ray_actors"},
     "math_verify": {"rewards.verifier"},
     "reasoning_gym": {"rewards.gym_task"},
     "peft": {"policy.adapters"},
@@ -104,7 +105,7 @@ HOMES: Mapping[str, set[str]] = {
 CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print
 CONSOLE |= {"policy.packaged", "policy.warm_start"}  # nobody waits for these without being told
 # So slow to import, and so rarely needed, that only a function may.
-LAZY = {"vllm", "wandb", "peft", "reasoning_gym"}
+LAZY = {"vllm", "ray", "wandb", "peft", "reasoning_gym"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 45
 
 

@@ -40,6 +40,7 @@ DEFAULTS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
     # C++ warnings of torch, such as the one about memory that vLLM binds to a NUMA node.
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     # What torch compiles, as for `enforce_eager=false`, takes half a minute; the default folder is

@@ -14,9 +14,9 @@ rollouts per problem:
 - the untrained policy at temperature 1, the same for all that start from it and are validated
   alike.
 
-OUT/control is the control's first run with these evaluations, which later
-runs compare themselves with. What is recorded already stays, so the command may be called again
-when more runs are done.
+OUT/control is the control's first run with these evaluations, which later runs compare themselves
+with. `--n 0` copies and adds nothing. What is recorded already stays, so the command may be called
+again when more runs are done.
 """
 
 import argparse
@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="folder of runs")
     parser.add_argument("out", type=Path, help="where runs/ and control/ go")
     parser.add_argument("--control", default="grpo", help="arm that the others are compared with")
-    parser.add_argument("--n", type=int, default=64, help="rollouts per problem of what is added")
+    parser.add_argument(
+        "--n", type=int, default=64, help="rollouts per problem of what is added; 0: add nothing"
+    )
     options = parser.parse_args()
     from e3rl.runs.recording import record_runs
 

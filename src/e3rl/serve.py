@@ -66,10 +66,9 @@ def compose_command(cfg: DictConfig) -> list[str]:
     import torch
 
     from e3rl.config.build import build
-    from e3rl.engines.servers.launch import served_name, server_command
+    from e3rl.engines.servers.launch import plan_launch
     from e3rl.engines.vllm_build import check_installed
     from e3rl.engines.vllm_server import VLLMServerEngine
-    from e3rl.engines.weight_checks import expected_shapes
     from e3rl.policy.loading import load_without_weights
     from e3rl.policy.policy import resolve_path
 
@@ -77,20 +76,14 @@ def compose_command(cfg: DictConfig) -> list[str]:
     engine = build(cfg, "engine")
     if not isinstance(engine, VLLMServerEngine):
         raise ConfigurationError(
-            "serve: the run's engine has no servers; give engine=vllm_server to both"
+            "serve: the run's engine has no servers that you start; give engine=vllm_server to both"
         )
     check_installed()
     path, trusted = resolve_path(cfg.policy.path), bool(cfg.policy.get("trust_remote_code"))
     model = load_without_weights(path, torch.float32, "sdpa", trusted)
-    return server_command(
-        model,
-        served_name(type(model).__name__, expected_shapes(model)),
-        cfg.policy.get("dtype", "float32"),
-        engine.settings,
-        engine.weights,
-        Serving(**cfg.serve).address,
-        on_cpu=not torch.cuda.is_available(),
-    )
+    dtype, on_cpu = cfg.policy.get("dtype", "float32"), not torch.cuda.is_available()
+    launch = plan_launch(model, dtype, engine.settings, engine.weights, on_cpu)
+    return launch.command(*Serving(**cfg.serve).address)
 
 
 def check_serving(cfg: DictConfig) -> None:

@@ -20,7 +20,7 @@ def wait_for_an_engine_that_never_answers():
     print("begun", flush=True)
     time.sleep(60)
 
-guard = StallGuard(1.0)
+guard = StallGuard(3.0)
 guard.news()
 wait_for_an_engine_that_never_answers()
 """
@@ -36,7 +36,7 @@ class Noted(StallGuard):
 
 
 def wait_for(guard: Noted) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while not guard.ended and time.monotonic() < limit:
         time.sleep(0.01)
 
@@ -54,9 +54,9 @@ def hanging() -> subprocess.Popen[str]:
 @pytest.mark.end_to_end
 def test_a_process_that_hangs_ends_with_the_place_where_it_does() -> None:
     process = hanging()
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "nothing has happened for 1 seconds" in told
+    assert "nothing has happened for 3 seconds" in told
     assert "ckpt_path=RUN_FOLDER" in told
     assert "in wait_for_an_engine_that_never_answers" in told
 
@@ -67,7 +67,7 @@ def test_a_process_that_was_stopped_does_not_count_as_one_that_hangs() -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGSTOP)
-    time.sleep(2.0)
+    time.sleep(4.0)
     process.send_signal(signal.SIGCONT)
     time.sleep(0.3)
     assert process.poll() is None
@@ -76,16 +76,16 @@ def test_a_process_that_was_stopped_does_not_count_as_one_that_hangs() -> None:
 
 
 def test_news_begin_the_count_anew() -> None:
-    guard = Noted(0.5)
+    guard = Noted(3.0)
     for hook in (
         guard.on_train_batch_start,
         guard.on_train_batch_end,
         guard.on_validation_batch_start,
         guard.on_validation_batch_end,
     ):
-        guard._quiet = 0.4
+        guard._quiet = 2.0
         hook()
-        assert guard._quiet < 0.2
+        assert guard._quiet < 1.0
     assert not guard.ended
     wait_for(guard)
     assert guard.ended == 1
@@ -93,13 +93,13 @@ def test_news_begin_the_count_anew() -> None:
 
 
 def test_nobody_watches_after_the_end_or_without_a_limit() -> None:
-    guard = Noted(0.05)
+    guard = Noted(1.0)
     guard.news()
     guard.rest()
     guard.rest()
     forever = Noted(None)
     forever.news()
-    time.sleep(0.2)
+    time.sleep(1.2)
     assert guard.ended == 0
     assert forever.ended == 0
 

@@ -141,11 +141,12 @@ def test_looking_ahead_keeps_an_engine_awake() -> None:
     assert "sleep_level=1 frees no memory for the update" in line
 
 
-def test_servers_sample_up_to_a_temperature() -> None:
-    (line,) = told("engine=vllm_server", "experiment=ts")
+@pytest.mark.parametrize("engine", ["engine=vllm_server", "engine=vllm_ray"])
+def test_servers_sample_up_to_a_temperature(engine: str) -> None:
+    (line,) = told(engine, "experiment=ts")
     assert "temperature.bounds ends at 3.0, and vLLM's server samples at up to 2" in line
-    assert told("engine=vllm_server", "experiment=ts", "temperature.bounds=[0.3,2.0]") == []
-    assert told("engine=vllm_server", "experiment=grpo") == []
+    assert told(engine, "experiment=ts", "temperature.bounds=[0.3,2.0]") == []
+    assert told(engine, "experiment=grpo") == []
 
 
 def test_a_disturbance_comes_late_for_what_is_sampled_ahead() -> None:

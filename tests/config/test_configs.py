@@ -18,6 +18,7 @@ from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.callbacks.slot import Slot, check_order
 from e3rl.config.check import GROUPS, check
 from e3rl.config.composition import conf_dir, to_plain_dict
+from e3rl.engines.servers import ray_actors
 from e3rl.policy.policy import Policy
 from e3rl.rewards.pool import RewardPool
 
@@ -114,10 +115,17 @@ def filled(name: str, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if not name.startswith("problems/")])
 def test_every_option_of_every_group_passes_the_check_and_makes_its_object(
-    name: str, tiny: DictConfig, hydra_of_a_job: DictConfig, tmp_path: Path, policy: Policy
+    name: str,
+    tiny: DictConfig,
+    hydra_of_a_job: DictConfig,
+    tmp_path: Path,
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if name.startswith("engine/vllm"):
         pytest.importorskip("vllm")
+    if name.startswith("engine/vllm_ray"):
+        monkeypatch.setattr(ray_actors, "find_spec", lambda package: True)
     if name.endswith("/reasoning_gym"):
         pytest.importorskip("reasoning_gym", reason="pip install 'reasoning-gym==0.1.25'")
     *groups, option = name.split("/")

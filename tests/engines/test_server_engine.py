@@ -106,6 +106,15 @@ def test_weights_are_written_once_whole_and_deleted(policy, tmp_path, pair):
     engine.close()
 
 
+def test_a_relative_folder_is_named_in_full_to_servers(policy, pair, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pair[0].read.clear()
+    engine = connect(pair[0], folder="weights")
+    engine.sync(policy, 0)
+    assert Path(pair[0].read[0][0]).parent == tmp_path / "weights"
+    engine.close()
+
+
 def test_large_weights_come_in_several_files(policy, pair, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "FILE_BYTES", 300_000)
     pair[0].read.clear()

@@ -9,7 +9,7 @@ import torch
 
 from e3rl.engines.servers.client import Server, ServerFacts, UnfitServerError, read_facts
 from e3rl.engines.servers.files import FileTransfer, common_dtype
-from e3rl.engines.servers.launch import as_options, served_name, server_command, server_environment
+from e3rl.engines.servers.launch import as_options, plan_launch, served_name, server_environment
 from e3rl.engines.servers.nccl import FanOut, NCCLTransfer, Source
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import expected_shapes, named_weights
@@ -26,10 +26,9 @@ def server(url: str, **facts) -> Server:
 
 def command(policy, weights=None, on_cpu=True, **settings):
     model = copy.deepcopy(policy.model)
-    return server_command(
-        *(model, "name", "float32", VLLMSettings(**settings), weights or FileTransfer()),
-        *(("node7", 8001), on_cpu),
-    )
+    settings = VLLMSettings(**settings)
+    launch = plan_launch(model, "float32", settings, weights or FileTransfer(), on_cpu)
+    return launch.command("node7", 8001)
 
 
 def value(words, option):

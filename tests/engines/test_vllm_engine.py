@@ -199,13 +199,17 @@ def test_nobody_counts_the_ranks_of_tokens(policy, engine, monkeypatch):
 
 def test_a_configuration_has_one_folder(policy, tmp_path, monkeypatch):
     monkeypatch.setenv("E3RL_CACHE", str(tmp_path))
+
+    def folder_of(config):
+        return vllm_build.config_folder(vllm_build.config_files(config))
+
     config = copy.deepcopy(policy.model.config)
-    folder = vllm_build.config_folder(config)
-    assert folder == vllm_build.config_folder(copy.deepcopy(config))
+    folder = folder_of(config)
+    assert folder == folder_of(copy.deepcopy(config))
     assert (folder / "config.json").is_file()
     assert tmp_path in folder.parents
     config.rms_norm_eps *= 2
-    assert vllm_build.config_folder(config) != folder
+    assert folder_of(config) != folder
 
 
 def test_completions_end_with_a_stop_token_or_are_marked_as_truncated(policy, engine):

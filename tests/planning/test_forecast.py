@@ -171,8 +171,9 @@ def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
     assert ahead["memory: peak"] == "59.7 GiB per device of 80.0 GiB"
 
 
-def test_servers_take_no_memory_of_the_trainers() -> None:
-    found = planned("experiment=paper/1_5b/e3", "engine=vllm_server_gpu")
+@pytest.mark.parametrize("engine", ["vllm_server_gpu", "vllm_ray_gpu"])
+def test_servers_take_no_memory_of_the_trainers(engine: str) -> None:
+    found = planned("experiment=paper/1_5b/e3", f"engine={engine}")
     assert found["memory: engine"] == "none: servers have devices of their own"
     beside = planned("experiment=paper/1_5b/e3")
     peaks = [float(each["memory: peak"].split(" GiB")[0]) for each in (found, beside)]

@@ -134,6 +134,17 @@ def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(
     assert sampled == []
 
 
+def test_without_rollouts_runs_are_copied_and_nothing_is_sampled(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    source = arms["grpo"][0].path.parent
+    record.record_runs(source, tmp_path, "grpo", n=0)
+    assert len(list((tmp_path / "runs").iterdir())) == 6
+    assert sampled == []
+    record.record_runs(source, tmp_path, "grpo", n=32)
+    assert sampled != []
+
+
 def test_a_run_whose_weights_are_gone_is_not_sampled(
     arms: Arms,
     tmp_path: Path,

@@ -11,6 +11,7 @@ from e3rl.config.composition import to_plain_dict
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
 HOTTEST_OF_SERVERS = 2.0  # temperature
+SERVER_ENGINES = ("VLLMServerEngine", "VLLMRayEngine")
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
 
@@ -164,7 +165,7 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
 def _hot_servers(plain: dict[str, Any]) -> Iterator[str]:
     """Temperatures on the way that vLLM's server does not take."""
     _, high = plain["temperature"].get("bounds") or (0, 0)
-    if _name(plain["engine"]) == "VLLMServerEngine" and high > HOTTEST_OF_SERVERS:
+    if _name(plain["engine"]) in SERVER_ENGINES and high > HOTTEST_OF_SERVERS:
         yield (
             f"temperature.bounds ends at {high}, and vLLM's server samples at up to "
             f"{HOTTEST_OF_SERVERS:g}: a run that gets there stops; use temperature.bounds=[0.3,2.0]"

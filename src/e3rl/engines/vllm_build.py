@@ -11,8 +11,9 @@ import hashlib
 import importlib.util
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakSet
 
@@ -75,7 +76,7 @@ def build_llm(
         # vLLM makes its own on the first GPU; for another one it expects that of a launcher.
         _init_process_group((on_cpu or bool(policy.device.index)) and alone)
     try:
-        folder = config_folder(config)
+        folder = config_folder(config_files(config))
         place = place_engine(settings.tensor_parallel_size, policy.device)
         with place as own, restore_process_state(), show_notice(STARTING, progress):
             if on_cpu:
@@ -104,15 +105,26 @@ def enter_device(device: torch.device) -> None:
     torch.cuda.set_stream(torch.cuda.Stream(device))
 
 
-def config_folder(config: Any) -> Path:
-    """Where vLLM reads a model's configuration: a folder of the machine's for each of them.
+def config_files(config: Any) -> dict[str, str]:
+    """Names and texts of the files from which vLLM reads a model's configuration."""
+    with TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        return {path.name: path.read_text("utf-8") for path in sorted(Path(folder).iterdir())}
+
+
+def config_folder(files: Mapping[str, str]) -> Path:
+    """Where the files of `config_files` lie on this machine: a folder for each configuration.
 
     What vLLM has compiled for a model goes by the path of its folder, so the same model must find
     the same one in every run.
     """
-    content = config.to_json_string().encode()
-    name = hashlib.blake2b(content, digest_size=8).hexdigest()
-    return make_once(cache_folder() / "vllm-models" / name, config.save_pretrained)
+    name = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
+
+    def write(folder: Path) -> None:
+        for file, text in files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+
+    return make_once(cache_folder() / "vllm-models" / name, write)
 
 
 def _init_process_group(alone: bool) -> None:

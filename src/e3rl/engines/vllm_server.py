@@ -1,9 +1,10 @@
 """Rollouts by vLLM servers on machines of their own.
 
-The servers are vLLM's own, started beforehand by `e3rl serve`; this process needs no vLLM where
-weights go by files. Every `sync` sends all weights to all servers, drops their prefix caches and
-lets a canary compare each with the policy. Each rollout is a request of its own with its own seed
-and temperature, as in `engines/vllm.py`, and has the same tokens in float32 on a CPU.
+The servers are vLLM's own, started beforehand by `e3rl serve` (`VLLMServerEngine`) or by Ray
+(`engines/vllm_ray.py`); this process needs no vLLM where weights go by files. Every `sync` sends
+all weights to all servers, drops their prefix caches and lets a canary compare each with the
+policy. Each rollout is a request of its own with its own seed and temperature, as in
+`engines/vllm.py`, and has the same tokens in float32 on a CPU.
 
 With several training ranks all of them sample from all servers; rank 0 sends the weights.
 
@@ -33,8 +34,15 @@ from e3rl.engines.canary import (
 )
 from e3rl.engines.completions import stop_finder, to_rollout
 from e3rl.engines.progress import rollout_bar, show_notice
-from e3rl.engines.servers.client import START, Server, ServerFacts, ServerLostError
-from e3rl.engines.servers.fleet import Fleet, Tally
+from e3rl.engines.servers.client import (
+    HOTTEST,
+    START,
+    Server,
+    ServerFacts,
+    ServerLostError,
+    check_temperatures,
+)
+from e3rl.engines.servers.fleet import Fleet, Tally, meet, report_change
 from e3rl.engines.servers.launch import served_name
 from e3rl.engines.servers.transfer import WeightTransfer
 from e3rl.engines.vllm_loop import check_room
@@ -50,33 +58,32 @@ from e3rl.engines.weight_checks import (
 )
 from e3rl.policy.policy import Policy
 
-HOTTEST = 2.0  # temperature that a server takes
 LOOK_S = 2.0  # between two looks whether a server has started
-State = list[tuple[ServerFacts | None, str | None]]  # of each server: facts, why it is lost
+State = list[tuple[str, ServerFacts | None, str | None]]  # of servers: address, facts, why lost
 log = logging.getLogger(__name__)
 
 
-class VLLMServerEngine:
+class ServerEngine:
     """An engine of servers that are found at the first `sync`.
 
     Args:
-        urls: of the servers, such as http://node7:8000.
         weights: how weights get there.
-        settings: what `e3rl serve` starts servers with; a running one has its own.
+        settings: what servers are started with; a running one has its own.
         canary: compare a few tokens' log-probs of each server with the policy's after each sync.
         canary_tolerance: as of `VLLMEngine`.
         deadline_s: seconds after which a call's unfinished rollouts are cut and marked as
             truncated; calls with a request that may not be cut have none.
         at_once: rollouts of each rank that a server has at a time.
-        wait_s: seconds that servers may take to start, at the first sync.
+        wait_s: seconds that a sync waits for servers to start: for all of them at first, for any
+            where none is left.
         progress: show a bar where generation takes more than a few seconds.
     """
 
     holds_weights = True
+    remedy = START  # where servers come from
 
     def __init__(
         self,
-        urls: Sequence[str],
         weights: WeightTransfer,
         settings: VLLMSettings | None = None,
         canary: bool = True,
@@ -86,7 +93,6 @@ class VLLMServerEngine:
         wait_s: float = 0.0,
         progress: bool = True,
     ) -> None:
-        check_urls(urls)
         if deadline_s is not None and deadline_s <= 0:
             raise ValueError(f"engine.deadline_s={deadline_s}: use seconds > 0, or null for none")
         if canary_tolerance is not None and canary_tolerance <= 0:
@@ -95,7 +101,6 @@ class VLLMServerEngine:
             raise ValueError(f"engine.at_once={at_once}: use at least 1")
         if wait_s < 0:
             raise ValueError(f"engine.wait_s={wait_s}: use seconds >= 0")
-        self.urls = list(urls)
         self.weights = weights
         self.settings = settings or VLLMSettings()
         self.canary = canary
@@ -128,14 +133,14 @@ class VLLMServerEngine:
             EngineMismatchError: where a server and the policy disagree afterwards.
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
-        fleet = self._open()
         if policy is self._policy and (version, writes) == (self._version, self._writes):
-            self._counted = replace(fleet.tally)
+            self._counted = replace(self._opened.tally)
             return
         started = time.monotonic()
         self._check(policy, version)  # all ranks meet here: none is sampling any more
         self._policy, self._version, self._writes = None, version, writes
         name = served_name(type(policy.model).__name__, self._shapes)
+        fleet = self._open(policy)
         self._adopt(from_rank_0(partial(self._find, fleet, name)))
         self._transfer(policy)
         self._metrics["engine/sync_s"] = time.monotonic() - started
@@ -189,17 +194,38 @@ class VLLMServerEngine:
     def close(self) -> None:
         """End the connections; the servers go on. Safe to call twice."""
         fleet, self._fleet = self._fleet, None
-        self._policy = None
+        self._policy, self._named = None, ""
         if fleet is None:
             return
         if rank() == 0:
             self.weights.close()
         fleet.close()
 
-    def _open(self) -> Fleet:
+    def _start(self, policy: Policy) -> None:
+        """Have servers started, where that is the engine's to do; rank 0 alone does."""
+
+    def _addresses(self) -> Sequence[str]:
+        """Where each server is by now, as rank 0 knows it."""
+        raise NotImplementedError
+
+    def _last_words(self) -> Sequence[str]:
+        """What servers have said that may explain why they do not answer."""
+        return ()
+
+    def _open(self, policy: Policy) -> Fleet:
         if self._fleet is None:
-            self._fleet = Fleet(self.urls, self.at_once)
+
+            def start() -> Sequence[str]:
+                self._start(policy)
+                return self._addresses()
+
+            self._fleet = Fleet(from_rank_0(start), self.at_once, self.remedy)
             self._counted = Tally()
+        return self._fleet
+
+    @property
+    def _opened(self) -> Fleet:
+        assert self._fleet is not None
         return self._fleet
 
     def _check(self, policy: Policy, version: int) -> None:
@@ -211,29 +237,32 @@ class VLLMServerEngine:
         check_finite(policy.model, version)
 
     def _find(self, fleet: Fleet, model: str) -> State:
-        """Look for servers that are not known or were lost."""
-        first = all(server.facts is None for server in fleet.servers)
-        end = time.monotonic() + (self.wait_s if first else 0.0)
-        was_lost = [server.lost for server in fleet.servers]
+        """Look for servers that are not known, were lost, or have another address."""
+        first, end = not self._named, time.monotonic() + self.wait_s
+        known = [None if first or server.lost else server.url for server in fleet.servers]
         while True:
+            for server, url in zip(fleet.servers, self._addresses(), strict=True):
+                if server.url != url:
+                    server.url, server.facts = url, None
             new = [each for each in fleet.servers if each.facts is None or each.lost]
             for server in new:
                 server.lost = None
-            fleet.on_each(new, lambda server: server.greet(model))
-            if len(fleet.there) == len(self.urls) or time.monotonic() >= end:
+            fleet.on_each(fleet.there, partial(meet, model=model, new=new))
+            enough = len(fleet.servers) if first else 1
+            if len(fleet.there) >= enough or time.monotonic() >= end:
                 break
             with show_notice("waiting for vLLM servers ...", self.progress):
                 time.sleep(LOOK_S)
         if first or not fleet.there:
             self._insist(fleet)
-        for server, before in zip(fleet.servers, was_lost, strict=True):
-            if before and server.lost is None:
-                log.warning("the server at %s is back", server.url)
+        if not first:
+            for server, before in zip(fleet.servers, known, strict=True):
+                report_change(server, before)
         return self._state()
 
     def _transfer(self, policy: Policy) -> None:
         """Have all servers that are there load the policy's weights."""
-        fleet, on_cpu = self._open(), any(facts.on_cpu for facts in self._facts())
+        fleet, on_cpu = self._opened, any(facts.on_cpu for facts in self._facts())
         weights = named_weights(policy.model, tied_head=on_cpu)
         shapes = dict(self._shapes)
         if on_cpu and policy.model.config.get_text_config().tie_word_embeddings:
@@ -271,7 +300,7 @@ class VLLMServerEngine:
         rounding = expected_rounding(names, on_cpu)
 
         def sing() -> tuple[State, dict[str, list[Rollout]]]:
-            fleet, sung = self._open(), {}
+            fleet, sung = self._opened, {}
             for server in fleet.there:
                 try:
                     rollouts = self._sample_canary(server, policy, temperature, rounding.tokens)
@@ -304,25 +333,55 @@ class VLLMServerEngine:
         requests = canary_requests(
             policy, facts.block_size, facts.max_length, min(temperature, HOTTEST), tokens
         )
-        sampled = self._open().sample(requests, self._named, stop_ids=(), servers=[server])
+        sampled = self._opened.sample(requests, self._named, stop_ids=(), servers=[server])
         return [to_rollout(finished, policy, self._version) for finished in sampled]
 
     def _facts(self) -> list[ServerFacts]:
         """Of the servers that are there."""
-        return [server.facts for server in self._open().there if server.facts is not None]
+        return [server.facts for server in self._opened.there if server.facts is not None]
 
     def _insist(self, fleet: Fleet) -> None:
         """Raise ServerLostError where a server is lost."""
         if lost := [server.lost for server in fleet.servers if server.lost]:
-            raise ServerLostError("\n".join(lost))
+            raise ServerLostError("\n".join((*lost, *self._last_words())))
 
     def _state(self) -> State:
-        return [(server.facts, server.lost) for server in self._open().servers]
+        return [(each.url, each.facts, each.lost) for each in self._opened.servers]
 
     def _adopt(self, state: State) -> None:
         """Take over what rank 0 knows of the servers."""
-        for server, (facts, lost) in zip(self._open().servers, state, strict=True):
-            server.facts, server.lost = facts, lost
+        for server, (url, facts, lost) in zip(self._opened.servers, state, strict=True):
+            server.url, server.facts, server.lost = url, facts, lost
+
+
+class VLLMServerEngine(ServerEngine):
+    """An engine of servers that somebody has started.
+
+    Args:
+        urls: of the servers, such as http://node7:8000.
+        settings: what `e3rl serve` starts servers with; a running one has its own.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        weights: WeightTransfer,
+        settings: VLLMSettings | None = None,
+        canary: bool = True,
+        canary_tolerance: float | None = None,
+        deadline_s: float | None = None,
+        at_once: int = 256,
+        wait_s: float = 0.0,
+        progress: bool = True,
+    ) -> None:
+        check_urls(urls)
+        super().__init__(
+            weights, settings, canary, canary_tolerance, deadline_s, at_once, wait_s, progress
+        )
+        self.urls = [url.rstrip("/") for url in urls]
+
+    def _addresses(self) -> Sequence[str]:
+        return self.urls
 
 
 def check_urls(urls: Sequence[str]) -> None:
@@ -334,13 +393,3 @@ def check_urls(urls: Sequence[str]) -> None:
             raise ValueError(f"engine.urls: {url} is no address; write http://HOST:PORT")
     if len({url.rstrip("/") for url in urls}) < len(urls):
         raise ValueError(f"engine.urls={list(urls)}: give each server once")
-
-
-def check_temperatures(requests: Sequence[RolloutRequest]) -> None:
-    """Raise ValueError for a temperature that vLLM's server does not take."""
-    hottest = max((request.temperature for request in requests), default=0.0)
-    if hottest > HOTTEST:
-        raise ValueError(
-            f"temperature {hottest:g}: vLLM's server samples at up to {HOTTEST:g}; keep it "
-            "there (temperature.bounds=[0.3,2.0]), or sample with engine=vllm"
-        )

@@ -277,7 +277,7 @@ def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
         f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
         "longest rollouts"
     )
-    if elsewhere := "urls" in cfg.engine:
+    if elsewhere := has_servers(cfg):
         shown["memory: engine"] = "none: servers have devices of their own"
     update, resident = sum(parts.values()), resident_bytes(shape, training)
     awake = "settings" in cfg.engine and (
@@ -333,7 +333,7 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
         rows = min(cfg.engine.rows_per_call, rollouts)
         copied = weight_bytes * is_sharded(cfg)  # samples with a whole copy
         return transformers_memory(shape, weight_bytes, rows * _max_sequence_length(cfg), copied)
-    if "urls" in cfg.engine:
+    if has_servers(cfg):
         return EngineMemory(weights=0, cache=0, cache_tokens=0)
     settings = cfg.engine.settings
     share = None
@@ -346,6 +346,11 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
         share,
         settings.kv_cache_memory_bytes or CPU_CACHE,
     )
+
+
+def has_servers(cfg: DictConfig) -> bool:
+    """Whether rollouts are sampled by servers, which have devices of their own."""
+    return "weights" in cfg.engine  # how they get there
 
 
 def _engine_bytes(cfg: DictConfig) -> int:

@@ -47,6 +47,8 @@ def record_runs(source: Path, out: Path, control: str, n: int) -> None:
     first = arms[control][0]
     if not (out / "control").exists():
         copy_run(first, out / "control", LEDGERS[:2])
+    if n == 0:
+        return
     add_evaluations(arms, control, out / "runs", n)
     copy_rungs(out / "runs" / first.path.name, out / "control")
 

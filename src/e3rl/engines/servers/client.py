@@ -14,9 +14,12 @@ from typing import Any
 
 import aiohttp
 
+from e3rl.engines.base import RolloutRequest
+
 GENERATE = "/inference/v1/generate"
 NO_LOGPROB = -9999.0  # what the server says in the place of a log-prob that is not finite
 NAMED = "generate-tokens-"  # what the server puts before the name of a request
+HOTTEST = 2.0  # temperature that it takes
 CONNECT_S = 30.0
 KEEP_S = 2.0  # that a connection waits for more; the server closes it after 5
 CONTROL_S = 1800.0  # for an answer that may take as long as loading weights does
@@ -76,10 +79,12 @@ class Server:
     Attributes:
         facts: what it has said of itself since it was last found.
         lost: why nothing is asked of it until the next sync; None where all is well.
+        remedy: where another one comes from.
     """
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, remedy: str = START) -> None:
         self.url = url.rstrip("/")
+        self.remedy = remedy
         self._session = session
         self.facts: ServerFacts | None = None
         self.lost: str | None = None
@@ -93,7 +98,7 @@ class Server:
         found = str(listed["data"][0]["id"])
         if found != model:
             raise UnfitServerError(
-                f"the server at {self.url} serves {found}, the policy is {model}: {START}"
+                f"the server at {self.url} serves {found}, the policy is {model}: {self.remedy}"
             )
         info = await self.get("/server_info", CONTROL_S, config_format="json")
         world = await self.get("/get_world_size", CONNECT_S)
@@ -195,7 +200,7 @@ class Server:
         except NETWORK_ERRORS as error:
             why = str(error) or type(error).__name__
             raise ServerLostError(
-                f"the server at {self.url} does not answer ({why}): {START}"
+                f"the server at {self.url} does not answer ({why}): {self.remedy}"
             ) from error
 
     def _refusal(self, path: str, status: int, said: str) -> Exception:
@@ -254,3 +259,13 @@ def read_part(answer: Mapping[str, Any]) -> Part:
         reason=choice["finish_reason"],
         versions=frozenset(span["version"] for span in choice.get("weight_versions") or ()),
     )
+
+
+def check_temperatures(requests: Sequence[RolloutRequest]) -> None:
+    """Raise ValueError for a temperature that vLLM's server does not take."""
+    hottest = max((request.temperature for request in requests), default=0.0)
+    if hottest > HOTTEST:
+        raise ValueError(
+            f"temperature {hottest:g}: vLLM's server samples at up to {HOTTEST:g}; keep it "
+            "there (temperature.bounds=[0.3,2.0]), or sample with engine=vllm"
+        )

@@ -53,6 +53,7 @@ class FileTransfer:
         """A folder with the weights, which appears under its name once it is complete."""
         base = self.folder or (str(MEMORY) if MEMORY.is_dir() else None)
         if base is not None:
+            base = os.path.abspath(base)  # servers have other working folders
             os.makedirs(base, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=".e3rl-weights-", dir=base))
         part.chmod(0o755)  # servers may run under another name

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, StopFinder
-from e3rl.engines.servers.client import NO_LOGPROB, Part, Server, ServerLostError, open_session
+from e3rl.engines.servers.client import (
+    CONNECT_S,
+    NO_LOGPROB,
+    START,
+    Part,
+    Server,
+    ServerLostError,
+    open_session,
+)
 
 CUT_AGAIN_S = 0.5  # requests on their way to a server when others are cut are cut by then
 FinderOf = Callable[[RolloutRequest], StopFinder | None]
@@ -59,9 +67,10 @@ class Fleet:
     Args:
         urls: of the servers.
         at_once: requests that a server has at a time.
+        remedy: where servers come from, for errors.
     """
 
-    def __init__(self, urls: Sequence[str], at_once: int) -> None:
+    def __init__(self, urls: Sequence[str], at_once: int, remedy: str = START) -> None:
         self.at_once = at_once
         self.tally = Tally()
         self.interrupted = Event()
@@ -71,7 +80,7 @@ class Fleet:
         self._thread = Thread(target=self._loop.run_forever, name="servers", daemon=True)
         self._thread.start()
         self._session = self.call(open_session())
-        self.servers = [Server(url, self._session) for url in urls]
+        self.servers = [Server(url, self._session, remedy) for url in urls]
         self._results: SimpleQueue[Item] = SimpleQueue()
 
     @property
@@ -251,6 +260,22 @@ class Fleet:
 def remaining(servers: Iterable[Server]) -> list[Server]:
     """Those that are not lost."""
     return [server for server in servers if server.lost is None]
+
+
+async def meet(server: Server, model: str, new: Sequence[Server]) -> None:
+    """Greet a server that is new; see whether another one is still up."""
+    if server in new:
+        await server.greet(model)
+    else:
+        await server.get("/health", CONNECT_S)
+
+
+def report_change(server: Server, known: str | None) -> None:
+    """Say of a server that was found at an address, or was lost (None), what has changed."""
+    if server.lost is None and server.url != known:
+        log.warning("the server at %s is back", server.url)
+    elif server.lost is not None and known is not None:
+        log.warning("%s. The others go on without it", server.lost)
 
 
 async def _begin(

@@ -1,15 +1,17 @@
 """The command that starts a vLLM server for a policy, from its configuration alone."""
 
+import copy
 import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from e3rl.engines.servers.transfer import WeightTransfer
-from e3rl.engines.vllm_build import config_folder
+from e3rl.engines.vllm_build import config_files, config_folder
 from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.engines.weight_checks import Shapes
+from e3rl.engines.weight_checks import Shapes, expected_shapes
 
 MODULE = "vllm.entrypoints.openai.api_server"
 FIXED = (
@@ -30,23 +32,42 @@ def served_name(family: str, shapes: Shapes) -> str:
     return f"{family}-{hashlib.blake2b(content, digest_size=6).hexdigest()}"
 
 
-def server_command(
+@dataclass(frozen=True)
+class Launch:
+    """What a machine has to know to start a server; it can be sent there.
+
+    Attributes:
+        files: the model's configuration, of `config_files`.
+        options: of the server, but for its model and address.
+    """
+
+    files: dict[str, str]
+    options: tuple[str, ...]
+
+    def command(self, host: str, port: int) -> list[str]:
+        """What starts the server on this machine; an empty host stands for all its addresses."""
+        return [
+            *(sys.executable, "-m", MODULE, "--model", str(config_folder(self.files))),
+            *("--host", host or "0.0.0.0", "--port", str(port), *self.options),
+        ]
+
+
+def plan_launch(
     model: Any,
-    name: str,
     dtype: str,
     settings: VLLMSettings,
     weights: WeightTransfer,
-    address: tuple[str, int],
     on_cpu: bool,
-) -> list[str]:
-    """What starts a server.
+    longest: int | None = None,
+) -> Launch:
+    """What starts servers that fit a policy.
 
     Args:
         model: of the policy; weights are not needed, nor looked at.
-        name: of `served_name`.
         dtype: the policy's precision.
         weights: how weights are going to get there.
-        address: host, or "" for all of the machine's addresses, and port.
+        on_cpu: whether servers run on CPUs.
+        longest: tokens of the longest rollout, where that is known.
 
     Raises ValueError for a setting that servers do not have.
     """
@@ -54,19 +75,14 @@ def server_command(
         raise ValueError(
             f"engine.settings.sleep_level={settings.sleep_level}: servers do not sleep; use 0"
         )
-    config = model.config
-    config.architectures = [type(model).__name__]
-    settings.limit_length(config, on_cpu)
+    config, family = copy.deepcopy(model.config), type(model).__name__
+    config.architectures = [family]
+    settings.limit_length(config, on_cpu, longest)
     arguments = settings.arguments(dtype, on_cpu)
     del arguments["enable_sleep_mode"]
-    host, port = address
-    return [
-        *(sys.executable, "-m", MODULE, "--model", str(config_folder(config))),
-        *("--served-model-name", name, "--host", host or "0.0.0.0", "--port", str(port)),
-        *FIXED,
-        *as_options(arguments),
-        *weights.server_arguments,
-    ]
+    name = served_name(family, expected_shapes(model))
+    options = (*FIXED, *as_options(arguments), *weights.server_arguments)
+    return Launch(config_files(config), ("--served-model-name", name, *options))
 
 
 def as_options(arguments: Mapping[str, Any]) -> Sequence[str]:
