@@ -229,7 +229,7 @@ def with_measured_speed(
     found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
     if found.plan.tokens_per_s is None:
         ranks = count_processes(cfg)
-        engines = 1 if "urls" in cfg.engine else ranks
+        engines = 1 if has_servers(cfg) else ranks
         seconds = 1 / (tokens_per_s * engines) + update_s / ranks
         found.plan.tokens_per_s = _rounded(1 / seconds)
     return found
