@@ -18,8 +18,10 @@ from e3rl.checkpoints.files import checksum_file
 from e3rl.config.composition import ConfigurationError
 from e3rl.evaluate import evaluate, main
 from e3rl.evaluation import sampling as evaluating
+from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
+from server_stand_in import stand_ins
 
 pytestmark = pytest.mark.end_to_end
 
@@ -210,3 +212,22 @@ def test_the_command_as_it_is_typed(run_folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "step-000008" in done.stdout
     assert rows(tmp_path)[0]["n"] == [2] * 4
+
+
+def test_problems_are_shared_out_over_servers(
+    evaluated: Run, policy: Policy, tmp_path: Path
+) -> None:
+    """How several devices evaluate: one process asks all of them, and counts are the same."""
+
+    def counts(*overrides: str) -> list[list[int]]:
+        evaluated(*overrides)
+        (row,) = read_rows(tmp_path / "out" / "validation.jsonl")
+        return [row["correct"], row["tokens"], row["truncated"]]
+
+    models = ("policy=embedded", "policy=random")  # one after the other on the same servers
+    alone = [counts(model) for model in models]
+    assert alone[0] != alone[1]
+    with stand_ins(policy, 2) as servers:
+        urls = f"engine.urls=[{','.join(server.url for server in servers)}]"
+        assert [counts(model, "engine=vllm_server", urls) for model in models] == alone
+        assert min(server.calls["/inference/v1/generate"] for server in servers) > 0

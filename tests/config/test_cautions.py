@@ -197,3 +197,10 @@ def test_where_the_accelerator_is_left_open_the_machine_decides(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: there)
     assert len(told(*MODEL)) == 3 * there
+
+
+def test_states_that_are_on_the_cpu_cannot_leave_for_it() -> None:
+    offload = "module.settings.offload_optimizer=true"
+    (line,) = told(offload, "trainer.accelerator=cpu")
+    assert line.startswith(f"{offload} changes nothing on a CPU")
+    assert told(offload, "trainer.accelerator=gpu", "engine=transformers") == []

@@ -13,8 +13,10 @@ from omegaconf import DictConfig
 import compositions
 import e3rl.preflight as command
 from e3rl.config.composition import ConfigurationError, conf_dir
+from e3rl.policy.policy import Policy
 from e3rl.readiness.preflight import run_preflight
 from e3rl.rewards.pool import RewardPool
+from server_stand_in import stand_ins
 
 SMALL = (
     *("engine=transformers", "logger=ledger_only", "trainer.accelerator=cpu", "max_new_tokens=80"),
@@ -69,6 +71,27 @@ def test_random_weights_may_not_start(tmp_path: Path) -> None:
     assert (levels["signal"], levels["format"], levels["budget"]) == ("fail", "fail", "warn")
     assert found["rules"] == []
     assert [each["n"] for each in found["prompts"]] == [2] * 12
+
+
+def test_servers_sample_a_preflight_of_several_processes(tmp_path: Path) -> None:
+    """One process asks all servers; the forecast is of both processes."""
+    with stand_ins(Policy(), 2) as servers:
+        urls = ",".join(server.url for server in servers)
+        _, found = run(
+            *(
+                tmp_path,
+                "experiment=e3",
+                "trainer=ddp",
+                "trainer.devices=2",
+                "preflight.rollouts=2",
+            ),
+            *("engine=vllm_server", f"engine.urls=[{urls}]"),
+        )
+        assert min(server.calls["/inference/v1/generate"] for server in servers) > 0
+    assert found["mismatch"]["largest"] < 1e-4
+    speed = float(found["forecast"]["time"].split("at ")[-1].split(" tokens")[0])
+    sampling, both = (1 / found[name] for name in ("tokens_per_s", "trained_tokens_per_s"))
+    assert speed == pytest.approx(2 / (sampling + both), rel=0.01)  # half the update on each
 
 
 def test_a_preset_whose_planned_length_is_above_the_limit_is_judged_by_what_is_measured(

@@ -132,6 +132,35 @@ def test_7b_does_not_fit_as_whole_copies_and_does_when_sharded() -> None:
     assert sharded["memory: peak"] == "60.9 GiB per device of 80.0 GiB"
 
 
+def test_groups_of_four_hold_quarters_and_add_up_their_gradients() -> None:
+    one = planned("experiment=paper/7b/e3")
+    two = planned("experiment=paper/7b/e3", "trainer.strategy.replicas=2")
+    assert two["memory: weights"] == "7.1 GiB"  # 4 x 7615616512 / 4
+    assert "gradients added up 0.0 s" in one["time: update"]
+    # 2 x 4 x 7615616512 / 4 bytes at 300e9 a second
+    assert "gradients added up 0.1 s" in two["time: update"]
+    machines = ("trainer.strategy.replicas=machines", "trainer.num_nodes=2", "trainer.devices=4")
+    assert planned("experiment=paper/7b/e3", *machines)["memory: weights"] == "7.1 GiB"
+    with pytest.raises(ConfigurationError, match=r"replicas=3: 8 ranks do not make 3 groups"):
+        planned("experiment=paper/7b/e3", "trainer.strategy.replicas=3")
+
+
+def test_offloaded_states_take_room_in_the_optimisers_step_alone() -> None:
+    kept = planned("experiment=paper/7b/e3")
+    away = planned("experiment=paper/7b/e3", "module.settings.offload_optimizer=true")
+    # 2 x 4 x 7615616512 / 8
+    assert kept["memory: optimiser states"] == "7.1 GiB"
+    peaks = [float(each["memory: peak"].split(" GiB")[0]) for each in (kept, away)]
+    assert peaks[0] - peaks[1] == pytest.approx(7.1, abs=0.1)
+    assert "memory: optimiser states" not in away  # the peak is in the backward pass
+    one = ("trainer.devices=1", "trainer=default")  # its peak is in the step, where they are
+    found = [
+        planned("experiment=paper/1_5b/e3", *one, f"module.settings.offload_optimizer={each}")
+        for each in ("true", "false")
+    ]
+    assert found[0]["memory: optimiser states"] == found[1]["memory: optimiser states"]
+
+
 def test_an_engine_that_sleeps_is_not_there_during_the_update() -> None:
     asleep = planned("experiment=paper/1_5b/e3", "engine.settings.sleep_level=1")
     # while it samples: weights, gradients, optimiser states, and 20 GiB
@@ -213,6 +242,14 @@ def test_a_measured_length_takes_the_place_of_a_planned_one_and_stays_within_the
     assert short.plan.mean_tokens == 123
     own = with_measured_speed(composed("max_new_tokens=40", "trainer.devices=2"), 1234.5, 39.96)
     assert (own.plan.mean_tokens, own.plan.tokens_per_s) == (40, 2470)  # 2 x 1234.5 to 3 digits
+
+
+def test_more_processes_update_faster_and_make_servers_sample_no_faster() -> None:
+    two = ("max_new_tokens=40", "trainer.devices=2")
+    beside = with_measured_speed(composed(*two), 1000, 40, update_s=0.003)
+    assert beside.plan.tokens_per_s == 500  # 2 / (0.001 + 0.003)
+    servers = with_measured_speed(composed(*two, "engine=vllm_server"), 1000, 40, update_s=0.003)
+    assert servers.plan.tokens_per_s == 400  # 1 / (0.001 + 0.003 / 2)
 
 
 def test_files_that_are_given_are_counted(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def find_cautions(cfg: DictConfig) -> list[str]:
     found = (
         *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
         *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus, _hot_servers),
+        _inert_offload,
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -219,6 +220,16 @@ def _slow_on_gpus(plain: dict[str, Any]) -> Iterator[str]:
             "engine.settings.enforce_eager=true launches every kernel of a decoding step by "
             "itself, which a GPU waits for: false compiles the model at the first start and "
             "captures CUDA graphs"
+        )
+
+
+def _inert_offload(plain: dict[str, Any]) -> Iterator[str]:
+    """States that are to leave a device which is the machine itself."""
+    accelerator = plain["trainer"]["accelerator"]
+    if plain["module"]["settings"]["offload_optimizer"] and not _on_gpu(accelerator):
+        yield (
+            "module.settings.offload_optimizer=true changes nothing on a CPU, whose memory has the "
+            "optimiser's states anyway: leave it out"
         )
 
 

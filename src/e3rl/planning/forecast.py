@@ -31,6 +31,7 @@ from e3rl.planning.memory import (
     vllm_memory,
 )
 from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
+from e3rl.planning.processes import count_processes, count_shards, is_sharded
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
@@ -192,7 +193,7 @@ def _passes(cfg: DictConfig) -> Passes:
     return Passes(
         compute_bytes=compute_bytes,
         weight_bytes=weight_bytes,
-        shards=ranks if is_sharded(cfg) else 1,
+        shards=count_shards(cfg),
         ranks=ranks,
         epochs=settings.inner_epochs,
         forwards=int(old) + int(cfg.loss.kl_coef > 0),
@@ -208,17 +209,29 @@ def forecast_hours(cfg: DictConfig, total_steps: int, validation_problems: int) 
     return float((trained + validated) * cfg.plan.mean_tokens / cfg.plan.tokens_per_s / 3600)
 
 
-def with_measured_speed(cfg: DictConfig, tokens_per_s: float, mean_tokens: float) -> DictConfig:
-    """The configuration with the speed of one device and the length of completions in its `plan`.
+def with_measured_speed(
+    cfg: DictConfig, tokens_per_s: float, mean_tokens: float, update_s: float = 0.0
+) -> DictConfig:
+    """The configuration with what one process measured, and the length of completions, in `plan`.
 
     A speed that the user gave stays; a length does not, since it was another policy's or a guess.
-    All devices are as fast as the one, and none waits for another.
+    All devices are as fast as the one, and none waits for another; servers were measured all
+    together, and more processes make them no faster.
+
+    Args:
+        cfg: a composed run.
+        tokens_per_s: of sampling.
+        mean_tokens: of a completion.
+        update_s: seconds of an update per completion token, on one device.
     """
     found: DictConfig = copy.deepcopy(cfg)
     # Rounded, 2048 would be 2050, and completions end at the limit.
     found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
     if found.plan.tokens_per_s is None:
-        found.plan.tokens_per_s = _rounded(tokens_per_s * count_processes(cfg))
+        ranks = count_processes(cfg)
+        engines = 1 if has_servers(cfg) else ranks
+        seconds = 1 / (tokens_per_s * engines) + update_s / ranks
+        found.plan.tokens_per_s = _rounded(1 / seconds)
     return found
 
 
@@ -300,9 +313,10 @@ def _training(cfg: DictConfig) -> Training:
     return Training(
         weight_bytes=weight_bytes,
         compute_bytes=compute_bytes,
-        shards=ranks if is_sharded(cfg) else 1,
+        shards=count_shards(cfg),
         bucketed=ranks > 1 and not is_sharded(cfg),
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
+        offloaded=cfg.module.settings.offload_optimizer,
         tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
         entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
@@ -356,25 +370,6 @@ def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
 
 def _max_sequence_length(cfg: DictConfig) -> int:
     return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
-
-
-def is_sharded(cfg: DictConfig) -> bool:
-    """Whether ranks share the policy among them."""
-    strategy = cfg.trainer.get("strategy", "auto")
-    name = strategy if isinstance(strategy, str) else strategy._target_
-    return any(word in name.lower() for word in ("fsdp", "modelparallel"))
-
-
-def count_processes(cfg: DictConfig) -> int:
-    """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
-    devices = cfg.trainer.devices
-    if OmegaConf.is_list(devices):
-        count = len(devices)
-    elif devices in ("auto", -1, "-1"):
-        count = 1 if cfg.trainer.accelerator == "cpu" else max(1, torch.cuda.device_count())
-    else:
-        count = len(devices.split(",")) if "," in str(devices) else int(devices)
-    return count * int(cfg.trainer.get("num_nodes", 1))
 
 
 def _capacity(cfg: DictConfig) -> int | None:

@@ -135,8 +135,8 @@ def update_seconds(shape: ModelShape, gpu: Gpu, how: Passes, what: Sampled) -> d
     A pass with gradients takes three times the operations of one without, two times for frozen
     weights, and once more for blocks that are computed again (`functional/flops.py`). The prompt of
     a group is computed once. Ranks that share weights gather them for each pass forwards and
-    backwards, and share gradients out, beneath the computing; other ranks add theirs up once an
-    optimiser step.
+    backwards, and share gradients out, beneath the computing; ranks that hold the same weights add
+    theirs up once an optimiser step.
     """
     sampled = what.rollouts * what.mean
     tokens = sampled + what.prompts * what.prompt
@@ -151,8 +151,8 @@ def update_seconds(shape: ModelShape, gpu: Gpu, how: Passes, what: Sampled) -> d
     parts = {"operations": operations / peak, "gathers": 0.0, "sums": 0.0}
     if how.shards > 1:
         parts["gathers"] = 3 * passes * shape.parameters * how.compute_bytes / gpu.link
-    elif how.ranks > 1:
-        parts["sums"] = how.optimiser_steps * 2 * shape.trained * 4 / gpu.link
+    if how.ranks > how.shards:  # each sums up its part with those who have the same
+        parts["sums"] = how.optimiser_steps * 2 * shape.trained * 4 / how.shards / gpu.link
     return parts | {"total": max(parts["operations"], parts["gathers"]) + parts["sums"]}
 
 

@@ -33,6 +33,7 @@ class Training:
         shards: processes that share weights, gradients and optimiser states (1: whole copies).
         bucketed: gradients exist twice, as DDP's buckets hold them.
         moments: optimiser states per weight.
+        offloaded: they are on the device in the optimiser's step alone.
         tokens: of one micro-batch, padding included.
         checkpointing: activations are recomputed layer by layer in the backward pass.
         entropy: the loss has an entropy bonus.
@@ -52,6 +53,7 @@ class Training:
     probe: bool
     block: int | None = None
     head_bytes: int | None = None  # None: as the activations
+    offloaded: bool = False
 
 
 def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
@@ -64,7 +66,8 @@ def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
     layers, width h, V words, z bytes of a logit from the head:
 
         weights             P w / s, and adapters in float32
-        optimiser states    moments · N w / s, and N w / s in the step, for Adam's square roots
+        optimiser states    moments · N w / s, offloaded ones in the step alone, and N w / s in the
+                            step, for Adam's square roots
         gradients           N w / s at the end, twice in DDP, whose buckets are always there. The
                             head's is there first. Those of what is in no block are shared out last:
                             until then R c, and R 4 on their way
@@ -180,18 +183,23 @@ def update_moments(shape: ModelShape, training: Training) -> dict[str, dict[str,
         first_grads = c * (sizes.head + sizes.block * trains)
         shared_out = sizes.rest * (c + 4) * trains
     buckets, states = sizes.trained * training.bucketed, sizes.trained * training.moments
+    kept_states = states * (not training.offloaded)
     parts = ("gradients", "optimiser states", "weights as computed", "activations", "logits")
     sizes_of = {
         "loss": (
-            *(buckets, states, sizes.cast_blocks + head_cast + c * sizes.rest * (shards > 1)),
+            *(buckets, kept_states, sizes.cast_blocks + head_cast + c * sizes.rest * (shards > 1)),
             *(kept + last, _logit_bytes(shape, training)),
         ),
         "backward": (
-            *(buckets + first_grads, states, sizes.computed),
+            *(buckets + first_grads, kept_states, sizes.computed),
             *(kept + sizes.own * checkpointing + working, 0),
         ),
         "end": (
-            *(buckets + sizes.trained + shared_out, states, sizes.computed - sizes.cast_blocks),
+            *(
+                buckets + sizes.trained + shared_out,
+                kept_states,
+                sizes.computed - sizes.cast_blocks,
+            ),
             *(sizes.inputs // shape.layers * checkpointing + sizes.own, 0),
         ),
         "step": (
@@ -206,9 +214,10 @@ def update_moments(shape: ModelShape, training: Training) -> dict[str, dict[str,
 
 
 def resident_bytes(shape: ModelShape, training: Training) -> int:
-    """Bytes of weights, gradients and optimiser states, which are there between updates too."""
+    """Bytes of what is there between updates too: weights, gradients and optimiser states."""
     sizes = _Sizes(shape, training)
-    return sizes.weights + sizes.trained * (1 + training.bucketed + training.moments)
+    moments = training.moments * (not training.offloaded)
+    return sizes.weights + sizes.trained * (1 + training.bucketed + moments)
 
 
 def _casts(training: Training) -> bool:

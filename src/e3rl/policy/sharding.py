@@ -4,8 +4,11 @@ Every rank holds a part of each parameter. A block's weights are gathered for it
 again for its backward pass, and its gradient is averaged over ranks as soon as there is one: all
 of this are collective operations, so all ranks must make equally many passes. Gradients are shared
 out after every micro-batch, since keeping them for the last one would take a whole copy on each
-rank.
+rank. Where groups of ranks have a copy each (HSDP, arXiv 2304.11277, section 3.2.2), that goes on
+within groups, and groups add up their parts of the gradient once, in the last of the passes.
 """
+
+from typing import Literal
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -19,9 +22,27 @@ from e3rl.policy.policy import DTYPES, Policy
 # Lightning's precision -> what blocks compute in. Autocast alone would gather float32.
 COMPUTED_IN = {"bf16-mixed": "bfloat16"}
 
+Replicas = int | Literal["machines"]
+
+
+def count_shards(replicas: Replicas, ranks: int, machines: int) -> int:
+    """How many of `ranks` share one copy of a policy, of which there are `replicas`, or one on
+    each machine.
+
+    Raises ValueError where the groups would not be equal.
+    """
+    copies = machines if replicas == "machines" else replicas
+    if copies < 1 or ranks % copies:
+        fitting = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+        raise ValueError(
+            f"trainer.strategy.replicas={replicas}: {ranks} ranks do not make {copies} groups of "
+            f"the same size; use one of {fitting}, or change trainer.devices or trainer.num_nodes"
+        )
+    return ranks // copies
+
 
 def shard(policy: Policy, mesh: DeviceMesh, precision: str = "32-true") -> None:
-    """Give each rank of a 1-D `mesh` its part of the policy, block by block, in place.
+    """Give each rank of `mesh` its part of the policy, block by block, in place.
 
     What is not in a block (embedding, last normalisation, head) is gathered for the whole forward
     pass of the policy. Outside of forward and backward passes nothing is whole. A policy that is
@@ -29,7 +50,8 @@ def shard(policy: Policy, mesh: DeviceMesh, precision: str = "32-true") -> None:
 
     Args:
         policy: whole on every rank, with the same weights.
-        mesh: the ranks.
+        mesh: the ranks: (n,), of which each has another part, or (replicas, n), of which each row
+            has a copy.
         precision: the trainer's; with bf16-mixed, blocks gather and compute in bfloat16, and
             gradients are summed in float32.
 

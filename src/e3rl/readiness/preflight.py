@@ -93,7 +93,9 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     )
     scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
-    planned = with_measured_speed(cfg, sample.trained_tokens_per_s, float(sample.lengths.mean()))
+    planned = with_measured_speed(
+        cfg, sample.tokens_per_s, float(sample.lengths.mean()), sample.update_s
+    )
     forecast = forecast_work(planned, steps, counts.validation) | needed
     length = forecast_hours(planned, steps, counts.validation)
     findings = [

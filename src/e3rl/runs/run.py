@@ -39,8 +39,8 @@ from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
-from e3rl.planning.forecast import is_sharded
 from e3rl.planning.plan import ProblemCounts, derive_plan
+from e3rl.planning.processes import is_sharded
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.runs.provenance import write_provenance

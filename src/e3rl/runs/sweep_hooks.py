@@ -83,7 +83,7 @@ def explain_lone_processes(config: DictConfig) -> str | None:
         return f"trainer.devices={devices} tells Slurm no number of tasks per node: give one"
     if count_launched_processes() > 1 or (devices in (1, "1") and nodes == 1):
         return None
-    from e3rl.planning.forecast import count_processes
+    from e3rl.planning.processes import count_processes
 
     if count_processes(config) == 1:
         return None

@@ -1,6 +1,7 @@
 """`FSDP2Strategy`: every rank holds a part of weights, gradients and optimiser states."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from e3rl.checkpoints.sharded import (
@@ -24,6 +27,8 @@ from e3rl.checkpoints.sharded import (
     save_shards,
     split_tensors,
 )
+from e3rl.policy.policy import Policy
+from e3rl.policy.sharding import Replicas, count_shards, shard
 
 # Torch's own strictness knows nothing of weights that a module leaves out on purpose.
 AS_SHARED = StateDictOptions(strict=False)
@@ -31,19 +36,65 @@ WHOLE = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """Lightning's strategy for PyTorch's FSDP2, with all ranks of all machines in one group.
+    """Lightning's strategy for PyTorch's FSDP2, with ranks of all machines in one group or several.
 
-    What is shared among ranks is up to the module's `configure_model`. Ranks talk by gloo on CPU
-    and by nccl on GPUs. Checkpoints are folders of shards; those of other numbers of ranks are
-    resumed, and single files of other strategies too.
+    What is shared among ranks is up to the module's `configure_model`, which calls `share`. Ranks
+    talk by gloo on CPU and by nccl on GPUs. Checkpoints are folders of shards; those of other
+    numbers of ranks and groups are resumed, and single files of other strategies too.
+
+    Args:
+        replicas: groups of consecutive ranks, of which each has a copy of the weights (HSDP);
+            "machines": one on each machine.
+
+    Raises ValueError, when the trainer is built, where the groups would not be of the same size.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: Replicas = 1) -> None:
         super().__init__(data_parallel_size=1, tensor_parallel_size=1)
+        self.replicas = replicas
+
+    @property
+    def ranks(self) -> int:
+        """Processes on all machines."""
+        return int(self.num_nodes * self.num_processes)
+
+    def set_world_ranks(self) -> None:
+        count_shards(self.replicas, self.ranks, self.num_nodes)  # before processes are started
+        super().set_world_ranks()
 
     def setup_environment(self) -> None:
-        self._data_parallel_size = self.num_nodes * self.num_processes  # now they are known
+        self._data_parallel_size = self.ranks  # now they are known
         super().setup_environment()
+        self._mesh = self._make_mesh()
+
+    def _make_mesh(self) -> DeviceMesh:
+        shards = count_shards(self.replicas, self.ranks, self.num_nodes)
+        if shards == self.ranks:
+            return self.device_mesh["data_parallel"]
+        groups = (self.ranks // shards, shards)
+        return init_device_mesh(
+            self.root_device.type, groups, mesh_dim_names=("replicas", "shards")
+        )
+
+    def share(self, policy: Policy) -> None:
+        """Leave a policy with this rank's part of its weights; at most once, on all ranks."""
+        shard(policy, self._mesh, str(self.precision_plugin.precision))
+        policy.read_weights(self.root_device)
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Groups of ranks keep gradients to themselves, for the next backward pass to add up."""
+        self._let_groups_meet(False)
+        try:
+            yield
+        finally:
+            self._let_groups_meet(True)
+
+    def _let_groups_meet(self, may: bool) -> None:
+        assert self.model is not None
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_requires_all_reduce(may, recurse=False)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None

@@ -29,10 +29,12 @@ from e3rl.ledger.clock import BACKWARD, PROBE
 from e3rl.losses.exploration import TokenEffects, explore
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
-from e3rl.policy.sharding import idle_packs, shard
+from e3rl.policy.sharding import idle_packs
 from e3rl.seeds import derive_seed
 from e3rl.training.entropy_meter import EntropyMeter, EntropyProbe
 from e3rl.training.forward import cut, entropies, forward, measure_entropy, per_token
+from e3rl.training.fsdp2 import FSDP2Strategy
+from e3rl.training.offload import HOST, move_states, states_on_device
 from e3rl.training.update import UpdateSettings, UpdateStatistics
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
@@ -82,16 +84,17 @@ class GRPOModule(LightningModule):
         self._last_nonfinite = ""
 
     def configure_model(self) -> None:
-        """Share policy and reference among ranks, where the strategy has a mesh of them (FSDP2).
+        """Share policy and reference among ranks under FSDP2.
 
         Lightning calls it before every validation and fit.
         """
-        if self.device_mesh is not None:
-            ranks = self.device_mesh["data_parallel"]
+        if isinstance(self.trainer.strategy, FSDP2Strategy):
             for policy in (self.policy, *self._reference):
                 if isinstance(policy, Policy):  # a base under adapters is a part of the policy
-                    shard(policy, ranks, str(self.trainer.precision))
-                    policy.read_weights(self.trainer.strategy.root_device)
+                    self.trainer.strategy.share(policy)
+        elif self.device_mesh is not None:
+            name = type(self.trainer.strategy).__name__
+            raise TypeError(f"trainer.strategy={name} shares no policy: use trainer=fsdp2")
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
@@ -233,7 +236,8 @@ class GRPOModule(LightningModule):
         optimizer.zero_grad()
         self._backward(batch, active, weights, totals, old, effects, probe)
         try:
-            optimizer.step()
+            with self._states_at_hand():
+                optimizer.step()
         except NonFiniteGradientError as error:
             optimizer.zero_grad()
             self._statistics.nonfinite += 1
@@ -244,6 +248,16 @@ class GRPOModule(LightningModule):
         self._statistics.steps += 1
         if isinstance(scheduler, LRScheduler):
             scheduler.step()
+
+    def on_train_start(self) -> None:
+        """Once a checkpoint's states are there."""
+        if self.settings.offload_optimizer:
+            move_states(self.trainer.optimizers[0], HOST)
+
+    def _states_at_hand(self) -> AbstractContextManager[None]:
+        if self.settings.offload_optimizer:
+            return states_on_device(self.trainer.optimizers[0])
+        return nullcontext()
 
     def on_train_batch_end(self, outputs: Any, batch: RolloutBatch, batch_idx: int) -> None:
         """After the slots, so that the rollouts which led here are recorded by then.
@@ -281,12 +295,12 @@ class GRPOModule(LightningModule):
         probe: EntropyProbe | None,
     ) -> None:
         """Accumulate a minibatch's gradient; ranks meet in the last backward only, or in every
-        one where the policy is sharded."""
+        one where the policy is sharded, groups of ranks then in the last."""
         packs = self._packs(batch, rows)
         idle = idle_packs(self.policy, batch, len(packs), least=1)
-        first = self._statistics.steps == 0
+        last, first = len(packs) + len(idle) - 1, self._statistics.steps == 0
         for number, pack in enumerate(packs):
-            with nullcontext() if number == len(packs) - 1 else self._no_sync():
+            with nullcontext() if number == last else self._no_sync():
                 micro = forward(self.policy, batch, pack, self.loss.entropy_coef > 0, probe)
                 parts = self.loss(
                     micro,
@@ -300,10 +314,11 @@ class GRPOModule(LightningModule):
                 with self.trainer.profiler.profile(BACKWARD):  # type: ignore[attr-defined]
                     self.manual_backward(parts.loss * world_size())
             self._statistics.add(parts, micro.sampler_logprobs, first)
-        for pack in idle:
-            micro = forward(self.policy, batch, pack)
-            self._reference_logprobs(batch, pack)
-            self.manual_backward(micro.logprobs.sum() * 0.0)
+        for number, pack in enumerate(idle, start=len(packs)):
+            with nullcontext() if number == last else self._no_sync():
+                micro = forward(self.policy, batch, pack)
+                self._reference_logprobs(batch, pack)
+                self.manual_backward(micro.logprobs.sum() * 0.0)
         if not packs and not idle:  # no gradient here, but other ranks wait for its reduction
             zero = torch.stack([p.sum() for p in self.policy.parameters() if p.requires_grad])
             self.manual_backward(zero.sum() * 0.0)

@@ -36,6 +36,8 @@ class UpdateSettings:
         old_logprobs: who says what the old policy's log-probs are. "trainer": the policy before
             the first step; "sampler" (bypass): the engine, so that one importance ratio, clipped
             like any other, covers both what the engine and what the steps changed.
+        offload_optimizer: the optimiser's states are in the machine's memory but during its steps
+            (as ZeRO-Offload has them, arXiv 2101.06840, whose steps are made there too).
     """
 
     minibatches: int = 1
@@ -46,6 +48,7 @@ class UpdateSettings:
     empty_batch: EmptyBatch = "step"
     old_logprobs: OldLogprobs = "trainer"
     nonfinite_steps: int = 3
+    offload_optimizer: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minibatches", "inner_epochs", "tokens_per_microbatch"):
