@@ -4,6 +4,7 @@ import json
 import lzma
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pages import ROOT
+from study_scripts import study_modules
 
 STUDY = ROOT / "experiments" / "speed"
 RUN = {"seconds": 2.0, "cpu_s": 3.0, "peak_gib": 1.0, "start_s": 5.0, "tokens": 8.0, "dead": 0.0}
@@ -21,19 +23,11 @@ SIZE = {"layers": 1, "hidden": 2, "inner": 3, "heads": 1, "key_value_heads": 1, 
 
 
 @pytest.fixture(scope="module")
-def study() -> Any:
-    """The modules of the study by name, importable as its own script has them."""
-    sys.path.insert(0, str(STUDY))
-    try:
-        import inputs
-        import report
-        import reward
-        import sides
-        import watch
-        import works
-    finally:
-        sys.path.remove(str(STUDY))
-    return {m.__name__: m for m in (inputs, report, reward, sides, watch, works)}
+def study() -> Iterator[dict[str, Any]]:
+    """The modules of the study by name."""
+    names = ("inputs", "report", "reward", "sides", "watch", "works")
+    with study_modules(STUDY, *names) as modules:
+        yield modules
 
 
 def side(seconds: float, **others: float) -> dict[str, Any]:

@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from study_scripts import study_modules
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "experiments" / "gpu_smoke"
@@ -60,12 +63,9 @@ def test_the_long_stages_pass_without_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SMOKE))
-    import bench
-    import smoke
-
-    return bench, smoke
+def modules() -> Iterator[Any]:
+    with study_modules(SMOKE, "bench", "smoke") as found:
+        yield found["bench"], found["smoke"]
 
 
 def test_a_stage_that_fails_leaves_its_reason_and_the_others_their_turn(

@@ -51,9 +51,12 @@ def finished(tmp_path: Path, *overrides: str) -> subprocess.CompletedProcess[str
 
 
 def started(tmp_path: Path, *overrides: str) -> subprocess.Popen[str]:
-    """A run in a process group of its own."""
+    """A run in a process group of its own, as a terminal starts it: what a shell has in the
+    background ignores SIGINT, and so does what that starts."""
+    terminal = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); "
+    terminal += "os.execv(sys.argv[1], sys.argv[1:])"
     return subprocess.Popen(
-        command(tmp_path, *overrides),
+        [sys.executable, "-c", terminal, *command(tmp_path, *overrides)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
