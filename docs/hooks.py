@@ -30,14 +30,15 @@ FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*\s*?$", re.M | re.S)
 
 
 def reference_pages() -> dict[str, list[str]]:
-    """Modules by the name of their page: a page for the commands, and one for every room."""
+    """Modules by the name of their page: a page for the commands, and one for every room, which
+    has the rooms within it."""
     files = sorted(path.stem for path in SOURCE.glob("[a-z]*.py"))
     commands = [name for name in files if _is_command(SOURCE / f"{name}.py")]
     rooms = [name for name in files if name not in commands]
     for package in sorted(SOURCE.rglob("__init__.py")):
         if any(path.name != "__init__.py" for path in package.parent.glob("*.py")):
             rooms.append(".".join(package.parent.relative_to(SOURCE).parts))
-    rooms = sorted(name for name in rooms if name)
+    rooms = sorted(name for name in rooms if name and name.rpartition(".")[0] not in rooms)
     return {"commands": [f"e3rl.{name}" for name in commands]} | {
         name: [f"e3rl.{name}"] for name in rooms
     }
