@@ -26,8 +26,9 @@ say. Every number and verdict is computed from a study's table by
 
 *holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
 *open*: it contains 0, or the correction for the number of comparisons leaves it open; *untried*:
-nobody here has run it. All tests are on half a million parameters, on the bed that the study names:
-a verdict says nothing of larger models, and *open* is not *false*.
+nobody here has run it. `carries_core` is an interim look, before all of its ten seeds have run. All
+tests are on half a million parameters, on the bed that the study names: a verdict says nothing of
+larger models, and *open* is not *false*.
 
 """
 ALPHA = 0.05
@@ -79,6 +80,8 @@ def cells(test: Mapping[str, Any]) -> tuple[str, str, str]:
     scale, digits = (100, 2) if unit == "points" else (1, 3)
     mean, low, high = (scale * x for x in difference(test))
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
+    seeds = int(find_row(test["study"], test["table"], test["row"])["seeds"])
+    found += f", {seeds} seeds"
     where = f"[{test['study']}](../experiments/{test['study']}/README.md), `{test['table']}`"
     return found, where, f"*{decide(test)}*"
 
