@@ -30,15 +30,14 @@ FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*\s*?$", re.M | re.S)
 
 
 def reference_pages() -> dict[str, list[str]]:
-    """Modules by the name of their page: a page for the commands, and one for every room, which
-    has the rooms within it."""
+    """Modules by the name of their page: a page for the commands, and one for every room."""
     files = sorted(path.stem for path in SOURCE.glob("[a-z]*.py"))
     commands = [name for name in files if _is_command(SOURCE / f"{name}.py")]
     rooms = [name for name in files if name not in commands]
     for package in sorted(SOURCE.rglob("__init__.py")):
         if any(path.name != "__init__.py" for path in package.parent.glob("*.py")):
             rooms.append(".".join(package.parent.relative_to(SOURCE).parts))
-    rooms = sorted(name for name in rooms if name and name.rpartition(".")[0] not in rooms)
+    rooms = sorted(name for name in rooms if name)
     return {"commands": [f"e3rl.{name}" for name in commands]} | {
         name: [f"e3rl.{name}"] for name in rooms
     }
@@ -49,9 +48,12 @@ def _is_command(path: Path) -> bool:
 
 
 def reference_page(name: str, modules: list[str]) -> str:
-    """Markdown of a reference page, which mkdocstrings fills."""
+    """Markdown of a reference page, which mkdocstrings fills; rooms within have their own."""
     if name != "commands":
-        return f"::: {modules[0]}\n"
+        parts = SOURCE.joinpath(*name.split("."))
+        within = "|".join(each.parent.name for each in sorted(parts.glob("*/__init__.py")))
+        options = f'    options: {{filters: ["!^_", "!^({within})$"]}}\n' if within else ""
+        return f"::: {modules[0]}\n{options}"
     blocks = [f"::: {module}\n    options: {{heading_level: 2}}\n" for module in modules]
     intro = "`e3rl NAME` and `python -m e3rl.NAME` run the same command. Below each: its Python.\n"
     return "\n".join(["# Commands\n", intro, *blocks])

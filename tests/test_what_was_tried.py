@@ -17,7 +17,7 @@ def test_the_page_says_what_was_recorded() -> None:
 @pytest.mark.parametrize(
     ("group", "choice", "mark"),
     [
-        ("budget", "e3_rank", "**trained** ([entropy_control], "),
+        ("budget", "e3_rank", "**trained** ([carries_core], [entropy_control], "),
         ("budget", "mopps", "*simulated*"),
         ("budget.weight", "cures", "*simulated*"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
