@@ -5,6 +5,7 @@ import os
 # Before torch loads: the cores are shared by every test process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import logging
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +16,12 @@ from e3rl.policy.policy import Policy
 from finished_batches import finished_batch
 
 MakeBatch = Callable[..., RolloutBatch]
+
+# An object that is collected after its test may log to an output that pytest has closed. `logging`
+# would print that mistake with a traceback, which parses source, and Python 3.11 then fails the
+# parse that the collection came into the middle of (SystemError: AST constructor recursion depth
+# mismatch, CPython issue 106905). Wrong arguments of a message still fail: pytest's handler raises.
+logging.raiseExceptions = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
