@@ -3,11 +3,11 @@
     .venv/bin/python experiments/faults/measure.py [--faults 40] [--only ddp] [--out FOLDER]
     .venv/bin/python experiments/faults/measure.py --table       # what has been measured, once more
 
-Each fault is a run of six steps that gets a signal at a random moment between its first
-instruction and its last, and a second one that goes on from what is left. Ledgers (without what the
-clock says), weights, optimiser and generators at the end must be those of the run that was left
-alone, bit for bit. A line per fault goes to results.jsonl beside this file, so that more can be
-added at any time.
+Each fault is a run of six steps that gets a signal, in one rank or in all of them, and a second one
+that goes on from what is left. The moment is drawn: one of the start, the six steps and the end,
+each as likely, and any time within it. Ledgers (without what the clock says), weights, optimiser
+and generators at the end must be those of the run that was left alone, bit for bit. A line per
+fault goes to results.jsonl beside this file, so that more can be added at any time.
 """
 
 import argparse
@@ -35,7 +35,15 @@ from e3rl.environment import prepare  # noqa: E402
 prepare()
 
 import torch  # noqa: E402
-from tiny_runs import E3, assert_same, configuration, final_state, ledger_rows, sound  # noqa: E402
+from tiny_runs import (  # noqa: E402
+    E3,
+    STEPS,
+    assert_same,
+    configuration,
+    final_state,
+    ledger_rows,
+    sound,
+)
 
 from e3rl.ledger.ledger import read_rows  # noqa: E402
 from e3rl.runs import run as running  # noqa: E402
@@ -45,16 +53,18 @@ BOUND_S = 120.0  # within which every process of a run has to be gone, on a busy
 RUN_S = 900.0  # of a whole run
 SAVED = ("checkpoint_every=1", "validate_every=2")
 AHEAD = ("rollout.lookahead=1", "loss/correction=tis")
-WAYS = {  # how runs are made: processes, and settings
-    "one process": (1, ()),
-    "one process, ahead": (1, AHEAD),
-    "one process, vLLM": (1, ("engine=vllm",)),
-    "one process, vLLM, ahead": (1, ("engine=vllm", *AHEAD)),
-    "two ranks, ddp": (2, ("trainer=ddp",)),
-    "two ranks, fsdp2, ahead": (2, ("trainer=fsdp2", *AHEAD)),
-    "four ranks, ddp": (4, ("trainer=ddp",)),
+WAYS = {  # how runs are made: processes, who starts them, and settings
+    "one process": (1, "", ()),
+    "one process, ahead": (1, "", AHEAD),
+    "one process, vLLM": (1, "", ("engine=vllm",)),
+    "one process, vLLM, ahead": (1, "", ("engine=vllm", *AHEAD)),
+    "two ranks, ddp": (2, "torchrun", ("trainer=ddp",)),
+    "two ranks, fsdp2, ahead": (2, "srun", ("trainer=fsdp2", *AHEAD)),
+    "four ranks, ddp": (4, "srun", ("trainer=ddp",)),
 }
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1")
+ALL = -1  # in place of a rank
+Moments = list[float]  # seconds from the start to the row of each step, and to the end
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Fault:
 
     way: str
     sent: str
-    rank: int  # that got the signal
+    rank: int  # that got the signal; -1: all of them
     at_s: float  # after the start
     step: int  # rollout steps that the ledger had by then
     saved: int  # newest step that was saved when all was over
@@ -73,8 +83,9 @@ class Fault:
     equal: str  # "yes", or what differs
 
 
-def start(folder: Path, scratch: Path, settings: Sequence[str], ranks: int) -> list[int]:
+def start(folder: Path, scratch: Path, way: str) -> list[int]:
     """Process ids of a run's ranks, forked from this one, which has loaded everything."""
+    ranks, launcher, settings = WAYS[way]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -82,14 +93,14 @@ def start(folder: Path, scratch: Path, settings: Sequence[str], ranks: int) -> l
     pids = []
     for rank in range(ranks):
         if (pid := os.fork()) == 0:
-            become(rank, ranks, port, scratch)
+            become(rank, ranks, launcher, port, scratch)
             os._exit(train(folder, settings, ranks))
         pids.append(pid)
     return pids
 
 
-def become(rank: int, ranks: int, port: int, scratch: Path) -> None:
-    """Be a process of its own, as torchrun starts it where there are several."""
+def become(rank: int, ranks: int, launcher: str, port: int, scratch: Path) -> None:
+    """Be a process of its own, told what a launcher tells where there are several."""
     os.setsid()
     log = os.open(scratch.with_suffix(".log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, 1)
@@ -98,11 +109,17 @@ def become(rank: int, ranks: int, port: int, scratch: Path) -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(each, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if ranks > 1:
+    told: dict[str, object] = {}
+    if launcher == "torchrun":
         told = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": ranks}
         told |= {"LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         told |= {"TORCHELASTIC_RUN_ID": "faults"}
-        os.environ.update({name: str(value) for name, value in told.items()})
+    elif launcher == "srun":
+        told = {"JOB_ID": 77, "JOB_NAME": "faults", "STEP_ID": 0, "STEP_NUM_TASKS": ranks}
+        told |= {"NTASKS": ranks, "NTASKS_PER_NODE": ranks, "NNODES": 1, "NODELIST": "127.0.0.1"}
+        told |= {"PROCID": rank, "LOCALID": rank, "NODEID": 0}
+        told = {f"SLURM_{name}": value for name, value in told.items()} | {"MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
 
 
 def train(folder: Path, settings: Sequence[str], ranks: int) -> int:
@@ -170,41 +187,55 @@ def steps_in(folder: Path) -> int:
     return len(read_rows(path)) if path.is_file() else 0
 
 
-def reference(way: str, out: Path) -> tuple[Path, float]:
-    """A run that nobody disturbs, and its seconds; made once."""
+def reference(way: str, out: Path) -> tuple[Path, Moments]:
+    """A run that nobody disturbs, and when it reached what; made once."""
     folder = out / way.replace(", ", "-").replace(" ", "_") / "whole"
     told = folder.with_suffix(".json")
     if not told.is_file():
         shutil.rmtree(folder, ignore_errors=True)
-        ranks, settings = WAYS[way]
-        codes, seconds = wait(start(folder, folder.with_name("tmp-whole"), settings, ranks), RUN_S)
+        began, moments = time.monotonic(), [0.0]
+        pids = start(folder, folder.with_name("tmp-whole"), way)
+        while is_running(pids[0]) and len(moments) <= STEPS:
+            moments += [time.monotonic() - began] * (1 + steps_in(folder) - len(moments))
+            time.sleep(0.01)
+        codes, _ = wait(pids, RUN_S)
         if set(codes) != {0}:
             raise RuntimeError(
                 f"{way}: exit codes {codes}, see {folder.with_name('tmp-whole.log')}"
             )
-        told.write_text(json.dumps(seconds))
-    return folder, float(json.loads(told.read_text()))
+        told.write_text(json.dumps([*moments, time.monotonic() - began]))
+    return folder, json.loads(told.read_text())
+
+
+def is_running(pid: int) -> bool:
+    """Whether a child has not ended; its exit code stays to be read."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None:
     """End a run at a random moment, go on with it, and compare; None where it was over before."""
-    whole, seconds = reference(way, out)
-    ranks, settings = WAYS[way]
+    whole, moments = reference(way, out)
     name = f"{sent}-{draw.getrandbits(32):08x}"
     folder, scratch = whole.with_name(name), whole.with_name(f"tmp-{name}")
-    rank, at = draw.randrange(ranks), draw.uniform(0.0, seconds)
-    memory = set(os.listdir("/dev/shm"))
-    pids = start(folder, scratch, settings, ranks)
-    time.sleep(at)
-    if os.waitpid(pids[rank], os.WNOHANG)[0]:
-        wait([pid for pid in pids if pid != pids[rank]], RUN_S)
+    rank = draw.randrange(ALL, WAYS[way][0]) if WAYS[way][0] > 1 else 0
+    reached = draw.randrange(len(moments) - 1)
+    then = draw.random() * (moments[reached + 1] - moments[reached])
+    memory, began = set(os.listdir("/dev/shm")), time.monotonic()
+    pids = start(folder, scratch, way)
+    hit = pids if rank == ALL else [pids[rank]]
+    while steps_in(folder) < reached and is_running(pids[0]):
+        time.sleep(0.01)
+    time.sleep(then)
+    if not all(map(is_running, pids)):
+        wait(pids, RUN_S)
         return None
-    step = steps_in(folder)
-    os.kill(pids[rank], signal.Signals[sent])
+    step, at = steps_in(folder), time.monotonic() - began
+    for pid in hit:
+        os.kill(pid, signal.Signals[sent])
     codes, gone = wait(pids, BOUND_S)
     left = leftovers(scratch, memory, pids)
-    saved = [int(path.stem.split("-")[1]) for path in sound(folder)]
-    again, _ = wait(start(folder, scratch, settings, ranks), RUN_S)
+    saved = max((int(path.stem.split("-")[1]) for path in sound(folder)), default=0)
+    again, _ = wait(start(folder, scratch, way), RUN_S)
     equal = "yes" if set(again) == {0} else f"went on with exit codes {again}"
     if equal == "yes":
         equal = compare(folder, whole)
@@ -212,18 +243,7 @@ def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None
         shutil.rmtree(folder)
         scratch.with_suffix(".log").unlink()
     shutil.rmtree(scratch, ignore_errors=True)
-    return Fault(
-        way,
-        sent,
-        rank,
-        round(at, 2),
-        step,
-        max(saved, default=0),
-        codes,
-        round(gone, 2),
-        left,
-        equal,
-    )
+    return Fault(way, sent, rank, round(at, 2), step, saved, codes, round(gone, 2), left, equal)
 
 
 def compare(folder: Path, whole: Path) -> str:
@@ -238,31 +258,36 @@ def compare(folder: Path, whole: Path) -> str:
 
 
 def good(fault: dict[str, Any]) -> bool:
-    """Equal in the end, nothing left, nothing hung, and the signal's exit code."""
+    """Equal in the end, nothing left, nothing hung, and the signal's exit code.
+
+    The others of a rank that is killed end with 1, and so may those of one that ends by a signal
+    before the first step.
+    """
     number = int(signal.Signals[fault["sent"]])
-    codes = fault["codes"]
-    expected = {-9, 1} if fault["sent"] == "SIGKILL" else {128 + number, -number, 1}
-    told = -9 if fault["sent"] == "SIGKILL" else 128 + number
-    ends = set(codes) <= expected and codes[fault["rank"]] in (told, -number)
+    told = {-9} if fault["sent"] == "SIGKILL" else {128 + number, -number}
+    hit = fault["codes"] if fault["rank"] == ALL else [fault["codes"][fault["rank"]]]
+    others = told | ({1} if fault["sent"] == "SIGKILL" or fault["step"] == 0 else set())
+    ends = set(hit) <= told and set(fault["codes"]) <= others
     return fault["equal"] == "yes" and not fault["left"] and ends
 
 
 def table() -> str:
     """Markdown of results.jsonl."""
     faults = [json.loads(line) for line in RESULTS.read_text().splitlines()]
-    lines = ["| run | signal | faults | before the first step | as they should end | slowest end |"]
-    lines.append("|---|---|---|---|---|---|")
-    for way in WAYS:
+    head = ("run", "started as by", "signal", "faults", "before the first step")
+    head += ("as they should end", "last process gone after, at most")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for way, (_, launcher, _) in WAYS.items():
         for sent in SIGNALS:
             own = [f for f in faults if (f["way"], f["sent"]) == (way, sent)]
             if own:
                 early = sum(f["step"] == 0 for f in own)
                 right, slowest = sum(map(good, own)), max(f["gone_s"] for f in own)
-                lines.append(
-                    f"| {way} | {sent} | {len(own)} | {early} | {right} | {slowest:.1f} s |"
-                )
-    right = sum(map(good, faults))
-    return "\n".join([*lines, f"| all | | {len(faults)} | | {right} | |"])
+                counts = f"{len(own)} | {early} | {right} | {slowest:.1f} s"
+                lines.append(f"| {way} | {launcher} | {sent} | {counts} |")
+    early, right = sum(f["step"] == 0 for f in faults), sum(map(good, faults))
+    slowest = max(f["gone_s"] for f in faults)
+    return "\n".join([*lines, f"| all | | | {len(faults)} | {early} | {right} | {slowest:.1f} s |"])
 
 
 def write_table() -> None:

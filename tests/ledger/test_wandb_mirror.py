@@ -1,7 +1,11 @@
 """The W&B mirror, offline: rows on the axis of rollout steps, one id per run folder, no prompt."""
 
+import http.server
 import json
+import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,3 +219,76 @@ def test_disabled_mode_takes_rows_and_writes_nothing(
     logger.log_completions([COMPLETION])
     logger.experiment.finish()
     assert files(tmp_path) == []
+
+
+class StandIn(http.server.BaseHTTPRequestHandler):
+    """Answers what a run asks of W&B at its start, and takes everything."""
+
+    BUCKET = {  # noqa: RUF012
+        **{"id": "b", "name": "run1", "displayName": "run1", "config": "{}"},
+        **{"project": {"id": "p", "name": "e3rl", "entity": {"id": "t", "name": "team"}}},
+    }
+    ANSWERS = {  # noqa: RUF012
+        "RunResumeStatus": {"model": {"id": "p", "name": "e3rl", "bucket": None}},
+        "UpsertBucket": {"upsertBucket": {"bucket": BUCKET, "inserted": True}},
+    }
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = json.dumps({"data": self.ANSWERS.get(asked.get("operationName"), {})}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.ThreadingHTTPServer]:
+    """A W&B of its own, with a login."""
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{made.server_port}")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef" * 2 + "01234567")
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def test_when_wandb_goes_away_the_run_ends_in_time_and_says_how_to_send_what_it_has(
+    server: http.server.ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    limits = wandb.Settings(finish_timeout=1, finish_timeout_raises=True)
+    logger = mirror(tmp_path, settings=limits)
+    logger.log_metrics({"rollout_step": 0, "policy/entropy": 0.4})
+    server.shutdown()
+    server.server_close()
+    logger.log_metrics({"rollout_step": 1, "policy/entropy": 0.3})
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="did not answer at the end of the run") as caught:
+        logger.close()
+    assert time.monotonic() - began < 60
+    logger.close()  # nothing is left to do
+    (folder,) = (tmp_path / "wandb").glob("run-*-run1")
+    assert f"wandb sync {folder}" in str(caught[0].message)
+    wandb.teardown()
+    steps = [row["rollout_step"] for row in history(folder / "run-run1.wandb")]
+    assert steps == ["0", "1"]
+
+
+def test_a_wandb_that_is_not_there_ends_the_run_at_its_start_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef" * 2 + "01234567")
+    logger = mirror(tmp_path, settings=wandb.Settings(init_timeout=1))
+    with pytest.raises(ConnectionError, match=r"(?s)does not answer: .*\nWith WANDB_MODE=offline"):
+        logger.log_metrics({"rollout_step": 0, "policy/entropy": 0.4})

@@ -1,10 +1,12 @@
 """W&B as a mirror of the ledger: same rows, on axes of our own, with tables of the counts."""
 
 from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +53,20 @@ class WandbMirror(WandbLogger):
         self._defined: set[str] = set()
         self._costs: dict[str, float] = {}
 
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The run of W&B; raises ConnectionError where it is to be live and nobody answers."""
+        from wandb.errors import CommError
+
+        try:
+            return WandbLogger.experiment.fget(self)  # type: ignore[attr-defined]
+        except CommError as error:
+            raise ConnectionError(
+                f"W&B does not answer: {error}\nWith WANDB_MODE=offline the run keeps everything "
+                "on the disk, and `wandb sync` sends it later."
+            ) from error
+
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if STEP not in metrics and not _is_table(metrics):
@@ -77,9 +93,26 @@ class WandbMirror(WandbLogger):
     def finalize(self, status: str) -> None:
         """After a crash the run is closed, or the next one of a sweep would write into it."""
         super().finalize(status)
-        if status == "failed" and self._experiment is not None:
-            self._experiment.finish(exit_code=1)
-            self._experiment = None
+        if status == "failed":
+            self.close(exit_code=1)
+
+    @rank_zero_only
+    def close(self, exit_code: int = 0) -> None:
+        """End the run of W&B, waiting no longer than `settings.finish_timeout` seconds for it.
+
+        What W&B has not taken by then stays on the disk, and a warning says how to send it.
+        """
+        if self._experiment is None:
+            return
+        run, self._experiment = self._experiment, None
+        folder = Path(run.dir).parent
+        try:
+            run.finish(exit_code=exit_code)
+        except TimeoutError:
+            rank_zero_warn(
+                "W&B did not answer at the end of the run. Nothing is lost: "
+                f"`wandb sync {folder}` sends it, whenever W&B is there again"
+            )
 
     def _define(self, names: Set[str]) -> None:
         """Tell W&B about metrics that it has not seen yet.

@@ -226,18 +226,18 @@ def finish(
     pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
     arm = control[0].arm if control else None
     rows = outcome_rows(evaluations, arm)
-    for logger in loggers:
-        if isinstance(logger, WandbMirror):
-            logger.log_completions(read_rows(run_dir / "completions.jsonl"))
-            logger.log_counts("validation", run.problems)
-            logger.log_counts("prompts", run.prompts)
-            logger.experiment.finish()
     figures = save_figures(run_dir, clock.look) if cfg.figures else []
     summary: dict[str, Any] = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
     summary |= {SINCE_LAST_ROW: clock.lap()}
     write_atomically(
         run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n"
-    )  # last: it says finished
+    )  # it says finished: what comes after it may fail, or be killed
+    for logger in loggers:
+        if isinstance(logger, WandbMirror):
+            logger.log_completions(read_rows(run_dir / "completions.jsonl"))
+            logger.log_counts("validation", run.problems)
+            logger.log_counts("prompts", run.prompts)
+            logger.close()
     return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
 
 
