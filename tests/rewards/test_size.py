@@ -53,8 +53,31 @@ def test_terms_brackets_and_powers_of_sums_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "functions"),
+    [
+        ("x", 0),
+        (r"\sin x", 1),
+        (r"\sin(x) + \cos(x)", 1),
+        (r"\sin x\cos x", 1),
+        (r"\ln\ln x", 2),
+        (r"\ln(\sin^{2}(x))", 2),
+        (r"\ln(\sin^2(x))", 2),
+        (r"\log_{\ln 2}(\cos(\exp(3)))", 3),
+        (r"\sin\left(\arctan\frac{3}{4}\right)", 2),
+        (r"\ln(\sin(1)+\cos(\tanh(\operatorname{f}(2))))", 3),
+        (r"\cos(\sin(\ln(\sin(2))))", 4),
+        ("\\ln(" * 100, 100),
+        (r")))\ln(x)", 1),
+    ],
+)
+def test_functions_of_functions_are_counted(text: str, functions: int) -> None:
+    assert measure_size(text).functions == functions
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        r"\cosh(\cosh(\exp(\ln(3))))",
         "9^{9^{9}}",
         "9^{9^{9^{9^{9}}}}+1",
         "((99!)!)!",

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.loggers import WandbLogger
 from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 if TYPE_CHECKING:

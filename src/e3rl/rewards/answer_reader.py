@@ -7,6 +7,7 @@ text; whether it is right, a scorer decides.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 from e3rl.rewards.answer_formats import INTEGER, compact, last_box
@@ -113,7 +114,13 @@ class AnswerReader:
                 ) from error
 
     def read(self, completion: str) -> str | None:
-        """The answer as it is written there; None where the completion has none."""
+        """The answer as it is written there; None where the completion has none.
+
+        The last answer is kept: a completion is read when it is submitted and when it is judged.
+        """
+        return _read(self, completion)
+
+    def _read(self, completion: str) -> str | None:
         content = self._find(completion)
         if content is None:
             return None
@@ -158,6 +165,11 @@ class AnswerReader:
                 return _last(re.compile(self.pattern), text)
             case "completion":
                 return text
+
+
+@lru_cache(1)
+def _read(reader: AnswerReader, completion: str) -> str | None:
+    return reader._read(completion)
 
 
 def answer_instruction(answer_format: str | None) -> str:

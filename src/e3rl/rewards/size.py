@@ -14,6 +14,7 @@ from e3rl.rewards.answer_formats import bare_latex, plain
 MOST_DIGITS = 10_000  # of an intermediate number; 2019! has 5,800
 MOST_TERMS = 5_000  # of a sum or product that has to be added up
 MOST_NESTED = 6  # brackets, fractions and exponents within each other
+MOST_FUNCTIONS = 3  # functions of functions: a sine of a logarithm of a cosine
 MOST_ITEMS = 40  # of a set, a list or a matrix
 MOST_RELATIONS = 8  # signs of equality and order
 MOST_EXPANDED = 500  # terms of a power of a sum with names in it, multiplied out
@@ -29,7 +30,17 @@ _ADDING = {
 _RELATING = {"=", "<", ">", r"\le", r"\leq", r"\ge", r"\geq", r"\approx", r"\equiv", r"\ne"}
 _SEPARATING = {",", ";", "&", r"\\"}
 _FRACTIONS = {r"\frac", r"\dfrac", r"\tfrac", r"\cfrac"}
+_ANGLES = ("sin", "cos", "tan", "cot", "sec", "csc")
 _BINOMIALS = {r"\binom", r"\dbinom", r"\tbinom"}
+_FUNCTIONS = {
+    *(
+        f"\\{prefix}{name}{suffix}"
+        for prefix in ("", "arc", "ar")
+        for name in _ANGLES
+        for suffix in ("", "h")
+    ),
+    *(r"\exp", r"\ln", r"\log", r"\lg"),
+}
 _REPEATING = {r"\sum", r"\prod", r"\int", r"\iint", r"\iiint", r"\oint", r"\lim"}
 
 
@@ -40,6 +51,7 @@ class Size:
     digits     of its largest number, also of those that it is made from
     terms      of its longest sum or product with a sign for it
     nested     how deep its brackets are
+    functions  how many functions stand within each other
     items      what is between commas and in rows
     relations  signs of equality and order
     expanded   terms of its largest power of a sum of names, multiplied out
@@ -48,6 +60,7 @@ class Size:
     digits: float
     terms: float
     nested: int
+    functions: int
     items: int
     relations: int
     expanded: float
@@ -59,6 +72,7 @@ class Size:
             self.digits <= MOST_DIGITS
             and self.terms <= MOST_TERMS
             and self.nested <= MOST_NESTED
+            and self.functions <= MOST_FUNCTIONS
             and self.items <= MOST_ITEMS
             and self.relations <= MOST_RELATIONS
             and self.expanded <= MOST_EXPANDED
@@ -74,7 +88,30 @@ def measure_size(answer: str) -> Size:
         reader.position += 1  # a bracket that was never opened
     items = sum(token in _SEPARATING for token in tokens)
     relations = sum(token in _RELATING for token in tokens)
-    return Size(reader.digits, reader.terms, reader.nested, items, relations, reader.expanded)
+    functions = _count_nested_functions(tokens)
+    return Size(
+        reader.digits, reader.terms, reader.nested, functions, items, relations, reader.expanded
+    )
+
+
+def _count_nested_functions(tokens: list[str]) -> int:
+    r"""How many functions stand within each other at most, as in `\ln(\sin^{2}(x))`: two."""
+    most = within = waiting = 0  # functions whose argument is yet to come
+    outside: list[tuple[int, int]] = []  # of each open bracket: `within` and `waiting` behind it
+    raised = False
+    for token in tokens:
+        if token in _FUNCTIONS:
+            waiting += 1
+            most = max(most, within + waiting)
+        elif token in _OPENING:  # the argument, or an exponent or index before it
+            outside.append((within, waiting if raised else 0))
+            within, waiting = within + (0 if raised else waiting), 0
+        elif token in _CLOSING:
+            within, waiting = outside.pop() if outside else (0, 0)
+        elif token not in ("^", "_") and not raised:
+            waiting = 0  # its argument
+        raised = token in ("^", "_")
+    return most
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether an answer equals the gold answer. The only file that knows math-verify.
+"""Whether an answer equals the gold answer. With its parser, the only file that knows math-verify.
 
 Text rules come first (`judge_by_text`); what they leave open is compared by math-verify's
 `verify(gold, answer)`, in this order, since it is not symmetric (`compare_answers`). Its own time
@@ -28,11 +28,14 @@ from e3rl.rewards.answer_formats import (
     same_text,
     shortest_integer,
 )
+from e3rl.rewards.latex_parser import install
 from e3rl.rewards.refutation import are_different
 from e3rl.rewards.verdict import CORRECT, ERROR, UNPARSED, WRONG, Verdict
 
 # math-verify warns once per process that its alarms are off, which is what is wanted here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+install()
 
 # Without the search for bare expressions: a number that stands in a text is not its answer.
 EXTRACTION = (LatexExtractionConfig(),)
