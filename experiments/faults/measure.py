@@ -30,23 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "tests"), str(HERE.parents[1] / "tests" / "end_to_end")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from e3rl.environment import prepare  # noqa: E402
-
-prepare()
-
-import torch  # noqa: E402
-from tiny_runs import (  # noqa: E402
-    E3,
-    STEPS,
-    assert_same,
-    configuration,
-    final_state,
-    ledger_rows,
-    sound,
-)
-
-from e3rl.ledger.ledger import read_rows  # noqa: E402
-from e3rl.runs import run as running  # noqa: E402
+# Workers of a run import this file again, so what is heavy is loaded by `main`, and then forked.
 
 RESULTS = HERE / "results.jsonl"
 BOUND_S = 120.0  # within which every process of a run has to be gone, on a busy machine
@@ -64,6 +48,7 @@ WAYS = {  # how runs are made: processes, who starts them, and settings
 }
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1")
 ALL = -1  # in place of a rank
+STEPS = 6  # of a run
 Moments = list[float]  # seconds from the start to the row of each step, and to the end
 
 
@@ -124,6 +109,11 @@ def become(rank: int, ranks: int, launcher: str, port: int, scratch: Path) -> No
 
 def train(folder: Path, settings: Sequence[str], ranks: int) -> int:
     """The exit code of a run, or of what goes on with the one in the folder."""
+    import torch
+    from tiny_runs import E3, configuration, sound
+
+    from e3rl.runs import run as running
+
     torch.set_num_threads(1)
     resume = [f"ckpt_path={folder}"] if sound(folder) else []
     devices = [f"trainer.devices={ranks}"] if ranks > 1 else []
@@ -183,6 +173,8 @@ def alive(sessions: Sequence[int]) -> list[int]:
 
 
 def steps_in(folder: Path) -> int:
+    from e3rl.ledger.ledger import read_rows
+
     path = folder / "prompts.jsonl"
     return len(read_rows(path)) if path.is_file() else 0
 
@@ -214,6 +206,8 @@ def is_running(pid: int) -> bool:
 
 def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None:
     """End a run at a random moment, go on with it, and compare; None where it was over before."""
+    from tiny_runs import sound
+
     whole, moments = reference(way, out)
     name = f"{sent}-{draw.getrandbits(32):08x}"
     folder, scratch = whole.with_name(name), whole.with_name(f"tmp-{name}")
@@ -248,6 +242,8 @@ def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None
 
 def compare(folder: Path, whole: Path) -> str:
     """ "yes", or what differs."""
+    from tiny_runs import assert_same, final_state, ledger_rows
+
     if ledger_rows(folder) != ledger_rows(whole):
         return "ledgers differ"
     try:
@@ -261,13 +257,14 @@ def good(fault: dict[str, Any]) -> bool:
     """Equal in the end, nothing left, nothing hung, and the signal's exit code.
 
     The others of a rank that is killed end with 1, and so may those of one that ends by a signal
-    before the first step.
+    before the first step. After the last step a run has nothing left to stop, and may end with 0.
     """
     number = int(signal.Signals[fault["sent"]])
     told = {-9} if fault["sent"] == "SIGKILL" else {128 + number, -number}
     hit = fault["codes"] if fault["rank"] == ALL else [fault["codes"][fault["rank"]]]
     others = told | ({1} if fault["sent"] == "SIGKILL" or fault["step"] == 0 else set())
     ends = set(hit) <= told and set(fault["codes"]) <= others
+    ends = ends or (fault["step"] == STEPS and set(fault["codes"]) <= {0, *told})
     return fault["equal"] == "yes" and not fault["left"] and ends
 
 
@@ -275,19 +272,27 @@ def table() -> str:
     """Markdown of results.jsonl."""
     faults = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     head = ("run", "started as by", "signal", "faults", "before the first step")
-    head += ("as they should end", "last process gone after, at most")
+    head += ("equal in the end", "as they should end", "last process gone after, at most")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for way, (_, launcher, _) in WAYS.items():
         for sent in SIGNALS:
             own = [f for f in faults if (f["way"], f["sent"]) == (way, sent)]
             if own:
-                early = sum(f["step"] == 0 for f in own)
-                right, slowest = sum(map(good, own)), max(f["gone_s"] for f in own)
-                counts = f"{len(own)} | {early} | {right} | {slowest:.1f} s"
-                lines.append(f"| {way} | {launcher} | {sent} | {counts} |")
-    early, right = sum(f["step"] == 0 for f in faults), sum(map(good, faults))
-    slowest = max(f["gone_s"] for f in faults)
-    return "\n".join([*lines, f"| all | | | {len(faults)} | {early} | {right} | {slowest:.1f} s |"])
+                lines.append(f"| {way} | {launcher} | {sent} | {counts(own)} |")
+    kills = [fault for fault in faults if fault["sent"] == "SIGKILL"]
+    lines += [f"| all | | SIGKILL | {counts(kills)} |"] if kills else []
+    for number, ranks in ((1, "one process"), (2, "two ranks"), (4, "four ranks")):
+        own = [f for f in faults if WAYS[f["way"]][0] == number and f["sent"] != "SIGKILL"]
+        lines += [f"| {ranks} | | other signals | {counts(own)} |"] if own else []
+    return "\n".join(lines)
+
+
+def counts(faults: Sequence[dict[str, Any]]) -> str:
+    """Cells of a row: how many, and how they ended."""
+    early = sum(fault["step"] == 0 for fault in faults)
+    equal = sum(fault["equal"] == "yes" for fault in faults)
+    slowest = max(fault["gone_s"] for fault in faults)
+    return f"{len(faults)} | {early} | {equal} | {sum(map(good, faults))} | {slowest:.1f} s"
 
 
 def write_table() -> None:
@@ -306,6 +311,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "e3rl-faults"))
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
+    from e3rl.environment import prepare
+
+    prepare()
+    import tiny_runs  # noqa: F401  (loads what every run needs)
+
     done = len(RESULTS.read_text().splitlines()) if RESULTS.is_file() else 0
     ways = [way for way in WAYS if args.only in way]
     for number in range(0 if args.table else args.faults):

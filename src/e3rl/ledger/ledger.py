@@ -54,13 +54,18 @@ class Ledger(AbstractContextManager["Ledger"]):
         scalars are taken as the number they hold.
 
         Raises TypeError naming the key of any other value, ValueError after `close`, OSError
-        when the disk takes only a part of the row (which is then taken back).
+        naming the file when the disk takes nothing, or only a part of the row (which is then taken
+        back).
         """
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed: open a new Ledger to append")
         line = _line(row)
         size = os.fstat(self._descriptor).st_size
-        written = os.write(self._descriptor, line)
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
         if written != len(line):
             os.ftruncate(self._descriptor, size)
             raise OSError(f"{self.path}: {written} of {len(line)} bytes written, is the disk full?")

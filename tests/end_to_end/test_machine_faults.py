@@ -1,0 +1,108 @@
+"""A run whose machine fails it: a folder that takes nothing any more, a clock that jumps."""
+
+import errno
+import itertools
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import E3, STEPS, assert_same, final_state, ledger_rows, only_train, run, sound
+
+from e3rl.ledger.ledger import read_rows
+
+SETTINGS = (*E3, "checkpoint_every=2")
+Finished = tuple[dict[int, str], Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def _only_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_train(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """What a run on a machine without faults samples, writes and ends with."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        only_train(patch)
+        return run(folder, *SETTINGS), ledger_rows(folder), final_state(folder)
+
+
+def check_goes_on(folder: Path, whole: Finished, saved: int) -> None:
+    assert [int(path.stem.split("-")[1]) for path in sound(folder)][-1] == saved
+    digests, rows, state = whole
+    resumed = run(folder, *SETTINGS, f"ckpt_path={folder}")
+    assert resumed == {step: digests[step] for step in range(saved, STEPS)}
+    assert ledger_rows(folder) == rows
+    assert_same(final_state(folder), state)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EDQUOT, errno.ENOSPC])
+def test_a_folder_that_takes_nothing_any_more_ends_the_run_and_loses_nothing_before(
+    number: int, tmp_path: Path, whole: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    write, path_open = os.write, Path.open
+
+    def is_shut() -> bool:
+        ledger = folder / "prompts.jsonl"
+        return ledger.is_file() and len(read_rows(ledger)) > 3
+
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    def written(descriptor: int, data: bytes) -> int:
+        return refuse() if data.startswith(b"{") and is_shut() else write(descriptor, data)
+
+    def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if "r" not in mode and path.is_relative_to(folder) and is_shut():
+            refuse()
+        return path_open(path, mode, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", written)
+        patch.setattr(Path, "open", opened)
+        with pytest.raises(OSError, match=os.strerror(number)) as caught:
+            run(folder, *SETTINGS)
+    assert caught.value.errno == number
+    assert str(folder) in str(caught.value.filename)
+    check_goes_on(folder, whole, saved=2)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 1 MiB, as under a quota; ledgers stay below."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_quota_that_a_checkpoint_does_not_fit_into_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(OSError, match="File too large"):
+        run(folder, *SETTINGS)
+    assert list((folder / "checkpoints").iterdir()) == []
+    assert len(read_rows(folder / "prompts.jsonl")) == 2
+
+
+def test_a_clock_that_jumps_changes_neither_the_run_nor_its_seconds(
+    tmp_path: Path, whole: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, now, jumps = time.monotonic(), time.time, itertools.cycle([-86_400, 3_600, 0])
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + next(jumps))
+        digests = run(tmp_path / "run", *SETTINGS)
+    elapsed = time.monotonic() - began
+    assert digests == whole[0]
+    assert ledger_rows(tmp_path / "run") == whole[1]
+    steps = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
+    seconds = [row[name] for row in steps for name in row if name.startswith(("time/", "phase/"))]
+    assert len(seconds) > STEPS
+    assert all(0 <= spent < elapsed for spent in seconds if spent is not None)
+    assert 0 < steps[-1]["cost/seconds"] < elapsed

@@ -1,0 +1,90 @@
+"""Two ranks that a signal ends: started by us and by torchrun, with the signal at the parent alone.
+
+Ranks as srun starts them, every signal, every rank and `kill -9`: experiments/faults.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny_runs import E3, TINY, assert_same, final_state, ledger_rows, sound
+
+pytestmark = pytest.mark.slow
+LAUNCHERS = {
+    "us": ("-m", "e3rl", "train", "trainer.devices=2"),
+    "torchrun": (
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *("-m", "e3rl.train", "trainer.devices=2"),
+    ),
+}
+SETTINGS = (*TINY, *E3, "trainer=ddp", "checkpoint_every=1", "epochs=6")
+STEPS = 18
+BOUND_S = 30
+
+
+def start(launcher: str, folder: Path, *settings: str) -> subprocess.Popen[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MASTER_", "PYTEST"))}
+    source = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, *LAUNCHERS[launcher], *SETTINGS, f"hydra.run.dir={folder}", *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=kept | source,
+    )
+
+
+def processes(session: int) -> list[str]:
+    """What of a session still runs."""
+    listed = subprocess.run(["ps", "-eo", "sid=,stat=,args="], capture_output=True, text=True)
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+    return [row[2] for row in rows if int(row[0]) == session and not row[1].startswith("Z")]
+
+
+def wait_for_steps(process: subprocess.Popen[str], folder: Path, steps: int) -> None:
+    ledger = folder / "prompts.jsonl"
+    while not ledger.is_file() or ledger.read_bytes().count(b"\n") < steps:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    shown, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, shown
+    return shown
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nobody stops."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(start("us", folder))
+    return folder
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_signal_to_the_parent_ends_all_ranks_with_a_checkpoint(
+    launcher: str, tmp_path: Path, whole: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start(launcher, folder)
+    wait_for_steps(process, folder, 3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    shown, _ = process.communicate(timeout=120)
+    assert time.monotonic() - began < BOUND_S
+    assert process.returncode not in (0, None)
+    if launcher == "us":
+        assert process.returncode == 128 + signal.SIGTERM
+    steps = int(sound(folder)[-1].stem.split("-")[1])
+    assert 3 <= steps < STEPS
+    assert f"stopped; go on after rollout step {steps} by the same command" in shown
+    assert processes(process.pid) == []
+    finish(start(launcher, folder, f"ckpt_path={folder}"))
+    assert ledger_rows(folder) == ledger_rows(whole)
+    assert_same(final_state(folder, STEPS), final_state(whole, STEPS))
