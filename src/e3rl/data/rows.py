@@ -2,7 +2,7 @@
 
 import codecs
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import pyarrow.parquet
 
 from e3rl.data.bad_rows import Fault
 
+MOST_BYTES = 2**31  # of a parquet file, unpacked: a million problems of 2 KiB
+BATCH_ROWS = 32, 1024  # at least and at most
 Record = Mapping[str, object]
 Rows = dict[int, Record | Fault]  # row number, counting from 0 -> the row, or what is wrong with it
 
@@ -90,16 +92,62 @@ def _as_record(value: object, what: str) -> Record | Fault:
 
 
 def _read_parquet(path: Path, limit: int | None) -> Rows:
+    """A file of kilobytes may hold terabytes: it is read by batches, up to `MOST_BYTES`."""
+    rows: Rows = {}
+    taken = 0
     try:
-        table = pyarrow.parquet.read_table(path).slice(0, limit)
-    except (pyarrow.ArrowException, OSError) as error:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_batch_rows(path, file.metadata)):
+                table = _without_dictionaries(pyarrow.Table.from_batches([batch]))
+                taken += table.nbytes
+                if taken > MOST_BYTES:
+                    raise _too_large(path)
+                for record in _read_batch(table):
+                    if limit is not None and len(rows) >= limit:
+                        return rows
+                    rows[len(rows)] = record
+    except (pyarrow.ArrowException, OSError, MemoryError) as error:
         raise ValueError(f"{path} is not a readable parquet file, write it again: {error}") from (
             error
         )
+    return rows
+
+
+def _batch_rows(path: Path, metadata: "pyarrow.parquet.FileMetaData") -> int:
+    """Rows that may be unpacked at once.
+
+    A text that all rows of a group share is in it once, and is no larger than the group.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size for group in groups), default=0)
+    if largest > MOST_BYTES:
+        raise _too_large(path)
+    fewest, most = BATCH_ROWS
+    return min(most, max(fewest, MOST_BYTES // max(1, largest)))
+
+
+def _without_dictionaries(table: "pyarrow.Table") -> "pyarrow.Table":
+    """The same with every value in its place, so that the size of it all is known."""
+    for number, column in enumerate(table.columns):
+        if pyarrow.types.is_dictionary(column.type):
+            plain = pyarrow.chunked_array([part.dictionary_decode() for part in column.chunks])
+            table = table.set_column(number, table.field(number).with_type(plain.type), plain)
+    return table
+
+
+def _too_large(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} holds more than {MOST_BYTES / 2**30:g} GiB when unpacked: keep the columns that "
+        "are needed, or fewer rows"
+    )
+
+
+def _read_batch(table: "pyarrow.Table") -> Iterable[Record | Fault]:
     try:
-        return dict(enumerate(table.to_pylist()))
-    except UnicodeDecodeError:
-        return {row: _read_slice(table.slice(row, 1)) for row in range(table.num_rows)}
+        records: list[Record | Fault] = table.to_pylist()
+    except (ValueError, OverflowError):  # not UTF-8, or a date that Python does not have
+        return [_read_slice(table.slice(row, 1)) for row in range(table.num_rows)]
+    return records
 
 
 def _read_slice(table: "pyarrow.Table") -> Record | Fault:
@@ -107,4 +155,6 @@ def _read_slice(table: "pyarrow.Table") -> Record | Fault:
         record: Record = table.to_pylist()[0]
     except UnicodeDecodeError as error:
         return Fault("not UTF-8", str(error), "write the text column as UTF-8")
+    except (ValueError, OverflowError) as error:
+        return Fault("wrong type", str(error), "write text and numbers alone")
     return record

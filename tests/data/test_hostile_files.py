@@ -1,0 +1,138 @@
+"""Problem files that nobody means: each is read, or refused with its name, in bounded memory."""
+
+import contextlib
+import json
+import math
+import resource
+import warnings
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from e3rl.data import rows as reading
+from e3rl.data.problems import load_problems
+
+GOOD = b'{"prompt": "1+1=?", "answer": "2"}\n'
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=8,
+)
+RECORDS = st.dictionaries(st.sampled_from(["prompt", "answer", "id", "level", "prior"]), JSON)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if path.stem not in str(error):
+            raise AssertionError("an error that does not name the file") from error
+        raise
+
+
+def read(path: Path, content: bytes) -> None:
+    """The file is read, or refused by a ValueError that names it."""
+    path.write_bytes(content)
+    for on_bad_row in ("raise", "skip"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with contextlib.suppress(ValueError), naming(path):
+                load_problems(path, on_bad_row=on_bad_row)
+
+
+def packed(table: pyarrow.Table, path: Path) -> bytes:
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+    return path.read_bytes()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(["jsonl", "json", "parquet"]), st.binary(max_size=60))
+@example("jsonl", GOOD.decode().encode("utf-16"))
+@example("jsonl", b"[" * 100_000)
+@example("json", b'{"prompt": ' * 50_000)
+@example("jsonl", b'{"prompt": "x", "answer": ' + b"9" * 5_000 + b"}")
+@example("jsonl", b'{"prompt": "x", "answer": NaN}')
+@example("json", b"PAR1")
+@example("parquet", b"PAR1" * 3)
+@example("jsonl", b"\x00" * 1000)
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, kind: str, content: bytes) -> None:
+    read(tmp_path_factory.mktemp("any") / f"mine.{kind}", content)
+    read(tmp_path_factory.mktemp("any") / f"mine.{kind}", GOOD + content + b"\n" + GOOD)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(RECORDS, max_size=5))
+@example([{"prompt": "x", "answer": "1", "id": "a"}] * 2)
+@example([{"prompt": "x", "answer": math.nan, "level": math.inf, "prior": -math.inf}])
+def test_any_values_in_the_columns(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, object]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    text = "\n".join(json.dumps(record) for record in records)
+    read(folder / "mine.jsonl", text.encode() + b"\n" + GOOD)
+    try:
+        content = packed(pyarrow.Table.from_pylist(records), folder / "made.parquet")
+    except (pyarrow.ArrowException, OverflowError):
+        return  # columns of mixed types, or of nothing, are none of Parquet's
+    read(folder / "mine.parquet", content)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2000), st.binary(min_size=1, max_size=8), st.booleans())
+def test_damaged_parquet(
+    tmp_path_factory: pytest.TempPathFactory, place: int, other: bytes, cut: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    rows = [{"prompt": f"{i}+1=?", "answer": str(i + 1)} for i in range(50)]
+    whole = packed(pyarrow.Table.from_pylist(rows), folder / "made.parquet")
+    place %= len(whole)
+    damaged = whole[:place] if cut else whole[:place] + other + whole[place + len(other) :]
+    read(folder / "mine.parquet", damaged)
+
+
+def test_values_that_python_does_not_have_are_bad_rows(tmp_path: Path) -> None:
+    days = pyarrow.array([0, 10**9], pyarrow.int32()).cast(pyarrow.date32())
+    table = pyarrow.table({"prompt": ["a", "b"], "answer": ["1", "2"], "level": days})
+    packed(table, tmp_path / "mine.parquet")
+    found = reading.read_rows(tmp_path / "mine.parquet")
+    assert found[0] == {"prompt": "a", "answer": "1", "level": date(1970, 1, 1)}
+    assert isinstance(found[1], reading.Fault)
+
+
+@pytest.mark.parametrize("rows_of_a_group", [2**17, 2**20])
+def test_a_small_file_that_unpacks_to_much_is_refused_before_it_fills_the_memory(
+    rows_of_a_group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_BYTES", 2**26)
+    path = tmp_path / "bomb.parquet"
+    text = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0] * 2**20, pyarrow.int32()), pyarrow.array(["x" * 1000])
+    )
+    table = pyarrow.table({"prompt": text, "answer": text})
+    pyarrow.parquet.write_table(table, path, compression="zstd", row_group_size=rows_of_a_group)
+    assert path.stat().st_size < 2**20  # and 2 GB unpacked
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"bomb.parquet holds more than 0.0625 GiB when unpacked"):
+        load_problems(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB: a GiB
+    assert len(reading.read_rows(path, limit=5)) == 5
+
+
+def test_a_single_huge_text_is_refused_by_what_the_file_says_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.parquet"
+    table = pyarrow.table({"prompt": ["x" * 2**22], "answer": ["1"]})
+    pyarrow.parquet.write_table(table, path, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 2**14
+    assert len(reading.read_rows(path)) == 1
+    monkeypatch.setattr(reading, "MOST_BYTES", 2**20)
+    with pytest.raises(ValueError, match="when unpacked"):
+        reading.read_rows(path)
