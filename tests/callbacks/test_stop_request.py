@@ -1,6 +1,10 @@
 """Signals are noted while a run can be saved soon, and end it at once while it cannot."""
 
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,3 +80,84 @@ def test_ignored_signals_and_those_of_launchers_are_left_alone() -> None:
         assert signal.getsignal(signal.SIGTERM) is of_a_launcher
         assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+# A main thread that waits in C, where no handler is called: for a lock that it holds itself.
+DEAF = """
+import ctypes, sys
+from e3rl.callbacks import stopping
+stopping.DEAF_S, stopping.AGAIN_S = 0.5, 0.2
+with stopping.StopRequest() as stop:
+    stop.patient = sys.argv[1] == "patient"
+    system, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    system.pthread_mutex_lock(lock)
+    print("deaf", flush=True)
+    system.pthread_mutex_lock(lock)
+"""
+
+
+@pytest.fixture
+def deaf() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Processes that hear nothing any more, before the first step and within one."""
+    started = {
+        kind: subprocess.Popen(
+            [sys.executable, "-c", DEAF, kind],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for kind in ("patient", "at once")
+    }
+    for process in started.values():
+        assert process.stdout is not None
+        assert process.stdout.readline() == "deaf\n"
+    yield started
+    for process in started.values():
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.end_to_end
+def test_a_process_that_waits_in_c_ends_at_once_where_it_is_to(
+    deaf: dict[str, subprocess.Popen[str]],
+) -> None:
+    for process in deaf.values():
+        process.send_signal(signal.SIGTERM)
+    process = deaf["at once"]
+    assert process.wait(timeout=60) == 143
+    assert process.stderr is not None
+    assert "SIGTERM: ends the process" in process.stderr.read()
+    patient = deaf["patient"]
+    time.sleep(1)
+    assert patient.poll() is None  # the step may end yet
+    patient.send_signal(signal.SIGUSR1)
+    assert patient.wait(timeout=60) == 138
+
+
+def test_a_fork_does_not_tell_its_parent_of_its_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "DEAF_S", 0.1)
+    with StopRequest() as stop:
+        if (child := os.fork()) == 0:
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        time.sleep(0.5)  # or this process would have ended
+        assert stop.agree() == 0
+
+
+def test_whoever_else_hears_of_signals_stays_the_one() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        with StopRequest() as stop:
+            stop.patient = True
+            signal.raise_signal(signal.SIGUSR1)
+            assert os.read(reader, 1) == bytes([signal.SIGUSR1])
+            assert stop.agree() == signal.SIGUSR1
+        assert signal.set_wakeup_fd(before) == writer
+    finally:
+        os.close(reader)
+        os.close(writer)
