@@ -272,7 +272,6 @@ def test_hostile_answers_earn_nothing_and_leave_their_neighbours_alone() -> None
         others = verdicts[0 : 2 * len(HOSTILE) : 2] + verdicts[2 * len(HOSTILE) :]
         assert all(v.reward == 0 for v in hostile)
         assert hostile[-1] == UNPARSED
-        assert {"timeout"} <= {v.status for v in hostile}
         assert others == [WRONG if i % 2 else CORRECT for i in range(60)]
         assert sum(pool.counters.values()) == len(verdicts)
 

@@ -1,0 +1,95 @@
+"""What is said of ended runs and of a long one is what was recorded of them."""
+
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pages import ROOT
+from study_scripts import study_modules
+
+FAULTS = ROOT / "experiments" / "faults"
+LONG = ROOT / "experiments" / "long_run"
+RANKS = {"one process": 1, "two ranks": 2, "four ranks": 4}
+
+
+@pytest.fixture(scope="module")
+def measure() -> Iterator[ModuleType]:
+    with study_modules(FAULTS, "measure") as modules:
+        yield modules["measure"]
+
+
+@pytest.fixture(scope="module")
+def faults() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FAULTS / "results.jsonl").read_text().splitlines()]
+
+
+def test_the_table_of_faults_is_that_of_the_results(measure: ModuleType) -> None:
+    assert f"\n{measure.table()}\n" in (FAULTS / "README.md").read_text()
+
+
+def test_every_run_that_was_ended_went_on_as_the_one_that_nobody_ended(
+    measure: ModuleType, faults: list[dict[str, Any]]
+) -> None:
+    assert {fault["equal"] for fault in faults} == {"yes"}
+    assert -999 not in {code for fault in faults for code in fault["codes"]}
+    kills = [fault for fault in faults if fault["sent"] == "SIGKILL"]
+    assert len(kills) >= 30
+    assert {fault["way"] for fault in kills} == set(measure.WAYS)
+    for ranks in RANKS.values():
+        signals = [
+            fault
+            for fault in faults
+            if fault["sent"] != "SIGKILL" and len(fault["codes"]) == ranks and measure.good(fault)
+        ]
+        assert len(signals) >= 20
+        assert max(fault["gone_s"] for fault in signals) < 30
+
+
+def test_what_is_not_as_it_should_be_is_told(
+    measure: ModuleType, faults: list[dict[str, Any]]
+) -> None:
+    wrong = [fault for fault in faults if not measure.good(fault)]
+    assert all(fault["left"] and fault["sent"] == "SIGKILL" for fault in wrong)
+    assert f"{len(wrong)} of {len(faults)}" in (FAULTS / "README.md").read_text()
+
+
+FAULT = {"way": "two ranks, ddp", "sent": "SIGTERM", "rank": 0, "step": 2, "left": []}
+
+
+@pytest.mark.parametrize(
+    ("changed", "good"),
+    [
+        ({"codes": [143, 143]}, True),
+        ({"codes": [143, -15]}, True),
+        ({"codes": [143, 0]}, False),
+        ({"codes": [143, 0], "step": 6}, True),
+        ({"codes": [0, 0], "step": 6}, True),
+        ({"codes": [143, 1]}, False),
+        ({"codes": [143, 1], "step": 0}, True),
+        ({"codes": [143, -999]}, False),
+        ({"codes": [143, 143], "left": ["pymp-a"]}, False),
+        ({"codes": [143, 143], "equal": "ledgers differ"}, False),
+        ({"codes": [-9, 1], "sent": "SIGKILL"}, True),
+        ({"codes": [1, 1], "sent": "SIGKILL"}, False),
+        ({"codes": [-9, 143], "sent": "SIGKILL", "rank": -1}, False),
+    ],
+)
+def test_how_a_run_should_end(changed: dict[str, Any], good: bool, measure: ModuleType) -> None:
+    assert measure.good({**FAULT, "equal": "yes", **changed}) == good
+
+
+def test_the_long_run_keeps_its_memory_its_handles_and_its_pace() -> None:
+    found = json.loads((LONG / "results.json").read_text())
+    readme = (LONG / "README.md").read_text()
+    assert found["steps"] >= 2000
+    middle, low, high = found["memory"]
+    assert f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]" in readme
+    assert high < 1
+    for name in ("handles", "threads", "children"):
+        assert found[name][0] == found[name][1]
+    first, last = found["step_s"]
+    assert f"{first:.3f} -> {last:.3f}" in readme
+    assert last < first
