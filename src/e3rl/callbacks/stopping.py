@@ -63,6 +63,8 @@ class StopRequest(AbstractContextManager["StopRequest"]):
         self._noted_at = 0.0  # when the main thread heard of a signal, whatever it did then
         self._before: dict[signal.Signals, Any] = {}
         self._mouth: socket.socket | None = None  # where the system tells the thread of signals
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
@@ -74,11 +76,13 @@ class StopRequest(AbstractContextManager["StopRequest"]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._mouth is not None:
+        if self._mouth is not None and self._thread is not None:
             signal.set_wakeup_fd(-1)
             _mouths.discard(self._mouth.fileno())
+            self._over.set()
             self._mouth.close()  # the thread reads its end, and is done
-            self._mouth = None
+            self._thread.join()
+            self._mouth = self._thread = None
         while self._before:
             signal.signal(*self._before.popitem())
 
@@ -98,7 +102,9 @@ class StopRequest(AbstractContextManager["StopRequest"]):
             return
         self._mouth = mouth
         _mouths.add(mouth.fileno())
-        threading.Thread(target=self._hear, args=(ear,), name="signals", daemon=True).start()
+        self._over.clear()
+        self._thread = threading.Thread(target=self._hear, args=(ear,), name="signals", daemon=True)
+        self._thread.start()
 
     def _hear(self, ear: socket.socket) -> None:
         first = float("inf")
@@ -109,12 +115,10 @@ class StopRequest(AbstractContextManager["StopRequest"]):
                     continue
                 at_once = not self.patient or now - first > AGAIN_S
                 first = min(first, now)
-                if at_once:
-                    time.sleep(DEAF_S)
-                    if self._noted_at < now - 1 and self._mouth is not None:
-                        name = signal.Signals(number).name
-                        os.write(2, f"\n{name}: ends the process, which waits elsewhere\n".encode())
-                        os._exit(128 + number)
+                if at_once and not self._over.wait(DEAF_S) and self._noted_at < now - 1:
+                    name = signal.Signals(number).name
+                    os.write(2, f"\n{name}: ends the process, which waits elsewhere\n".encode())
+                    os._exit(128 + number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted_at = time.monotonic()
