@@ -125,6 +125,8 @@ def train(folder: Path, settings: Sequence[str], ranks: int) -> int:
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
+    except KeyboardInterrupt:  # before the run has handlers of its own
+        code = 128 + signal.SIGINT
     except BaseException as error:  # what a command would end with
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1

@@ -58,7 +58,7 @@ def preflight(cfg: DictConfig) -> bool:
 
     try:
         result = run_preflight(cfg)
-    except (EngineMismatchError, OutOfMemoryError) as error:
+    except (EngineMismatchError, OutOfMemoryError, MemoryError) as error:
         check = "mismatch" if isinstance(error, EngineMismatchError) else "memory"
         findings = [Finding(check, "fail", str(error), "the message has it")]
         values: dict[str, Any] = {"go": False, "findings": [asdict(each) for each in findings]}

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 import compositions
 import e3rl.preflight as command
 from e3rl.config.composition import ConfigurationError, conf_dir
+from e3rl.engines.memory_errors import EngineMemoryError
 from e3rl.policy.policy import Policy
 from e3rl.readiness.preflight import run_preflight
 from e3rl.rewards.pool import RewardPool
@@ -131,6 +132,20 @@ def test_mistakes_are_named_before_anything_is_sampled(
         pytest.raises(ConfigurationError, match=told),
     ):
         run_preflight(cfg)
+
+
+def test_an_engine_that_runs_out_of_memory_is_a_no_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(_: DictConfig) -> None:
+        raise EngineMemoryError("no room for the cache: lower engine.settings.gpu_memory")
+
+    monkeypatch.setattr("e3rl.readiness.preflight.run_preflight", without_memory)
+    go, found = run(tmp_path)
+    assert not go
+    (finding,) = found["findings"]
+    assert (finding["check"], finding["level"]) == ("memory", "fail")
+    assert "no room for the cache" in str(finding)
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: bool | Exception) -> int:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import SchemaError
 
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 
@@ -157,8 +158,19 @@ class _Settings:
         self.unknown: set[str] = set()  # paths
 
     def mistakes(self) -> list[str]:
+        if wrong := [*self._shapes(), *_targets(self.plain)]:
+            return wrong  # nothing else can be looked at
         list(self._all())  # finds the unknown settings, which are no advice to each other
         return list(self._all())
+
+    def _shapes(self) -> Iterator[str]:
+        """What is a plain value or a list where settings by name belong."""
+        for name in (*SECTIONS, *self.also):
+            if not isinstance(self.plain.get(name, {}), dict):
+                yield f"{name}={self.plain[name]!r}: give its settings by name"
+        for name in (*GROUPS, *COLLECTIONS):
+            if not isinstance(self.plain.get(name) or {}, dict):
+                yield f"{name}={self.plain[name]!r}: choose a file of conf/{name}, or give a node"
 
     def _all(self) -> Iterator[str]:
         yield from self._top_level()
@@ -245,6 +257,19 @@ class _Settings:
         return elsewhere[near[0]] if near else None
 
 
+def _targets(node: Any, path: str = "") -> Iterator[str]:
+    """Classes whose name is no text."""
+    if isinstance(node, dict):
+        target = node.get("_target_", "")
+        if not isinstance(target, str):
+            yield f"{path}._target_={target!r}: give the name of a class or function"
+        for key, child in node.items():
+            yield from _targets(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for number, child in enumerate(node):
+            yield from _targets(child, f"{path}[{number}]")
+
+
 def _keys(node: Any) -> list[str]:
     """Names of all settings below a node."""
     return [path.split(".")[-1] for path in _paths(node)]
@@ -308,6 +333,10 @@ def _wrong_type(value: Any, hint: Any, path: str) -> Iterator[str]:
         if isinstance(error, PydanticSchemaGenerationError):
             return  # a type that YAML cannot write, such as a callable
         adapter = TypeAdapter(hint)
+    except SchemaError:  # a protocol, which only objects have
+        if value is not None or type(None) not in typing.get_args(hint):
+            yield f"{path}={value!r}: give a node with a _target_"
+        return
     try:
         if isinstance(value, list):  # strict JSON knows that tuples are written as lists
             adapter.validate_json(json.dumps(value), strict=True)
