@@ -94,7 +94,7 @@ HOMES: Mapping[str, set[str]] = {
     "math_verify": {"rewards.verifier"},
     "reasoning_gym": {"rewards.gym_task"},
     "peft": {"policy.adapters"},
-    "wandb": {"analysis.sources.wandb_project"},  # training logs through Lightning's logger
+    "wandb": {"analysis.sources.wandb_project", "ledger.wandb_mirror"},
     "hydra": HYDRA,
     "omegaconf": HYDRA,
     "lightning": {*COMMANDS, "training", "callbacks", "data.datamodule", "checkpoints.atomic"}

@@ -9,7 +9,19 @@ first one decides. `\ln(\sin(\cos(x)))` takes a tenth of the time.
 from typing import Any
 
 from antlr4.atn.PredictionMode import PredictionMode
+from antlr4.error.ErrorListener import ErrorListener
 from latex2sympy2_extended import latex2sympy2
+
+
+class Undecided(Exception):
+    """The first stage did not come to an end."""
+
+
+class FirstStage(ErrorListener):  # type: ignore[misc]
+    """Raises Undecided where there would be an error of syntax."""
+
+    def syntaxError(self, *_: Any) -> None:
+        raise Undecided
 
 
 class TwoStageParser(latex2sympy2.PSParser):  # type: ignore[misc]
@@ -18,15 +30,17 @@ class TwoStageParser(latex2sympy2.PSParser):  # type: ignore[misc]
     def math(self) -> Any:
         """The tree of the whole input."""
         self._input.fill()  # a letter that is no token's is told here, and not passed over below
+        listeners: list[Any] = self._listeners
+        self._listeners = [FirstStage()]
         self._interp.predictionMode = PredictionMode.SLL
         try:
             return super().math()
-        except RecursionError:
-            raise
-        except Exception:  # the grammar's listener raises nothing more particular
+        except Undecided:
             self.reset()
-            self._interp.predictionMode = PredictionMode.LL
-            return super().math()
+        finally:
+            self._listeners = listeners
+        self._interp.predictionMode = PredictionMode.LL
+        return super().math()
 
 
 def install() -> None:
