@@ -30,7 +30,7 @@ class TwoStageParser(latex2sympy2.PSParser):  # type: ignore[misc]
     def math(self) -> Any:
         """The tree of the whole input."""
         self._input.fill()  # a letter that is no token's is told here, and not passed over below
-        listeners: list[Any] = self._listeners
+        listeners: list[Any] = self._listeners  # type: ignore[has-type]
         self._listeners = [FirstStage()]
         self._interp.predictionMode = PredictionMode.SLL
         try:
