@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.data.problem import Problem
+from e3rl.data.problems import load_problems
 
 
 def problems(name, size):
@@ -274,3 +275,17 @@ def test_hydra_builds_it_from_two_files(tmp_path):
     assert [p.prior for p in data.train_problems] == [0.0, 0.25, 0.5, 0.75]
     assert data.validation_problems[3].id == "validation:3"
     assert data.validation_problems.origin.endswith("validation.jsonl")
+
+
+def test_files_that_vanish_or_change_during_a_run_change_nothing_of_it(tmp_path):
+    paths = [tmp_path / "train.jsonl", tmp_path / "validation.jsonl"]
+    for path in paths:
+        rows = ({"prompt": f"{path.stem} {i}?", "answer": str(i)} for i in range(4))
+        path.write_text("\n".join(map(json.dumps, rows)))
+    data = PromptDataModule(*map(load_problems, paths), prompts_per_step=2)
+    paths[0].unlink()
+    paths[1].write_text("no JSON any more")
+    assert [problem.prompt for problem in data.train_problems] == [f"train {i}?" for i in range(4)]
+    assert [problem.answer for problem in data.validation_problems] == list("0123")
+    with pytest.raises(FileNotFoundError, match=r"train\.jsonl"):
+        load_problems(paths[0])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import resource
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from e3rl.data import rows as reading
 from e3rl.data.problems import load_problems
 
+EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # the same ones each time
 GOOD = b'{"prompt": "1+1=?", "answer": "2"}\n'
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=6),
@@ -52,7 +54,7 @@ def packed(table: pyarrow.Table, path: Path) -> bytes:
     return path.read_bytes()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=EXAMPLES, derandomize=True)
 @given(st.sampled_from(["jsonl", "json", "parquet"]), st.binary(max_size=60))
 @example("jsonl", GOOD.decode().encode("utf-16"))
 @example("jsonl", b"[" * 100_000)
@@ -67,7 +69,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, kind: str, content:
     read(tmp_path_factory.mktemp("any") / f"mine.{kind}", GOOD + content + b"\n" + GOOD)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=EXAMPLES, derandomize=True)
 @given(st.lists(RECORDS, max_size=5))
 @example([{"prompt": "x", "answer": "1", "id": "a"}] * 2)
 @example([{"prompt": "x", "answer": math.nan, "level": math.inf, "prior": -math.inf}])
@@ -84,8 +86,9 @@ def test_any_values_in_the_columns(
     read(folder / "mine.parquet", content)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=EXAMPLES, derandomize=True)
 @given(st.integers(0, 2000), st.binary(min_size=1, max_size=8), st.booleans())
+@example(1462, b"\x80", False)
 def test_damaged_parquet(
     tmp_path_factory: pytest.TempPathFactory, place: int, other: bytes, cut: bool
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tiny_runs import E3, STEPS, assert_same, final_state, ledger_rows, only_train, run, sound
 
+from e3rl.engines.transformers import TransformersEngine
 from e3rl.ledger.ledger import read_rows
 
 SETTINGS = (*E3, "checkpoint_every=2")
@@ -89,6 +90,25 @@ def test_a_quota_that_a_checkpoint_does_not_fit_into_is_named(tmp_path: Path) ->
         run(folder, *SETTINGS)
     assert list((folder / "checkpoints").iterdir()) == []
     assert len(read_rows(folder / "prompts.jsonl")) == 2
+
+
+def test_an_engine_that_raises_ends_the_run_with_its_own_error(
+    tmp_path: Path, whole: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    generate = TransformersEngine.generate
+
+    def broken(engine: TransformersEngine, *args: Any, **kwargs: Any) -> Any:
+        ledger = folder / "prompts.jsonl"
+        if ledger.is_file() and len(read_rows(ledger)) > 3:
+            raise RuntimeError("the device is gone")
+        return generate(engine, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformersEngine, "generate", broken)
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            run(folder, *SETTINGS)
+    check_goes_on(folder, whole, saved=4)
 
 
 def test_a_clock_that_jumps_changes_neither_the_run_nor_its_seconds(

@@ -1,6 +1,7 @@
 """Reward functions such as a user writes, importable by worker processes."""
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -52,6 +53,12 @@ def text(completion: str, answer: str) -> str:
 
 def fails(completion: str, answer: str) -> float:
     return 1.0 / len(completion.strip())
+
+
+def talks(completion: str, answer: str) -> float:
+    print("judging", completion * 100)
+    print("and again", file=sys.stderr)
+    return float(completion == answer)
 
 
 not_a_function = 3

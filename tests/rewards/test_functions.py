@@ -45,6 +45,11 @@ def test_a_file_of_the_user_pays_what_its_function_returns(
     ]
 
 
+def test_what_a_function_prints_disturbs_nothing() -> None:
+    verdicts = judge(pool("talks"), "3", "4")
+    assert [verdict.status for verdict in verdicts] == ["correct", "wrong"]
+
+
 def test_columns_of_the_row_are_given_by_name() -> None:
     row = {"tolerance": 0.5, "unit": "m"}
     assert [v.reward for v in judge(pool("close"), "3.4", "3.6", row=row)] == [1.0, 0.0]

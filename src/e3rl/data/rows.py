@@ -106,7 +106,8 @@ def _read_parquet(path: Path, limit: int | None) -> Rows:
                     if limit is not None and len(rows) >= limit:
                         return rows
                     rows[len(rows)] = record
-    except (pyarrow.ArrowException, OSError, MemoryError) as error:
+    # UnicodeDecodeError: the name of a column is no text.
+    except (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a readable parquet file, write it again: {error}") from (
             error
         )
