@@ -11,7 +11,7 @@ import pyarrow.parquet
 
 from e3rl.data.bad_rows import Fault
 
-MOST_BYTES = 2**31  # of a parquet file, unpacked: a million problems of 2 KiB
+MOST_BYTES = 2**33  # of a parquet file, unpacked: eight million rows of 1 KiB
 BATCH_ROWS = 32, 1024  # at least and at most
 Record = Mapping[str, object]
 Rows = dict[int, Record | Fault]  # row number, counting from 0 -> the row, or what is wrong with it
