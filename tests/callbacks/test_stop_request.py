@@ -112,6 +112,7 @@ def deaf() -> Iterator[dict[str, subprocess.Popen[str]]]:
     for process in started.values():
         assert process.stdout is not None
         assert process.stdout.readline() == "deaf\n"
+    time.sleep(2)  # from that line to the lock
     yield started
     for process in started.values():
         process.kill()
