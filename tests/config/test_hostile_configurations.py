@@ -1,13 +1,13 @@
 """Configurations that nobody means: each passes the check, or its mistakes are listed."""
 
-import contextlib
 import copy
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from compositions import composed
 from e3rl.config.check import check
@@ -55,25 +55,46 @@ def changed(place: tuple[str | int, ...], value: Any) -> DictConfig:
     return OmegaConf.create(plain)
 
 
+def mistakes(place: tuple[str | int, ...], value: Any) -> list[str] | None:
+    """What the check finds; None where this is no configuration at all."""
+    try:
+        cfg = changed(place, value)
+    except OmegaConfBaseException:
+        return None
+    try:
+        check(cfg)
+    except ConfigurationError as error:
+        return str(error).splitlines()
+    return []
+
+
 @settings(deadline=None, max_examples=120, derandomize=True)
 @given(st.sampled_from(PLACES), VALUES)
-@example(("module",), None)
-@example(("module",), 3)
-@example(("module", "_target_"), 3)
-@example(("module", "_target_"), "os.system")
-@example(("callbacks",), [])
-@example(("callbacks",), None)
-@example(("paths",), None)
-@example(("sweep",), "x")
-@example(("plan",), [1])
-@example(("seed",), 2**70)
-@example(("loss", "surrogate"), {"_target_": ""})
 def test_any_value_in_any_place_passes_or_is_a_mistake(
     place: tuple[str | int, ...], value: Any
 ) -> None:
-    try:
-        cfg = changed(place, value)
-    except Exception:  # no configuration at all for OmegaConf
-        return
-    with contextlib.suppress(ConfigurationError):
-        check(cfg)
+    found = mistakes(place, value)
+    assert found is None or found == [] or found[0].startswith("the configuration ")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("module",), 3, "module=3: choose a file of conf/module"),
+        (("module", "_target_"), 3, "module._target_=3: give the name of a class"),
+        (("callbacks",), [1], "callbacks=[1]: choose a file of conf/callbacks"),
+        (("rollout",), 7, "`rollout` is not a container"),
+        (("sweep",), "x", "sweep='x': give its settings by name"),
+        (("plan",), [1], "plan=[1]: give its settings by name"),
+        (("seed",), 2**70, "seed="),
+        (("callbacks", "advantage", "estimator"), None, "estimator=None: give a node"),
+        (("temperature", "gain"), None, "temperature.gain=None: give a node"),
+        (("max_new_tokens",), "${nothing}", "does not resolve"),
+    ],
+)
+def test_what_is_certainly_wrong_is_told_with_its_place(
+    place: tuple[str | int, ...], value: Any, told: str
+) -> None:
+    found = mistakes(place, value)
+    assert found
+    assert told in "\n".join(found)

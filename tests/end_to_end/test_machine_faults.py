@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import E3, STEPS, assert_same, final_state, ledger_rows, only_train, run, sound
+from tiny_runs import (
+    E3,
+    STEPS,
+    Finished,
+    check_goes_on,
+    ledger_rows,
+    only_train,
+    run,
+    sound,
+    whole_run,
+)
 
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.ledger.ledger import read_rows
 
 SETTINGS = (*E3, "checkpoint_every=2")
-Finished = tuple[dict[int, str], Any, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +36,11 @@ def _only_train(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """What a run on a machine without faults samples, writes and ends with."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        only_train(patch)
-        return run(folder, *SETTINGS), ledger_rows(folder), final_state(folder)
+    return whole_run(tmp_path_factory.mktemp("whole") / "run", *SETTINGS)
 
 
-def check_goes_on(folder: Path, whole: Finished, saved: int) -> None:
-    assert [int(path.stem.split("-")[1]) for path in sound(folder)][-1] == saved
-    digests, rows, state = whole
-    resumed = run(folder, *SETTINGS, f"ckpt_path={folder}")
-    assert resumed == {step: digests[step] for step in range(saved, STEPS)}
-    assert ledger_rows(folder) == rows
-    assert_same(final_state(folder), state)
+def last_saved(folder: Path) -> int:
+    return int(sound(folder)[-1].stem.split("-")[1])
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EDQUOT, errno.ENOSPC])
@@ -71,7 +72,8 @@ def test_a_folder_that_takes_nothing_any_more_ends_the_run_and_loses_nothing_bef
             run(folder, *SETTINGS)
     assert caught.value.errno == number
     assert str(folder) in str(caught.value.filename)
-    check_goes_on(folder, whole, saved=2)
+    assert last_saved(folder) == 2
+    check_goes_on(folder, SETTINGS, whole, 2)
 
 
 @pytest.fixture
@@ -108,7 +110,8 @@ def test_an_engine_that_raises_ends_the_run_with_its_own_error(
         patch.setattr(TransformersEngine, "generate", broken)
         with pytest.raises(RuntimeError, match="the device is gone"):
             run(folder, *SETTINGS)
-    check_goes_on(folder, whole, saved=4)
+    assert last_saved(folder) == 4
+    check_goes_on(folder, SETTINGS, whole, 4)
 
 
 def test_a_clock_that_jumps_changes_neither_the_run_nor_its_seconds(

@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import (
-    E3,
-    STEPS,
-    assert_same,
-    final_state,
-    ledger_rows,
-    only_train,
-    run,
-    sound,
-)
+from tiny_runs import E3, Finished, check_goes_on, only_train, run, sound, whole_run
 
 from e3rl.callbacks.reward import PooledScorer
 from e3rl.engines.transformers import TransformersEngine
@@ -34,16 +25,12 @@ MOMENTS: dict[str, tuple[Any, str, int, int]] = {
     "validation": (TransformersEngine, "generate", 4, 2),
     "the validation of a saved step": (TransformersEngine, "generate", 7, 4),
 }
-Finished = tuple[dict[int, str], Any, Any]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """What a run that nobody stops samples, writes and ends with."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        only_train(patch)
-        return run(folder, *OVERRIDES), ledger_rows(folder), final_state(folder)
+    return whole_run(tmp_path_factory.mktemp("whole") / "run", *OVERRIDES)
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +60,6 @@ def stop(folder: Path, sent: signal.Signals, place: Any, name: str, count: int) 
     return caught.value
 
 
-def check_goes_on(folder: Path, whole: Finished, steps: int) -> None:
-    digests, rows, state = whole
-    resumed = run(folder, *OVERRIDES, f"ckpt_path={folder}")
-    assert resumed == {step: digests[step] for step in range(steps, STEPS)}
-    assert ledger_rows(folder) == rows
-    assert_same(final_state(folder), state)
-
-
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_is_heeded_at_the_end_of_the_step(
     moment: str, tmp_path: Path, whole: Finished, capfd: pytest.CaptureFixture[str]
@@ -96,4 +75,4 @@ def test_a_signal_is_heeded_at_the_end_of_the_step(
     assert f"stopped; go on after rollout step {steps} by the same command" in shown.out
     after = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
     assert after == before
-    check_goes_on(tmp_path / "run", whole, steps)
+    check_goes_on(tmp_path / "run", OVERRIDES, whole, steps)

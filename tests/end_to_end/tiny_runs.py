@@ -75,6 +75,25 @@ def run(run_dir: Path, *overrides: str) -> dict[int, str]:
     return digests
 
 
+Finished = tuple[dict[int, str], Any, Any]  # digests of its steps, its ledgers, its final state
+
+
+def whole_run(folder: Path, *overrides: str) -> Finished:
+    """What a run that nobody stops samples, writes and ends with."""
+    with pytest.MonkeyPatch.context() as patch:
+        only_train(patch)
+        return run(folder, *overrides), ledger_rows(folder), final_state(folder)
+
+
+def check_goes_on(folder: Path, overrides: Sequence[str], whole: Finished, steps: int) -> None:
+    """What goes on after so many steps samples, writes and ends with the same."""
+    digests, rows, state = whole
+    resumed = run(folder, *overrides, f"ckpt_path={folder}")
+    assert resumed == {step: digests[step] for step in range(steps, STEPS)}
+    assert ledger_rows(folder) == rows
+    assert_same(final_state(folder), state)
+
+
 def digest(batch: RolloutBatch) -> str:
     """Of everything that was sampled, decided and scored in a step."""
     names = ("tokens", "group", "temperatures", "sampler_logprobs", "rewards", "advantages")

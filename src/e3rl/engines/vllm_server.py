@@ -16,6 +16,7 @@ next `sync` with other weights takes up whatever is found at its address by then
 import logging
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -63,7 +64,7 @@ State = list[tuple[str, ServerFacts | None, str | None]]  # of servers: address,
 log = logging.getLogger(__name__)
 
 
-class ServerEngine:
+class ServerEngine(ABC):
     """An engine of servers that are found at the first `sync`.
 
     Args:
@@ -173,6 +174,7 @@ class ServerEngine:
 
     def rest(self) -> None:
         """Servers have machines of their own."""
+        return
 
     def interrupt(self) -> None:
         """End a `generate` that another thread is in."""
@@ -203,10 +205,11 @@ class ServerEngine:
 
     def _start(self, policy: Policy) -> None:
         """Have servers started, where that is the engine's to do; rank 0 alone does."""
+        return
 
+    @abstractmethod
     def _addresses(self) -> Sequence[str]:
         """Where each server is by now, as rank 0 knows it."""
-        raise NotImplementedError
 
     def _last_words(self) -> Sequence[str]:
         """What servers have said that may explain why they do not answer."""
