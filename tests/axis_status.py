@@ -16,6 +16,7 @@ from compositions import composed
 from e3rl.budgets.e3_rank import DifficultyMeasure
 from e3rl.budgets.neyman import Weight
 from e3rl.config.composition import conf_dir
+from e3rl.ledger.archive import open_runs
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "what_was_tried.md"
@@ -142,6 +143,8 @@ def _runs() -> tuple[tuple[Flat, tuple[str, ...]], ...]:
 def _own_runs() -> list[Path]:
     """Configurations of runs that belong to one study."""
     single = ROOT.glob("experiments/*/run/config.yaml")
+    for archive in ROOT.glob("experiments/*/runs.tar.xz"):
+        open_runs(archive.with_name("runs"))
     return sorted([*single, *ROOT.glob("experiments/*/runs/*/config.yaml")])
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import load_run
+from e3rl.ledger.archive import open_runs
 from e3rl.statistics.interval import Interval
 from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.pass_at_k import pass_at_k
@@ -27,6 +28,7 @@ from e3rl.statistics.pass_at_k import pass_at_k
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RUNS = HERE.parent / "carries_core" / "runs"
+NAME = "seed-{}_experiment-grpo_engine-transformers"
 SEEDS = (101, 102, 103)
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 STEPS = 16  # at either end of a run, over which shares of groups are taken
@@ -43,7 +45,7 @@ def evaluations() -> dict[str, list[str]]:
         "training": ["problems.split=train", "problems.size=512", "n=64"],
     }
     for seed in SEEDS:
-        run = f"sweeps/carries/seed-{seed}_experiment-grpo_engine-transformers"
+        run = f"sweeps/carries/{NAME.format(seed)}"
         found[f"trained-{seed}"] = [f"ckpt_path={run}", "problems.size=256", "n=64"]
     return {name: [*common, *own] for name, own in found.items()}
 
@@ -120,7 +122,10 @@ def three(before: NDArray[np.float64], after: NDArray[np.float64]) -> list[str]:
 
 def greedy() -> list[str]:
     """By the runs' own validations, of 1,024 problems."""
-    runs = [load_run(RUNS / f"seed-{seed}_experiment-grpo_engine-transformers") for seed in SEEDS]
+    recorded = open_runs(RUNS)
+    runs = [
+        load_run(recorded / f"seed-{seed}_experiment-grpo_engine-transformers") for seed in SEEDS
+    ]
     tables = [run.problems[run.problems["name"] == "greedy"] for run in runs]
     first, last = (
         np.array(
@@ -144,7 +149,7 @@ def group_rows() -> Iterator[list[str]]:
         "processor seconds a step",
     ]
     for seed in SEEDS:
-        train = load_run(RUNS / f"seed-{seed}_experiment-grpo_engine-transformers").train
+        train = load_run(open_runs(RUNS) / NAME.format(seed)).train
         ends = train.head(STEPS), train.tail(STEPS)
         shares = [
             f"{100 * float(end[name].mean()):.1f}"

@@ -1,11 +1,11 @@
 """Record finished runs for studies.
 
-    e3rl record RUNS OUT [--control ARM] [--n N]
+    e3rl record RUNS OUT [--control ARM] [--n N] [--archive]
 
 Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
-packed as `.jsonl.xz`, each in a folder of its own name; put back into the folder of their sweep
-they count as finished), and adds what a study needs and a run does not do for itself, with N
-rollouts per problem:
+packed as `.jsonl.xz` and without clocks of parts of a step, each in a folder of its own name; put
+back into the folder of their sweep they count as finished), and adds what a study needs and a run
+does not do for itself, with N rollouts per problem:
 
 - every arm with a schedule at its own last temperature (`live`);
 - the control of its seed at temperatures whose entropies enclose the one that each such arm then
@@ -16,7 +16,8 @@ rollouts per problem:
 
 OUT/control is the control's first run with these evaluations, which later runs compare themselves
 with. `--n 0` copies and adds nothing. What is recorded already stays, so the command may be called
-again when more runs are done.
+again when more runs are done. `--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less
+than half as large and is unpacked where it is read; where OUT has one, it is written anew.
 """
 
 import argparse
@@ -37,11 +38,12 @@ def main() -> None:
     parser.add_argument(
         "--n", type=int, default=64, help="rollouts per problem of what is added; 0: add nothing"
     )
+    parser.add_argument("--archive", action="store_true", help="keep OUT/runs as one file, packed")
     options = parser.parse_args()
     from e3rl.runs.recording import record_runs
 
     try:
-        record_runs(options.runs, options.out, options.control, options.n)
+        record_runs(options.runs, options.out, options.control, options.n, options.archive)
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
 

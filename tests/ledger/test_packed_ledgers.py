@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from e3rl.ledger.ledger import Ledger, find_ledger, ledger_folders, pack, read_rows
+from e3rl.ledger.archive import ledger_folders
+from e3rl.ledger.ledger import Ledger, find_ledger, pack, read_rows
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import runpy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,3 +239,28 @@ def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(
     rows = read_rows(tmp_path / "seed-2_experiment-e3" / "metrics.jsonl")
     number = rows[-2]["policy/entropy"]
     assert number == float(f"{number:.6g}")
+
+
+def test_copies_are_kept_as_one_archive_where_asked_and_from_then_on(
+    arms: Arms, tmp_path: Path
+) -> None:
+    sweep, out = arms["grpo"][0].path.parent, tmp_path / "study"
+    record.record_runs(sweep, out, "grpo", 0, archive=True)
+    names = {path.name for path in (out / "runs").glob("seed-*")}
+    assert names == {run.path.name for run in runs_of(arms)}
+    shutil.rmtree(out / "runs")
+    archived = [run.path.name for run in load_runs(out / "runs")]
+    assert set(archived) == names
+    before = (out / "runs.tar.xz").read_bytes()
+    shutil.rmtree(out / "runs")
+    record.record_runs(sweep, out, "grpo", 0)
+    assert (out / "runs.tar.xz").read_bytes() == before
+
+
+def test_rows_keep_no_clock_of_parts_of_a_step() -> None:
+    row = {"kind": "train", "time/step_s": 1.23456789, "time/sync_s": 1.0, "phase/rest_s": 1.0}
+    row |= {"speed/mfu": 0.5, "cost/seconds": 9.0, "resources/cpu_s": 2.0}
+    assert record.shorten_row(row) == {
+        **{"kind": "train", "time/step_s": 1.23457},
+        **{"cost/seconds": 9.0, "resources/cpu_s": 2.0},
+    }

@@ -151,12 +151,6 @@ def find_ledger(path: str | Path) -> Path | None:
     return next((file for file in (path, _packed(path)) if file.is_file()), None)
 
 
-def ledger_folders(root: str | Path, name: str) -> list[Path]:
-    """All folders below `root`, itself included, with a ledger of this name, plain or packed."""
-    files = (file for each in (name, name + PACKED) for file in Path(root).rglob(each))
-    return sorted({file.parent for file in files})
-
-
 def pack(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write the rows of a finished ledger as `<path>.xz`, in place of what it was before.
 

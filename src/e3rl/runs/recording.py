@@ -21,18 +21,21 @@ from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import silence_libraries
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
+from e3rl.ledger.archive import archive_of, open_runs, pack_runs
 from e3rl.ledger.ledger import pack, read_rows
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 
 DIGITS = 6
 COPIED = (CONFIG, "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
+CLOCKS = ("phase/", "speed/", "time/")  # they tell of the machine, which runs of a sweep share
+KEPT_CLOCKS = ("time/step_s", "time/rollout_s", "time/update_s")
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 
 
-def record_runs(source: Path, out: Path, control: str, n: int) -> None:
-    """All of `e3rl.record`.
+def record_runs(source: Path, out: Path, control: str, n: int, archive: bool = False) -> None:
+    """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
     Raises FileNotFoundError where `source` has no runs, ValueError where none of its finished ones
     is of the control.
@@ -42,15 +45,17 @@ def record_runs(source: Path, out: Path, control: str, n: int) -> None:
     arms = group_by_arm(finished)
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
-    new = copy_new_runs(finished, out / "runs")
+    recorded = open_runs(out / "runs")
+    new = copy_new_runs(finished, recorded)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     first = arms[control][0]
     if not (out / "control").exists():
         copy_run(first, out / "control", LEDGERS[:2])
-    if n == 0:
-        return
-    add_evaluations(arms, control, out / "runs", n)
-    copy_rungs(out / "runs" / first.path.name, out / "control")
+    if n > 0:
+        add_evaluations(arms, control, recorded, n)
+        copy_rungs(recorded / first.path.name, out / "control")
+    if archive or archive_of(recorded).is_file():
+        pack_runs(recorded)
 
 
 def copy_new_runs(runs: Sequence[Run], out: Path) -> list[Path]:
@@ -75,7 +80,7 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     roots = [str(Path(paths["sweeps"]).parent)] if "sweeps" in paths else []
     roots += [str(paths["root"])] if "root" in paths else []
     for name in ledgers:
-        rows = [round_numbers(row) for row in read_rows(run.path / f"{name}.jsonl")]
+        rows = [shorten_row(row) for row in read_rows(run.path / f"{name}.jsonl")]
         pack(out / f"{name}.jsonl", rows)
     for name in COPIED:
         if (run.path / name).is_file():
@@ -83,6 +88,12 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
             for root in roots:  # what a machine calls its folders is nobody else's concern
                 text = text.replace(root, ".") if len(root) > 1 else text
             (out / name).write_text(text)
+
+
+def shorten_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it is recorded: numbers to `DIGITS` digits, without clocks of parts of a step."""
+    kept = {k: v for k, v in row.items() if not k.startswith(CLOCKS) or k in KEPT_CLOCKS}
+    return {key: round_numbers(value) for key, value in kept.items()}
 
 
 def round_numbers(value: Any) -> Any:

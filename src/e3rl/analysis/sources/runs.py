@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from e3rl.config.saved import read_saved_configuration
-from e3rl.ledger.ledger import find_ledger, ledger_folders, read_rows
+from e3rl.ledger.archive import ledger_folders
+from e3rl.ledger.ledger import find_ledger, read_rows
 
 CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.json"
@@ -79,6 +80,8 @@ def load_run(run_dir: str | Path) -> Run:
 
 def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     """Read the given run folders, or every run folder below one root, by arm and seed.
+
+    A root that is kept as an archive (`runs.tar.xz` for `runs`) is unpacked first.
 
     Raises FileNotFoundError where there is none.
     """
