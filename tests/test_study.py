@@ -89,6 +89,18 @@ def test_a_study_may_be_about_some_seeds(folder: Path) -> None:
     assert item.missing == ["not run: e3", "not run: ts"]
 
 
+def test_a_study_may_draw_on_several_places(folder: Path) -> None:
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    recorded_runs["write_study"](folder / "own", ["budget"])
+    item = study.read_study(asked(folder, runs=["../runs", "own"], arms=["grpo", "budget"]))
+    assert {arm: [run.seed for run in runs] for arm, runs in item.arms.items()} == {
+        "grpo": [1, 2],
+        "budget": [1, 2],
+    }
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        study.read_study(asked(folder, runs=["../runs", "elsewhere"]))
+
+
 def test_made_again_it_is_the_same(folder: Path) -> None:
     main([str(asked(folder))])
     first = (folder / "README.md").read_text()

@@ -5,7 +5,7 @@
 A study is a folder with `study.yaml` and `README.md`. The former says which recorded runs and arms
 it is about and which tables and figures it wants:
 
-    runs: ../runs            # relative to the study
+    runs: ../runs            # relative to the study; [PATH, ...]: of several places
     arms: [grpo, ts]         # all that there are, if left out
     seeds: [1, 2]            # all, if left out
     control: grpo            # that the others are compared with

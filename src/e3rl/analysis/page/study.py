@@ -70,7 +70,9 @@ def read_study(folder: Path) -> Study:
     if unknown := drawn.keys() - pictures.keys():
         raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(pictures)}")
     seeds = asked.get("seeds")
-    runs = [run for run in load_runs(folder / asked["runs"]) if not seeds or run.seed in seeds]
+    places = asked["runs"] if isinstance(asked["runs"], list) else [asked["runs"]]
+    recorded = chain.from_iterable(load_runs(folder / place) for place in places)
+    runs = [run for run in recorded if not seeds or run.seed in seeds]
     found = group_by_arm(runs)
     wanted = asked.get("arms") or list(found)
     arms = {arm: found[arm] for arm in wanted if arm in found}
