@@ -1,6 +1,7 @@
 """What is said of ended runs and of a long one is what was recorded of them."""
 
 import json
+import socket
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -55,6 +56,14 @@ def test_what_is_not_as_it_should_be_is_told(
     readme = (FAULTS / "README.md").read_text()
     assert f"{len(wrong)} of {len(faults)}" in readme
     assert all(name.startswith("pymp-") for fault in wrong for name in fault["left"])
+
+
+def test_an_open_port_counts_as_left(measure: ModuleType, monkeypatch: Any, tmp_path: Any) -> None:
+    before = measure.shared()
+    monkeypatch.setattr(measure.time, "monotonic", iter([0.0, 99.0]).__next__)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        left = measure.leftovers(tmp_path, before, [])
+        assert f"port {server.getsockname()[1]}" in left
 
 
 FAULT = {"way": "two ranks, ddp", "sent": "SIGTERM", "rank": 0, "step": 2, "left": []}

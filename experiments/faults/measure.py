@@ -50,6 +50,7 @@ WAYS = {  # how runs are made: processes, who starts them, and settings
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1")
 ALL = -1  # in place of a rank
 STEPS = 6  # of a run
+LISTENS = "0A"  # the state of an open port in /proc/net/tcp
 # How far vLLM's log-probs are from the policy's: rounding of 1e-7, by what it computed before.
 ROUNDING = ("engine/canary_mean", "engine/canary_quartile", "engine/canary_max")
 Moments = list[float]  # seconds from the start to the row of each step, and to the end
@@ -67,7 +68,7 @@ class Fault:
     saved: int  # newest step that was saved when all was over
     codes: tuple[int, ...]  # exit codes by rank
     gone_s: float  # until no process was left
-    left: tuple[str, ...]  # files in the temporary folder, shared memory
+    left: tuple[str, ...]  # files in the temporary folder, shared memory, open ports, processes
     equal: str  # "yes", or what differs
 
 
@@ -161,12 +162,23 @@ def wait(pids: Sequence[int], seconds: float) -> tuple[tuple[int, ...], float]:
     return tuple(codes[pid] for pid in pids), time.monotonic() - began
 
 
-def leftovers(scratch: Path, memory: set[str], pids: Sequence[int]) -> tuple[str, ...]:
+def shared() -> set[str]:
+    """What processes of this machine share by name: blocks of memory, and open ports."""
+    found = set(os.listdir("/dev/shm"))
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENS:
+                found.add(f"port {int(fields[1].rpartition(':')[2], 16)}")
+    return found
+
+
+def leftovers(scratch: Path, before: set[str], pids: Sequence[int]) -> tuple[str, ...]:
     """What a run has left; its reward workers are given time to end and to clear up."""
     end = time.monotonic() + 15
     while True:
         found = [path.name for path in scratch.glob("*")]
-        found += sorted(set(os.listdir("/dev/shm")) - memory)
+        found += sorted(shared() - before)
         found += [f"process {pid}" for pid in alive(pids)]
         if not found or time.monotonic() > end:
             return tuple(found)
@@ -228,7 +240,7 @@ def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None
     rank = draw.randrange(ALL, WAYS[way][0]) if WAYS[way][0] > 1 else 0
     reached = draw.randrange(len(moments) - 1)
     then = draw.random() * (moments[reached + 1] - moments[reached])
-    memory, began = set(os.listdir("/dev/shm")), time.monotonic()
+    before, began = shared(), time.monotonic()
     pids = start(folder, scratch, way)
     hit = pids if rank == ALL else [pids[rank]]
     while steps_in(folder) < reached and is_running(pids[0]):
@@ -241,7 +253,7 @@ def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None
     for pid in hit:
         os.kill(pid, signal.Signals[sent])
     codes, gone = wait(pids, BOUND_S)
-    left = leftovers(scratch, memory, pids)
+    left = leftovers(scratch, before, pids)
     saved = max((int(path.stem.split("-")[1]) for path in sound(folder)), default=0)
     again, _ = wait(start(folder, scratch, way), RUN_S)
     equal = "yes" if set(again) == {0} else f"went on with exit codes {again}"

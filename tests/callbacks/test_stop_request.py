@@ -35,6 +35,32 @@ def test_a_signal_before_the_first_step_ends_the_process_at_once(sent: signal.Si
     assert caught.value.code == 128 + sent
 
 
+@pytest.mark.parametrize("other", [RuntimeError("interrupted"), SystemExit(1)])
+def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(other: BaseException) -> None:
+    def by_a_library() -> None:
+        with StopRequest():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except Stopped:
+                raise other from None
+
+    with pytest.raises(Stopped) as caught:
+        by_a_library()
+    assert caught.value.code == 130
+    assert caught.value.__cause__ is other
+
+
+def test_errors_without_a_signal_are_their_own() -> None:
+    def of_a_run() -> None:
+        with StopRequest() as stop:
+            stop.patient = True
+            signal.raise_signal(signal.SIGTERM)  # noted: the run is still going
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        of_a_run()
+
+
 @pytest.mark.parametrize("sent", SIGNALS)
 def test_a_signal_within_a_step_is_noted(
     sent: signal.Signals, capfd: pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from contextlib import AbstractContextManager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from e3rl.distributed import all_sum
@@ -53,13 +53,16 @@ class StopRequest(AbstractContextManager["StopRequest"]):
     A signal that is ignored, or that somebody else handles, is left alone: background jobs ignore
     Ctrl-C, and launchers have handlers of their own.
 
-    `patient` is whether the run is where it can be saved soon.
+    `patient` is whether the run is where it can be saved soon. Where a signal has ended the process
+    at once and a library makes another error of that, leaving raises `Stopped` all the same, so
+    that the exit code stands for the signal.
     """
 
     def __init__(self) -> None:
         self.patient = False
         self._number = 0
         self._at = 0.0
+        self._ending = 0  # the signal that has ended the process at once
         self._noted_at = 0.0  # when the main thread heard of a signal, whatever it did then
         self._before: dict[signal.Signals, Any] = {}
         self._mouth: socket.socket | None = None  # where the system tells the thread of signals
@@ -75,7 +78,12 @@ class StopRequest(AbstractContextManager["StopRequest"]):
             self._listen()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._mouth is not None and self._thread is not None:
             signal.set_wakeup_fd(-1)
             _mouths.discard(self._mouth.fileno())
@@ -85,6 +93,8 @@ class StopRequest(AbstractContextManager["StopRequest"]):
             self._mouth = self._thread = None
         while self._before:
             signal.signal(*self._before.popitem())
+        if self._ending and error is not None and not isinstance(error, Stopped):
+            raise Stopped(self._ending) from error
 
     def agree(self) -> int:
         """The signal that some rank has got, 0 for none; all ranks ask at the same places."""
@@ -124,6 +134,7 @@ class StopRequest(AbstractContextManager["StopRequest"]):
         self._noted_at = time.monotonic()
         again = self._number and time.monotonic() - self._at > AGAIN_S
         if again or not self.patient:
+            self._ending = number
             raise Stopped(number)
         if not self._number:
             self._number, self._at = number, time.monotonic()
