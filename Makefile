@@ -19,7 +19,7 @@ PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check fast slow lint format docs hooks wheel clean distclean
+.PHONY: help setup train test check fast slow lint audit format docs hooks wheel clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -33,7 +33,7 @@ train: setup ## the main job: train, validate, and draw the curves
 test: setup ## all tests but the slow ones, short training runs included (some eight minutes on two cores)
 	$(RUN) $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-check: lint fast ## linters, types and the fast tests: run this before a commit
+check: lint audit fast ## linters, types, known vulnerabilities, the fast tests: before a commit
 
 fast: setup ## the fast tests alone: no whole commands, no training runs, no vLLM (a minute)
 	$(RUN) $(PYTEST) -m "not slow and not end_to_end" --ignore=tests/end_to_end --ignore-glob='*/test_vllm_*' $(PYTEST_ARGS)
@@ -45,6 +45,9 @@ lint: setup ## ruff and mypy
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
+
+audit: setup ## packages of .venv with known vulnerabilities; needs the network, and says where it is not
+	bash .ci/audit
 
 format: setup ## let ruff rewrite the layout and what it can repair
 	$(RUN) ruff check --fix .

@@ -109,7 +109,8 @@ def test_every_command_that_runs_python_sets_up_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [".ci/run", ".ci/nightly", ".ci/setup", ".ci/setup_browser", ".ci/check_wheel"]
+    "script",
+    [".ci/run", ".ci/nightly", ".ci/setup", ".ci/setup_browser", ".ci/check_wheel", ".ci/audit"],
 )
 def test_scripts_are_bash_that_stops_at_the_first_failure(script: str) -> None:
     subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)
