@@ -1,4 +1,4 @@
-"""`make audit`: known vulnerabilities are found, accepted ones passed over, silence is no safety."""
+"""`make audit` finds known vulnerabilities, passes over accepted ones, and never is silent."""
 
 import json
 import os
