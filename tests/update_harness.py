@@ -148,6 +148,17 @@ def gap(first: Named, second: Named) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
+def share_apart(first: Named, second: Named, bound: float) -> float:
+    """Share of all entries that differ by more than this.
+
+    AdamW divides a gradient by its size, so that one which is nothing but rounding, of one entry in
+    thousands, moves its weight by as much as any other; how that rounds is the processor's.
+    """
+    assert first.keys() == second.keys()
+    apart = sum(int(((first[name] - second[name]).abs() > bound).sum()) for name in first)
+    return apart / sum(value.numel() for value in first.values())
+
+
 def size(values: Named) -> float:
     return max(float(value.abs().max()) for value in values.values())
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from ranks_update import CASES, STRATEGIES, train
 
-from update_harness import Fitted, gap
+from update_harness import Fitted, gap, share_apart
 
 SCRIPT = Path(__file__).with_name("ranks_update.py")
-TOLERANCE = {"exact": 1e-12, "blocks": 1e-12}  # 1e-5 in float32
+EXACT = ("exact", "blocks")  # cases in float64
+STEP = 1e-4  # the learning rate: what AdamW moves a weight by at most
 SAME = (
     *("loss", "clip_fraction", "approx_kl", "mismatch_kl", "skipped", "grad_norm"),
     *("mismatch_weight", "mismatch_weight_max", "mismatch_ess", "mismatch_chi2"),
@@ -57,7 +58,8 @@ def test_two_ranks_with_ragged_groups_train_like_one_process_on_all_of_them(
     assert own["micro_batches"][0] != other["micro_batches"][0]
     for step, weights in enumerate(alone[case].weights):
         assert gap(own["weights"][step], other["weights"][step]) == 0
-        assert gap(own["weights"][step], weights) < TOLERANCE.get(case, 1e-5)
+        assert gap(own["weights"][step], weights) < (1e-12 if case in EXACT else STEP)
+        assert share_apart(own["weights"][step], weights, STEP / 50) < 2e-4
     weights = alone[case].weights
     moved = [gap(a, b) for a, b in pairwise(weights)]
     assert min(moved) > 8e-5

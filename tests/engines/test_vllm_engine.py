@@ -562,7 +562,9 @@ def test_a_prompt_may_be_longer_than_vllms_step(engine):
     together = by_place(engine.generate(requests))
     assert len(together) == 4
     assert largest_gap(long, [together[0, 0], together[1, 0]]) < 1e-3
-    assert by_place(engine.generate(requests[2:3]))[2, 0] == together[2, 0]
+    alone = by_place(engine.generate(requests[2:3]))[2, 0]
+    assert alone.tokens == together[2, 0].tokens
+    assert alone.logprobs == pytest.approx(together[2, 0].logprobs, abs=1e-5)  # other kernels
     with pytest.raises(ValueError, match="leaves no room for 8 more within 4500"):
         list(engine.generate([random_prompt(0, 4493)]))
 
