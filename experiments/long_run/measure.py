@@ -1,11 +1,12 @@
 """Does a run of many steps keep its memory, its handles and its pace?
 
-    .venv/bin/python experiments/long_run/measure.py [--steps 2000] [--prompts 32] [OVERRIDE ...]
+    .venv/bin/python experiments/long_run/measure.py [--steps 2000] [--prompts 32] [--engine vllm]
+        [OVERRIDE ...]
     .venv/bin/python experiments/long_run/measure.py --table
 
 The public command with the embedded default, looked at from outside once a second. What is seen
-goes to results.json, in hundredths of the run, and from there into the README. Further arguments
-are overrides.
+goes to results.json, by engine and in hundredths of the run, and from there into the README.
+Further arguments are overrides.
 """
 
 import argparse
@@ -39,26 +40,37 @@ Look = dict[str, float]
 
 
 def look(root: int) -> Look:
-    """Memory, handles and threads of the main process, and how many others it has."""
+    """Memory, handles and threads of the main process, how many others it has, and their memory."""
     place = Path(f"/proc/{root}")
     status = dict(
         line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line
     )
+    others = [pid for pid in processes(root) if pid != root]
     return {
         "rss_mib": int(status["VmRSS"].split()[0]) / 1024,
+        "others_mib": sum(map(resident_mib, others)),
         "handles": len(list((place / "fd").iterdir())),
         "threads": int(status["Threads"]),
-        "children": len(processes(root)) - 1,
+        "children": len(others),
     }
 
 
-def run(steps: int, prompts: int, overrides: list[str], folder: Path) -> list[Look]:
+def resident_mib(pid: int) -> float:
+    """0 of a process that has just ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def run(steps: int, prompts: int, engine: str, overrides: list[str], folder: Path) -> list[Look]:
     """Looks, with the step and the time of each; raises RuntimeError where the run fails."""
     per_epoch = PROBLEMS // prompts
     epochs = -(-steps // per_epoch)
     command = [
         *(sys.executable, "-m", "e3rl", "train", f"hydra.run.dir={folder}", "control=null"),
-        *("engine=transformers", f"prompts_per_step={prompts}", f"data.train.size={PROBLEMS}"),
+        *(f"engine={engine}", f"prompts_per_step={prompts}", f"data.train.size={PROBLEMS}"),
         *(f"epochs={epochs}", f"validate_every={per_epoch * epochs // 4}", "checkpoint_every=20"),
         *("data.validation.size=64", "trainer.enable_progress_bar=false", "name=long", *overrides),
     ]
@@ -95,6 +107,7 @@ def summarize(seen: list[Look], folder: Path, prompts: int) -> dict[str, Any]:
         "prompts": prompts,
         "looks": len(during),
         "memory": slope([x["step"] for x in during], [x["rss_mib"] for x in during]),
+        "others": slope([x["step"] for x in during], [x["others_mib"] for x in during]),
         "handles": [during[0]["handles"], during[-1]["handles"]],
         "threads": [during[0]["threads"], during[-1]["threads"]],
         "children": [during[0]["children"], during[-1]["children"]],
@@ -126,25 +139,39 @@ def slope(steps: list[float], values: list[float], blocks: int = 20) -> list[flo
     return [round(value, 4) for value in (found, found - half, found + half)]
 
 
-def table(found: dict[str, Any]) -> str:
-    """Markdown."""
-    middle, low, high = found["memory"]
+def table(results: dict[str, Any]) -> str:
+    """Markdown, a column per engine."""
+    columns = {engine: cells(found) for engine, found in results.items()}
+    names = list(next(iter(columns.values())))
+    rows = [[name, *(column.get(name, "") for column in columns.values())] for name in names]
+    lines = [["second -> last tenth", *columns], ["---"] * (1 + len(columns)), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cells(found: dict[str, Any]) -> dict[str, str]:
+    """What is said of one run, by name."""
+
+    def growth(name: str) -> str:
+        if name not in found:
+            return "not looked at"
+        middle, low, high = found[name]
+        return f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]"
 
     def ends(name: str, form: str) -> str:
         return " -> ".join(format(value, form) for value in found[name])
 
-    rows = [
-        ("resident memory, MiB in 100 steps", f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]"),
-        ("open handles", ends("handles", ".0f")),
-        ("threads", ends("threads", ".0f")),
-        ("other processes", ends("children", ".0f")),
-        ("tokens of a step", ends("length", ".0f")),
-        ("processor seconds of a step, median", ends("cpu_s", ".3f")),
-        ("seconds of a step, median", ends("step_s", ".3f")),
-        ("ledgers, KiB of a step", f"{found['ledger_kib_per_step']:.1f}"),
-    ]
-    head = f"| {found['steps']} steps of {found['prompts']} prompts x 8 | second -> last tenth |"
-    return "\n".join([head, "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    return {
+        "steps": f"{found['steps']} of {found['prompts']} prompts x 8",
+        "resident memory, MiB in 100 steps": growth("memory"),
+        "that of other processes": growth("others"),
+        "open handles": ends("handles", ".0f"),
+        "threads": ends("threads", ".0f"),
+        "other processes": ends("children", ".0f"),
+        "tokens of a step": ends("length", ".0f"),
+        "processor seconds of a step, median": ends("cpu_s", ".3f"),
+        "seconds of a step, median": ends("step_s", ".3f"),
+        "ledgers, KiB of a step": f"{found['ledger_kib_per_step']:.1f}",
+    }
 
 
 def main() -> None:
@@ -153,15 +180,17 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--engine", default="transformers", help="transformers or vllm")
     parser.add_argument("--table", action="store_true", help="from results.json again")
     parser.add_argument("--folder", type=Path, help="of the run; kept (default: a temporary one)")
     given, overrides = parser.parse_known_args()
     if not given.table:
         folder = given.folder or Path(tempfile.mkdtemp(prefix="e3rl-long-")) / "run"
         folder.parent.mkdir(parents=True, exist_ok=True)
-        seen = run(given.steps, given.prompts, overrides, folder.absolute())
-        found = summarize(seen, folder, given.prompts)
-        RESULTS.write_text(json.dumps(found) + "\n")
+        seen = run(given.steps, given.prompts, given.engine, overrides, folder.absolute())
+        results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+        results[given.engine] = summarize(seen, folder, given.prompts)
+        RESULTS.write_text(json.dumps(results) + "\n")
         if not given.folder:
             shutil.rmtree(folder.parent)
     readme = HERE / "README.md"

@@ -1,15 +1,18 @@
 """e3rl's update on the very rollouts that TRL sampled and trained with, step by step.
 
     .venv/bin/python experiments/parity/replay.py build/parity/seed-101
+    .venv/bin/python experiments/parity/replay.py --table               # the README's table again
 
-If both compute the same update, gradients have the same norm at every step and the weights stay
-together, up to rounding. Writes results/replay.jsonl, a row per step: the norm on both sides, and
-at steps whose weights were kept their distance, relative to how far TRL's have moved.
+If both compute the same update, gradients have the same norm and the weights stay together, as far
+as rounding goes; two controls say how far. One has TRL's ε below the standard deviation, the other
+is e3rl beside e3rl with other micro-batches, which changes nothing but the order of sums. Writes
+results/replay.jsonl, a row per setting and step: both norms, and where TRL's weights were kept
+their distance, how far TRL's have moved, and the distance to e3rl's as it is.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from lightning import Callback, Trainer
 from safetensors.torch import load_file
 from torch import Tensor
 
+from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.tables.cells import as_markdown
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.config.build import build, silence_libraries
 from e3rl.config.composition import conf_dir, register_resolvers
@@ -29,7 +34,14 @@ from e3rl.training.module import GRPOModule
 HERE = Path(__file__).parent
 PROMPTS, GROUP = 32, 8
 WEIGHTS = "model.safetensors"
+SETTINGS = {  # of e3rl, by what they are called
+    "e3rl as it is": (),
+    "e3rl with TRL's ε": ("+advantage.eps=1e-4",),
+    "e3rl with other micro-batches": ("module.settings.tokens_per_microbatch=512",),
+}
+README = HERE / "README.md"
 Row = dict[str, Any]
+Named = Mapping[str, Tensor]
 
 
 class Batches:
@@ -79,60 +91,102 @@ class Batches:
 class Watch(Callback):
     """The norm of every step's gradient, and the distance to what TRL kept."""
 
-    def __init__(self, folder: Path, start: dict[str, Tensor], logged: Sequence[Row]) -> None:
+    def __init__(self, folder: Path, start: Named, logged: Sequence[Row]) -> None:
         self.folder, self.start, self.logged = folder, start, logged
         self.rows: list[Row] = []
+        self.weights: dict[int, Named] = {}  # at steps whose weights TRL kept
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        row = {"step": batch_idx + 1, "trl": self.logged[batch_idx]["grad_norm"]}
+        step = batch_idx + 1
+        row = {"step": step, "trl": self.logged[batch_idx]["grad_norm"]}
         row |= {"e3rl": batch.metrics["policy/grad_norm"]}
-        kept = self.folder / f"step-{batch_idx + 1:06d}" / WEIGHTS
+        kept = self.folder / f"step-{step:06d}" / WEIGHTS
         if kept.is_file():
             theirs = load_file(kept)
             ours = dict(pl_module.policy.model.named_parameters())
-            row |= {"distance": distance(theirs, ours), "moved": distance(theirs, self.start)}
+            self.weights[step] = {name: ours[name].detach().clone() for name in theirs}
+            row |= {"moved": distance(theirs, self.start)}
+            row |= {"to_trl": distance(theirs, self.weights[step])}
         self.rows.append(row)
 
 
-@torch.no_grad()
-def distance(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
-    """Euclidean, over all weights that both have."""
-    return float(sum((first[name] - second[name]).square().sum() for name in first).sqrt())
+def distance(first: Named, second: Named) -> float:
+    """Euclidean, over all weights."""
+    return float(torch.stack([(first[n] - second[n]).square().sum() for n in first]).sum().sqrt())
 
 
-def replay(folder: Path) -> list[Row]:
-    register_resolvers()
-    silence_libraries()
+def replay(folder: Path, settings: Sequence[str]) -> Watch:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("train", ["experiment=grpo", "engine=transformers"])
+        cfg = compose("train", ["experiment=grpo", "engine=transformers", *settings])
     policy: Policy = build(cfg, "policy")
     module: GRPOModule = build(cfg, "module", policy=policy)
-    watch = Watch(
-        folder, load_file(embedded_folder("embedded") / WEIGHTS), read_rows(folder / "rows.jsonl")
-    )
+    start = load_file(embedded_folder("embedded") / WEIGHTS)
+    watch = Watch(folder, start, read_rows(folder / "rows.jsonl"))
     batches = Batches(read_rows(folder / "completions.jsonl"), policy, build(cfg, "advantage"))
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = Trainer(
         **{"accelerator": "cpu", "devices": 1, "max_epochs": 1, "enable_model_summary": False},
-        **quiet,
+        **{"logger": False, "enable_checkpointing": False, "enable_progress_bar": False},
         use_distributed_sampler=False,
         callbacks=[watch],
     )
     trainer.fit(module, train_dataloaders=batches)
-    return watch.rows
+    return watch
+
+
+def replay_all(folder: Path) -> Iterator[Row]:
+    """Every setting's rows; the first setting is what the others are held against."""
+    first: dict[int, Named] = {}
+    for name, settings in SETTINGS.items():
+        found = replay(folder, settings)
+        first = first or found.weights
+        for row in found.rows:
+            if (step := row["step"]) in first:
+                row["to_e3rl"] = distance(first[step], found.weights[step])
+            yield {"setting": name, **row}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """How far apart norms and weights are in either half of the run."""
+    half = max(row["step"] for row in rows) // 2
+    cells = [
+        ["", *(f"norms, steps {span}, at most" for span in (f"1 to {half}", f"{half + 1} on"))]
+        + [
+            f"weights, step {step}, to {whom}"
+            for step in (half, 2 * half)
+            for whom in ("TRL", "e3rl")
+        ]
+    ]
+    for name in SETTINGS:
+        mine = [row for row in rows if row["setting"] == name]
+        apart = [abs(row["e3rl"] / row["trl"] - 1) for row in mine]
+        kept = {row["step"]: row for row in mine if "moved" in row}
+        far = [
+            f"{100 * kept[step][to] / kept[step]['moved']:.2f} %" if kept[step][to] else ""
+            for step in (half, 2 * half)
+            for to in ("to_trl", "to_e3rl")
+        ]
+        cells.append([name, f"{max(apart[:half]):.1e}", f"{max(apart[half:]):.1e}", *far])
+    header, *body = cells
+    return as_markdown((header, body, ""), [""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="of a seed, as run.py leaves it")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "replay.jsonl")
+    parser.add_argument("folder", type=Path, nargs="?", help="of a seed, as run.py leaves it")
+    parser.add_argument("--table", action="store_true", help="the table of what is recorded")
     options = parser.parse_args()
-    rows = replay(options.folder)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(rows[-1])
+    recorded = HERE / "results" / "replay.jsonl"
+    if options.folder:
+        register_resolvers()
+        silence_libraries()
+        rows = list(replay_all(options.folder))
+        recorded.parent.mkdir(exist_ok=True)
+        recorded.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = table(read_rows(recorded)).strip()
+    README.write_text(insert_table(README.read_text(), "replay", text))
+    print(text)
 
 
 if __name__ == "__main__":
