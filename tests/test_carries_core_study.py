@@ -40,3 +40,16 @@ def test_the_protocol_is_older_than_what_comes_after_it() -> None:
     assert "<!-- table" not in protocol
     assert "seeds 101 to 110" in protocol
     assert "After the protocol" in results
+
+
+def test_the_overview_of_studies_has_its_numbers() -> None:
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    for table, arm, words in (
+        ("many_tries", "budget", "raises pass@16 by {} points"),
+        ("primary", "e3", "E3 is {} points below GRPO in pass@1"),
+        ("many_tries", "dapo", "DAPO is {} points below in pass@16"),
+    ):
+        rows = pd.read_csv(STUDY / "results" / f"{table}.csv").query("arm == @arm")
+        (row,) = rows.to_dict("records")
+        assert row["p_adjusted"] < 0.05
+        assert words.format(f"{abs(100 * row['difference']):.1f}") in text
