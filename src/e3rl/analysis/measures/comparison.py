@@ -103,13 +103,15 @@ def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]
     """
     cost = common_cost([run.train for runs in arms.values() for run in runs], family.axis)
     ks = [int(measure.rpartition("@")[2]) for _, measure in family.endpoints]
-    scored = score_arms(arms, ks, family.axis, cost)
+    named = {arm: arms[arm] for pair in family.comparisons for arm in pair}
+    scored = score_arms(named, ks, family.axis, cost, [name for name, _ in family.endpoints])
     rows = []
     for (arm, other), (evaluation, measure) in family.pairs():
         mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
         controls = named_scores(scored, other)
         if mine is None or evaluation not in controls[measure]:
-            there = sorted({f"{each.name} {each.measure}" for each in scored if each.arm == arm})
+            every = score_arms({arm: arms[arm]}, ks, family.axis, cost)
+            there = sorted({f"{each.name} {each.measure}" for each in every})
             raise ValueError(
                 f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {arm} "
                 f"has {', '.join(there)}"
@@ -133,13 +135,16 @@ def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores
     return [item for item in scored if item.name in others or not others]
 
 
-def score_arms(arms: Arms, ks: Sequence[int], axis: str, cost: float) -> list[Scores]:
-    """Scores of every arm, evaluation and measure that exist at this cost."""
+def score_arms(
+    arms: Arms, ks: Sequence[int], axis: str, cost: float, names: Sequence[str] | None = None
+) -> list[Scores]:
+    """Scores of every arm, evaluation (or those of `names`) and measure that exist at this cost."""
     wanted = [*((k, False) for k in dict.fromkeys(ks)), (1, True)]
     found = [
         scores_at(runs, name, each, axis, cost, whole)
         for runs in arms.values()
         for name in evaluation_names(arms)
+        if names is None or name in names
         for each, whole in wanted
     ]
     return [item for item in found if item is not None]

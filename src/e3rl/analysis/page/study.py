@@ -1,6 +1,8 @@
 """Tables and figures of studies; the command `e3rl.study` says what a study is."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +46,8 @@ class TableDraft(NamedTuple):
     show: Callable[[Sequence[Row]], Cells]
 
 
-class Study(NamedTuple):
+@dataclass(frozen=True)
+class Study:
     """What `study.yaml` says, with its runs."""
 
     folder: Path
@@ -54,6 +57,11 @@ class Study(NamedTuple):
     tables: dict[str, dict[str, Any]]
     families: dict[str, Family]
     missing: list[str]
+
+    @cached_property
+    def declared(self) -> dict[str, list[Row]]:
+        """The comparisons of every declared family, by its name; not yet judged."""
+        return {name: compare_family(self.arms, each) for name, each in self.families.items()}
 
 
 def read_study(folder: Path) -> Study:
@@ -138,8 +146,7 @@ def judged_tables(study: Study) -> dict[str, TableDraft]:
         given = {key: value for key, value in options.items() if key != "kind"}
         make = TABLES[table_kind(options)]
         drafts[name] = call_with_options(make, f"table {name}", study, (study,), given)
-    declared = {name: compare_family(study.arms, each) for name, each in study.families.items()}
-    judged = iter(judge_rows(list(chain(*(each.rows for each in drafts.values()))), declared))
+    judged = iter(judge_rows(list(chain(*(each.rows for each in drafts.values()))), study.declared))
     return {
         name: draft._replace(rows=[next(judged) for _ in draft.rows])
         for name, draft in drafts.items()
@@ -188,7 +195,7 @@ def _family(study: Study, name: str) -> TableDraft:
     if name not in study.families:
         there = ", ".join(study.families) or "none"
         raise ValueError(f"family {name!r} is not declared under `families`; there is {there}")
-    return TableDraft(compare_family(study.arms, study.families[name]), comparison_cells)
+    return TableDraft(study.declared[name], comparison_cells)
 
 
 def _metric(
