@@ -49,7 +49,8 @@ def test_the_overview_of_studies_has_its_numbers() -> None:
         ("primary", "e3", "E3 is {} points below GRPO in pass@1"),
         ("many_tries", "dapo", "DAPO is {} points below in pass@16"),
     ):
-        rows = pd.read_csv(STUDY / "results" / f"{table}.csv").query("arm == @arm")
+        rows = pd.read_csv(STUDY / "results" / f"{table}.csv")
+        rows = rows[rows["arm"] == arm]
         (row,) = rows.to_dict("records")
         assert row["p_adjusted"] < 0.05
         assert words.format(f"{abs(100 * row['difference']):.1f}") in text
