@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from played_steps import Board, finish, play
 
 from e3rl.budgets.base import Budget, SingleRound
+from e3rl.budgets.cero import Cero
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.hora import Hora
 from e3rl.budgets.knapsack import Knapsack
 from e3rl.budgets.mopps import Mopps
 from e3rl.budgets.neyman import Neyman
+from e3rl.budgets.pilot_commit import PilotCommit
 from e3rl.budgets.sequential import Sequential
 from e3rl.budgets.uniform import Uniform
 from e3rl.budgets.utility import UtilityBudget
@@ -36,6 +38,8 @@ SINGLE: dict[str, Make] = {
     "knapsack": lambda: Knapsack(**BOUNDS),
     "knapsack_decayed": lambda: Knapsack(**BOUNDS, decay=0.5),
     "hora": lambda: Hora(**BOUNDS),
+    "cero": lambda: Cero(8.0, **BOUNDS),
+    "cero_decayed": lambda: Cero(**BOUNDS, decay=0.5),
     "sqrt_pq": lambda: Neyman(**BOUNDS),
     "vip_drgrpo": lambda: Neyman("vip_drgrpo", **BOUNDS),
     "gvm": lambda: Neyman("gvm", unit_norms=True, **BOUNDS),
@@ -47,6 +51,7 @@ ROUNDS: dict[str, Make] = {
     "hora_pilot": lambda: Hora("pilot", **BOUNDS),
     "balanced": lambda: Sequential("balanced", per_round=3, max_rounds=4),
     "positive": lambda: Sequential("positive", per_round=3, max_rounds=4),
+    "pilot_commit": lambda: PilotCommit(3, 9),
     "dynamic_sampling": DynamicSampling,
 }
 SELECTORS: dict[str, Make] = {
@@ -56,6 +61,7 @@ SELECTORS: dict[str, Make] = {
 OTHERS: dict[str, Make] = {
     **SELECTORS,
     "knapsack_tokens": lambda: Knapsack(**BOUNDS, cost="tokens"),
+    "cero_tokens": lambda: Cero(**BOUNDS, cost="tokens"),
     "hora_tokens": lambda: Hora(**BOUNDS, cost="tokens", decay=0.5),
     "neyman_tokens": lambda: Neyman(**BOUNDS, cost="tokens"),
 }

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from e3rl.budgets.neyman_weights import cures_deviation, gvm_weight
+from e3rl.budgets.neyman import cures_deviation, gvm_weight
 
 
 def test_gvm_weight_is_the_published_expression_and_zero_at_zero() -> None:

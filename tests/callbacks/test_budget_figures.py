@@ -11,6 +11,7 @@ from scripted import SEED, Fit, ScriptedEngine, slots
 
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.budgets.base import Budget
+from e3rl.budgets.cero import Cero
 from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.history import RewardHistory
@@ -19,6 +20,7 @@ from e3rl.budgets.knapsack import Knapsack
 from e3rl.budgets.metrics import gini
 from e3rl.budgets.mopps import Mopps
 from e3rl.budgets.neyman import Neyman
+from e3rl.budgets.pilot_commit import PilotCommit
 from e3rl.budgets.posterior_budget import PosteriorBudget
 from e3rl.budgets.selection import SelectionBudget
 from e3rl.budgets.sequential import Sequential
@@ -51,15 +53,17 @@ RULES: dict[str, tuple[Callable[[], Budget], Callable[[int], tuple[int, int]]]] 
     ),
     "neyman": (lambda: Neyman(**BOUNDS), lambda _: (2, 9)),
     "hora": (lambda: Hora(**BOUNDS), lambda _: (2, 9)),
+    "cero": (lambda: Cero(**BOUNDS), lambda _: (2, 9)),
     "hora in tokens": (lambda: Hora(**BOUNDS, cost="tokens"), lambda _: (2, 9)),
     "hora with a pilot": (lambda: Hora("pilot", **BOUNDS), lambda _: (2, 9)),
     "mopps": (Mopps, lambda _: (8, 8)),
     "vcrl": (Vcrl, lambda _: (8, 8)),
     "balanced": (lambda: Sequential(per_round=2, wanted=2), lambda _: (2, 8)),
     "positive": (lambda: Sequential("positive", per_round=2), lambda _: (2, 8)),
+    "pilot_commit": (lambda: PilotCommit(2, 6), lambda _: (2, 8)),
     "dynamic_sampling": (DynamicSampling, lambda _: (0, 4)),
 }
-SEVERAL_ROUNDS = ("hora with a pilot", "balanced", "positive", "dynamic_sampling")
+SEVERAL_ROUNDS = ("hora with a pilot", "balanced", "positive", "pilot_commit", "dynamic_sampling")
 every = pytest.mark.parametrize("name", RULES)
 
 
@@ -127,6 +131,8 @@ def of_rounds(batch: RolloutBatch, rounds: list[list[int]], rule: Budget) -> dic
     }
     if isinstance(rule, DynamicSampling):
         found |= {"reached": (sizes > 0).mean(), "kept": mixed.sum() / (sizes > 0).sum()}
+    if isinstance(rule, PilotCommit):
+        found["committed"] = (sizes > 2).mean()
     if isinstance(rule, Sequential):
         done = mixed if rule.exit_rule == "balanced" else right > 0  # wanted=2 is one of both
         found["unresolved"] = (~done).mean()

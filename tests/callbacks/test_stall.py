@@ -75,6 +75,7 @@ def test_a_process_that_was_stopped_does_not_count_as_one_that_hangs() -> None:
     process.communicate()
 
 
+@pytest.mark.end_to_end
 def test_news_begin_the_count_anew() -> None:
     guard = Noted(3.0)
     for hook in (

@@ -58,7 +58,9 @@ def test_prompts_weigh_the_same_where_all_have_as_many_rollouts() -> None:
     assert told("loss.prompt_weight=prompt", "budget=e3_rank") == []
 
 
-@pytest.mark.parametrize("option", ["e3_rank", "knapsack", "neyman", "hora", "mopps", "vcrl"])
+@pytest.mark.parametrize(
+    "option", ["e3_rank", "knapsack", "neyman", "hora", "cero", "mopps", "vcrl"]
+)
 def test_a_budget_that_learns_from_visits_needs_a_second_one(option: str) -> None:
     (line,) = told(f"budget={option}", "epochs=1")
     assert "with epochs=1: nothing is known of a prompt" in line
@@ -66,8 +68,9 @@ def test_a_budget_that_learns_from_visits_needs_a_second_one(option: str) -> Non
 
 
 def test_a_budget_that_looks_at_the_step_needs_one_visit_only() -> None:
-    for options in (["sequential"], ["dynamic_sampling"], ["hora", "budget.mode=pilot"]):
-        assert told(f"budget={options[0]}", *options[1:], "epochs=1") == []
+    assert told("budget=hora", "budget.mode=pilot", "epochs=1") == []
+    for option in ("sequential", "pilot_commit", "dynamic_sampling"):
+        assert told(f"budget={option}", "epochs=1") == []
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,8 @@ def test_a_budget_that_looks_at_the_step_needs_one_visit_only() -> None:
         ("knapsack", "n_low=8"),
         ("hora", "n_high=8"),
         ("sequential", "per_round=8"),
+        ("pilot_commit", "pilot=8"),
+        ("cero", "n_low=8"),
         ("e3_rank", "n_update=0"),
     ],
 )

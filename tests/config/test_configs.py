@@ -293,6 +293,7 @@ EXPLORATIONS = {
     "none": None,
     "entropy_bonus": None,
     "adaptive_entropy_bonus": None,
+    "difficulty_entropy_bonus": None,
     "clip_higher": None,
     "clip_cov": "ClipCov",
     "kl_cov": "KLCov",
@@ -307,7 +308,7 @@ def test_exploration_by_the_loss_is_chosen_on_the_command_line(option: str) -> N
     loss = instantiate(cfg.loss, _convert_="all")
     rule = loss.exploration
     assert (None if rule is None else type(rule).__name__) == EXPLORATIONS[option]
-    assert loss.adapts == (option == "adaptive_entropy_bonus")
+    assert loss.adapts == (option in ("adaptive_entropy_bonus", "difficulty_entropy_bonus"))
     assert (loss.entropy_coef > 0) == (option == "entropy_bonus")
     upper = {"clip_higher": 0.28, "kl_cov": 1e9}.get(option, 0.2)
     assert loss.surrogate.keywords["clip_high"] == upper

@@ -154,6 +154,7 @@ def test_the_canary_names_the_server_that_samples_from_something_else(
         engine.close()
 
 
+@pytest.mark.end_to_end
 def test_a_deadline_keeps_what_is_there_and_gives_every_rollout_a_token(policy, expected):
     with stand_ins(policy, 1, token_s=0.15) as (server,):
         engine = connect(server, deadline_s=2.0, at_once=8)
@@ -174,6 +175,7 @@ def test_a_deadline_keeps_what_is_there_and_gives_every_rollout_a_token(policy, 
         engine.close()
 
 
+@pytest.mark.end_to_end
 def test_an_interrupt_ends_a_call_of_another_thread(policy):
     with stand_ins(policy, 1, token_s=0.05) as (server,):
         engine = connect(server, canary=False)
@@ -207,6 +209,7 @@ def test_leaving_a_call_early_ends_its_requests(policy):
         engine.close()
 
 
+@pytest.mark.end_to_end
 def test_the_rollouts_of_a_killed_server_are_sampled_by_the_others(policy, expected, caplog):
     with stand_ins(policy, 2, token_s=0.02) as (first, second):
         engine = connect(first, second)
@@ -287,6 +290,7 @@ def test_an_address_without_a_server_is_an_error_at_once(policy, pair):
     engine.close()
 
 
+@pytest.mark.end_to_end
 def test_a_server_may_take_its_time_to_start(policy):
     with stand_ins(policy, 1) as (server,):
         port = server.port

@@ -188,7 +188,8 @@ def test_a_cache_without_room_for_a_rollout_is_told() -> None:
 
 
 def test_a_bonus_costs_copies_of_whole_logits_and_nothing_by_blocks() -> None:
-    for choice in ("loss/exploration=adaptive_entropy_bonus", "loss/exploration=entropy_bonus"):
+    for bonus in ("adaptive_entropy_bonus", "difficulty_entropy_bonus", "entropy_bonus"):
+        choice = f"loss/exploration={bonus}"
         arm = ("experiment=paper/1_5b/grpo", choice)
         plain = planned("experiment=paper/1_5b/grpo")["memory: peak"]
         assert planned(*arm)["memory: peak"] == plain

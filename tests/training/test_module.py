@@ -9,7 +9,7 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
-from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
+from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus, DifficultyEntropyBonus
 from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, explore
 from e3rl.policy.policy import Policy
 from finished_batches import reference_logprobs
@@ -217,18 +217,24 @@ def test_an_empty_batch_is_passed_over_also_where_no_rollout_is_skipped(exact, b
 # -- further terms of the loss
 
 
+def summed_entropies(policy: Policy, batch: RolloutBatch) -> Tensor:
+    """(N,) exact entropies, summed over the sampled tokens of each rollout."""
+    sums = []
+    for row in range(batch.n_rollouts):
+        end, tau = int(batch.lengths[row]), float(batch.temperatures[row])
+        logits = policy.model(input_ids=batch.tokens[row : row + 1, :end]).logits[0]
+        probs = torch.softmax(logits / tau, dim=-1)
+        entropies = -(probs * probs.log()).sum(dim=-1)
+        sums.append(entropies[:-1][batch.completion_mask[row, 1:end]].sum())
+    return torch.stack(sums)
+
+
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("budget", [1, 10**6])
 def test_entropy_bonus_has_the_gradient_of_the_exact_entropy_of_every_token(exact, batch, budget):
     still = copy.deepcopy(batch)
     still.advantages = torch.zeros_like(batch.advantages)
-    total = torch.zeros((), dtype=torch.float64)
-    for row in range(batch.n_rollouts):
-        end, tau = int(batch.lengths[row]), float(batch.temperatures[row])
-        logits = exact.model(input_ids=batch.tokens[row : row + 1, :end]).logits[0]
-        probs = torch.softmax(logits / tau, dim=-1)
-        entropies = -(probs * probs.log()).sum(dim=-1)
-        total = total + entropies[:-1][batch.completion_mask[row, 1:end]].sum()
+    total = summed_entropies(exact, batch).sum()
     by_hand = gradient(exact, -0.3 * total / int(batch.completion_mask.sum()))
     module = make_module(exact, make_loss(entropy_coef=0.3), tokens_per_microbatch=budget)
     fitted = fit(module, [still])
@@ -410,6 +416,27 @@ def test_kl_cov_pulls_the_chosen_tokens_back_in_the_second_step(exact, batch):
     by_hand = gradient(moved, terms.sum() / batch.completion_mask.sum())
     assert gap(fitted.gradients[1], by_hand) < 1e-5  # old log-probs are kept in float32
     assert gap(fitted.gradients[1], plain.gradients[1]) > 1e-3
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("budget", [1, 10**6])
+def test_a_bonus_by_difficulty_weighs_each_token_by_the_accuracy_of_its_group(exact, batch, budget):
+    still = copy.deepcopy(batch)
+    still.advantages = torch.zeros_like(batch.advantages)
+    # Groups of 3, 1, 4 and 2 rollouts with accuracies of 1/3, 0, 1/4 and 1/2.
+    assert batch.group.tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 3, 3]
+    still.correct = torch.tensor([1.0, 0, 0, 0, 0, 0, 1, 0, 1, 0])
+    shares = torch.tensor([1 / 3, 1.0, 1 / 2, 0.0]).double()[batch.group]  # 1 - p/.5
+    bonus = DifficultyEntropyBonus(anchor=2.0, delta=0.4, highest=1.0)
+    module = make_module(exact, make_loss(entropy_coef=bonus), tokens_per_microbatch=budget)
+    fitted = fit(module, [still])
+    assert fitted.reports[0]["policy/entropy_coef"] == pytest.approx(
+        0.2
+    )  # half the target is missing
+    total = (shares * summed_entropies(exact, batch)).sum()
+    by_hand = gradient(exact, -0.2 * total / int(batch.completion_mask.sum()))
+    assert gap(fitted.gradients[0], by_hand) < 1e-6
+    assert size(by_hand) > 1e-3
 
 
 def test_the_weight_of_the_bonus_is_reported_saved_and_resumed(policy, batch, tmp_path):

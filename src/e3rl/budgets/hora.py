@@ -10,7 +10,7 @@ from e3rl.budgets.history import VisitCounts
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.rounds import Rounds
-from e3rl.budgets.utility import UtilityBudget
+from e3rl.budgets.utility import Cost, UtilityBudget
 from e3rl.statistics.apportion import Counts, Reals
 from e3rl.statistics.greedy import Gains
 
@@ -39,7 +39,7 @@ class Hora(UtilityBudget):
         prior: tuple[float, float] = (1.0, 1.0),
         decay: float = 1.0,
         seed: int = 0,
-        cost: Literal["rollouts", "tokens"] = "rollouts",
+        cost: Cost = "rollouts",
     ) -> None:
         super().__init__(n_low, n_high, prior, decay, seed, cost)
         if mode not in ("history", "pilot"):

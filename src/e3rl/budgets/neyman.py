@@ -7,13 +7,13 @@ import numpy as np
 
 from e3rl.budgets.base import Traits
 from e3rl.budgets.grad_norms import GradNorms, Norms
-from e3rl.budgets.neyman_weights import cures_deviation, gvm_weight
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.utility import UtilityBudget
 from e3rl.statistics.apportion import Counts, Reals
 from e3rl.statistics.greedy import Gains
 
 Weight = Literal["sqrt_pq", "vip_drgrpo", "gvm", "cures"]
+GVM_ALPHA = 1e-3  # the published value; the weight is largest at p = √α
 SMALLEST_LOW = {"sqrt_pq": 2, "vip_drgrpo": 3, "gvm": 2, "cures": 2}
 
 
@@ -28,7 +28,7 @@ class Neyman(UtilityBudget):
     | `cures`      | pq²E[g₊²] + p²qE[g₋²] - p²q²(g₊-g₋)² | 1/n        | λ·√v                    |
 
     The first two are VIP for leave-one-out and Dr. GRPO baselines (arXiv 2602.01601), the third
-    GVM-RAFT (arXiv 2505.02391), the fourth CurES; their weights are in `neyman_weights.py`. All
+    GVM-RAFT (arXiv 2505.02391), the fourth CurES; their weights are below. All
     are convex in n, so the whole numbers are found directly, not by rounding. (n-1)/n² is 0 at
     n = 1 and largest at n = 2, where a biased estimator has no variance because it vanishes:
     `vip_drgrpo` therefore needs n_low >= 3.
@@ -128,3 +128,35 @@ def _dr_grpo(n: Reals) -> Reals:
 def _independent(n: Reals) -> Reals:
     """h(n) - h(n + 1) for h = 1/n."""
     return 1 / (n * (n + 1))
+
+
+def gvm_weight(p: Reals, norm: Reals, alpha: float = GVM_ALPHA) -> Reals:
+    """g / √(p + α/p), and 0 where p or g is 0 (arXiv 2505.02391, exponent β = 2).
+
+    Rejection sampling needs accepted samples: as p falls the weight rises like 1/√p, is largest at
+    √α and vanishes like √(p/α), where nothing is going to be accepted.
+
+    Args:
+        p: (B,) pass rates in [0, 1].
+        norm: (B,) g, mean norms of the gradient of log p over accepted samples.
+        alpha: above 0, where the weight begins to fall again.
+    """
+    return np.where(p > 0, norm * np.sqrt(p / (p * p + alpha)), 0.0)
+
+
+def cures_deviation(
+    p: Reals, right: Reals, right_squared: Reals, wrong: Reals, wrong_squared: Reals
+) -> Reals:
+    """σ with σ² = p q² E[g₊²] + p² q E[g₋²] - p² q² (E[g₊] - E[g₋])²,   q = 1 - p.
+
+    The deviation of one centred policy-gradient sample (CurES); with equal norms it is √(pq).
+
+    Args:
+        p: (B,) pass rates in [0, 1].
+        right, right_squared: (B,) E[g₊] and E[g₊²] over right rollouts.
+        wrong, wrong_squared: (B,) E[g₋] and E[g₋²] over wrong ones.
+    """
+    q = 1 - p
+    variance = p * q**2 * right_squared + p**2 * q * wrong_squared - (p * q * (right - wrong)) ** 2
+    deviation: Reals = np.sqrt(np.maximum(variance, 0.0))
+    return deviation

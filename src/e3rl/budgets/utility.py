@@ -16,6 +16,8 @@ from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 from e3rl.statistics.greedy import Gains, greedy_marginal_gain
 
+Cost = Literal["rollouts", "tokens"]  # what a budget counts
+
 
 class UtilityBudget(PosteriorBudget):
     """max Σ Uᵢ(nᵢ)   subject to   Σ nᵢ = total,   n_low <= nᵢ <= n_high,
@@ -47,7 +49,7 @@ class UtilityBudget(PosteriorBudget):
         prior: tuple[float, float] = (1.0, 1.0),
         decay: float = 1.0,
         seed: int = 0,
-        cost: Literal["rollouts", "tokens"] = "rollouts",
+        cost: Cost = "rollouts",
     ) -> None:
         super().__init__(prior, decay, seed)
         if n_low < 2:

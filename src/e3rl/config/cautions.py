@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from e3rl.config.composition import to_plain_dict
 
-UNRANKED = {"Uniform", "DynamicSampling", "Sequential"}  # budgets without difficulty ranks
+UNRANKED = {"Uniform", "DynamicSampling", "Sequential", "PilotCommit"}  # no difficulty ranks
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
 HOTTEST_OF_SERVERS = 2.0  # temperature
 SERVER_ENGINES = ("VLLMServerEngine", "VLLMRayEngine")
@@ -63,14 +63,15 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
     budget, mean_size = plain["budget"], plain["rollouts_per_prompt"]
     rule = _name(budget)
     selects = rule in ("Mopps", "Vcrl")
-    learns = selects or rule in ("E3Rank", "Knapsack", "Neyman")
+    learns = selects or rule in ("E3Rank", "Knapsack", "Neyman", "Cero")
     if plain["epochs"] == 1 and (learns or (rule == "Hora" and budget["mode"] == "history")):
         chooses = "draws prompts blindly" if selects else "is uniform"
         yield (
             f"budget={rule} {chooses} with epochs=1: nothing is known of a prompt before its first "
-            "visit; use 2 or more, or a rule with rounds (sequential, hora with mode=pilot)"
+            "visit; use 2 or more, or a rule with rounds (sequential, pilot_commit, hora with "
+            "mode=pilot)"
         )
-    for name in ("n_low", "n_high", "per_round"):
+    for name in ("n_low", "n_high", "per_round", "pilot"):
         if budget.get(name) == mean_size:
             yield (
                 f"budget={rule} is uniform: budget.{name} is rollouts_per_prompt={mean_size}, so "

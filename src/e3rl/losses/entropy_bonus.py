@@ -1,12 +1,49 @@
-"""An entropy bonus whose weight follows the entropy."""
+"""Entropy bonuses whose weight follows the entropy."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
+
+from torch import Tensor
 
 from e3rl.checkpoints.strict_state import require_keys
 
 
-class AdaptiveEntropyBonus:
+class MovingEntropyBonus(ABC):
+    """Weight λ of the entropy bonus that moves with each batch, before it is trained on."""
+
+    _keys: tuple[str, ...]  # names of the state, attributes with an underscore before them
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """λ for the batch that was observed last."""
+
+    @abstractmethod
+    def observe(self, entropy: float) -> None:
+        """Move λ by the sampled entropy of a batch, in nats per token over all ranks."""
+
+    def shares(self, accuracies: Tensor) -> Tensor | None:
+        """(N,) parts of λ that rollouts get, by the share of right rollouts in their group (N,);
+        None where all get λ."""
+        return None
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """λ and what it follows, names relative to `policy/`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Builtins only."""
+        return {key: getattr(self, f"_{key}") for key in self._keys}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Strict: unknown or missing keys raise ValueError naming them."""
+        require_keys(type(self).__name__, state, self._keys)
+        for key in self._keys:
+            setattr(self, f"_{key}", state[key])
+
+
+class AdaptiveEntropyBonus(MovingEntropyBonus):
     """Weight λ of the entropy bonus that rises while the entropy is below a target.
 
         λ ← clip(λ + δ, 0, λ_max) if H < H* else clip(λ - δ, 0, λ_max),   used only while H ≤ H*
@@ -23,6 +60,8 @@ class AdaptiveEntropyBonus:
         start: λ before the first batch, in [0, λ_max].
     """
 
+    _keys = ("target", "weight", "active")
+
     def __init__(
         self,
         target: float | None = None,
@@ -30,11 +69,8 @@ class AdaptiveEntropyBonus:
         highest: float = 5e-3,
         start: float = 0.0,
     ) -> None:
-        for name, value in (("target", target), ("delta", delta), ("highest", highest)):
-            if value is not None and value <= 0:
-                raise ValueError(f"entropy_coef.{name}={value}: use a number above 0")
-        if not 0 <= start <= highest:
-            raise ValueError(f"entropy_coef.start={start} must lie in [0, highest={highest}]")
+        _require_positive(target=target, delta=delta, highest=highest)
+        _require_start(start, highest)
         self.delta = delta
         self.highest = highest
         self._target = target
@@ -47,7 +83,6 @@ class AdaptiveEntropyBonus:
         return self._weight if self._active else 0.0
 
     def observe(self, entropy: float) -> None:
-        """Move λ by the entropy of a batch, in nats per token over all ranks."""
         if self._target is None:
             self._target = entropy
         step = self.delta if entropy < self._target else -self.delta
@@ -61,11 +96,72 @@ class AdaptiveEntropyBonus:
             "entropy_target": self._target or 0.0,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"target": self._target, "weight": self._weight, "active": self._active}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Strict: unknown or missing keys raise ValueError naming them."""
-        require_keys("AdaptiveEntropyBonus", state, ("target", "weight", "active"))
-        self._target, self._weight = state["target"], state["weight"]
-        self._active = state["active"]
+class DifficultyEntropyBonus(MovingEntropyBonus):
+    """Weight λᵢ of the entropy bonus that is larger for harder prompts, around an entropy target.
+
+        λᵢ = λ · max(0, 1 - p̂ᵢ/ρ),   λ ← clip(λ + δ·(H* - H)/H*, 0, λ_max),   H* = τ·H₀
+
+    with p̂ᵢ the share of right rollouts in the group and H₀ the entropy of the first batch (after
+    Adaptive Entropy Regularization, arXiv 2510.10959, which names its three parts so: a coefficient
+    by difficulty, a target below the initial entropy, and a global coefficient that follows the
+    distance to it). The two closed forms are ours.
+
+    Args:
+        anchor: τ > 0, the target as a share of the first batch's entropy; published: 0.4. Where
+            the entropy never falls so far, λ stays at 0.
+        hard: ρ in (0, 1], accuracy of a group from which it gets no bonus.
+        delta: δ > 0, what λ gains in a batch of no entropy.
+        highest: λ_max > 0.
+        start: λ before the first batch, in [0, λ_max].
+    """
+
+    _keys = ("target", "weight")
+
+    def __init__(
+        self,
+        anchor: float = 0.4,
+        hard: float = 0.5,
+        delta: float = 1e-3,
+        highest: float = 5e-3,
+        start: float = 0.0,
+    ) -> None:
+        _require_positive(anchor=anchor, delta=delta, highest=highest)
+        _require_start(start, highest)
+        if not 0 < hard <= 1:
+            raise ValueError(f"entropy_coef.hard={hard}: use an accuracy above 0, up to 1")
+        self.anchor = anchor
+        self.hard = hard
+        self.delta = delta
+        self.highest = highest
+        self._target: float | None = None
+        self._weight = start
+
+    @property
+    def value(self) -> float:
+        """λ, which prompts without a right rollout get, for the batch that was observed last."""
+        return self._weight
+
+    def observe(self, entropy: float) -> None:
+        if self._target is None:
+            self._target = self.anchor * entropy
+        missing = (self._target - entropy) / self._target if self._target else 0.0
+        self._weight = min(max(self._weight + self.delta * missing, 0.0), self.highest)
+
+    def shares(self, accuracies: Tensor) -> Tensor:
+        """(N,) max(0, 1 - p̂/ρ)."""
+        return (1 - accuracies / self.hard).clamp(min=0)
+
+    def metrics(self) -> dict[str, float]:
+        return {"entropy_coef": self._weight, "entropy_target": self._target or 0.0}
+
+
+def _require_positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"entropy_coef.{name}={value}: use a number above 0")
+
+
+def _require_start(start: float, highest: float) -> None:
+    if not 0 <= start <= highest:
+        raise ValueError(f"entropy_coef.start={start} must lie in [0, highest={highest}]")

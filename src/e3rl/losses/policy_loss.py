@@ -21,7 +21,7 @@ from e3rl.functional.aggregation import Aggregation, PromptWeight, Totals, rollo
 from e3rl.functional.kl import k3
 from e3rl.functional.mismatch import Correction
 from e3rl.functional.surrogates import Surrogate, SurrogateInput
-from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
+from e3rl.losses.entropy_bonus import MovingEntropyBonus
 from e3rl.losses.exploration import ExplorationRule, TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
 
@@ -61,7 +61,7 @@ class PolicyLoss:
         aggregation: Aggregation = "token_mean",
         prompt_weight: PromptWeight = "sample",
         max_length: int | None = None,
-        entropy_coef: float | AdaptiveEntropyBonus = 0.0,
+        entropy_coef: float | MovingEntropyBonus = 0.0,
         kl_coef: float = 0.0,
         correction: Callable[[Tensor, Tensor], Correction] | None = None,
         exploration: ExplorationRule | None = None,
@@ -107,31 +107,35 @@ class PolicyLoss:
     def entropy_coef(self) -> float:
         """λ of the present batch."""
         given = self._entropy_coef
-        return given.value if isinstance(given, AdaptiveEntropyBonus) else given
+        return given.value if isinstance(given, MovingEntropyBonus) else given
 
     @property
     def adapts(self) -> bool:
         """Whether λ moves with the entropy, which then has to be shown to `observe`."""
-        return isinstance(self._entropy_coef, AdaptiveEntropyBonus)
+        return isinstance(self._entropy_coef, MovingEntropyBonus)
 
     def observe(self, entropy: float) -> dict[str, float]:
         """Move λ by a batch's sampled entropy (nats per token, all ranks); metrics by name."""
-        if not isinstance(self._entropy_coef, AdaptiveEntropyBonus):
+        if not isinstance(self._entropy_coef, MovingEntropyBonus):
             return {}
         self._entropy_coef.observe(entropy)
         return self._entropy_coef.metrics()
 
+    def bonus_shares(self, accuracies: Tensor) -> Tensor | None:
+        """(N,) parts of λ that rollouts get, by the share of right ones in their group (N,); None
+        where all get λ."""
+        given = self._entropy_coef
+        return given.shares(accuracies) if isinstance(given, MovingEntropyBonus) else None
+
     def state_dict(self) -> dict[str, Any]:
         """Builtins only; empty where nothing moves."""
         given = self._entropy_coef
-        return (
-            {"entropy_coef": given.state_dict()} if isinstance(given, AdaptiveEntropyBonus) else {}
-        )
+        return {"entropy_coef": given.state_dict()} if isinstance(given, MovingEntropyBonus) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Strict: state of another loss raises ValueError."""
         require_keys("loss", state, self.state_dict())
-        if isinstance(self._entropy_coef, AdaptiveEntropyBonus):
+        if isinstance(self._entropy_coef, MovingEntropyBonus):
             self._entropy_coef.load_state_dict(state["entropy_coef"])
 
     def weights(
@@ -156,6 +160,7 @@ class PolicyLoss:
         old_logprobs: Tensor | None = None,
         reference_logprobs: Tensor | None = None,
         effects: TokenEffects | None = None,
+        bonus_shares: Tensor | None = None,
     ) -> LossParts:
         """This micro-batch's summand of the loss over `totals`.
 
@@ -167,6 +172,7 @@ class PolicyLoss:
                 so that every importance ratio is 1 without a second forward pass.
             reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
             effects: (M,) what the exploration rule does to each token.
+            bonus_shares: (M,) parts of the entropy bonus's weight; None = all of it everywhere.
         """
         logprobs = micro.logprobs
         old = logprobs.detach() if old_logprobs is None else old_logprobs
@@ -185,7 +191,8 @@ class PolicyLoss:
         if self.entropy_coef:
             if micro.entropies is None:
                 raise RuntimeError("loss.entropy_coef > 0 needs the entropies of the tokens")
-            loss = loss - self.entropy_coef * micro.entropies.sum() / totals.tokens
+            rewarded = micro.entropies if bonus_shares is None else bonus_shares * micro.entropies
+            loss = loss - self.entropy_coef * rewarded.sum() / totals.tokens
         if self.kl_coef:
             if reference_logprobs is None:
                 raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")

@@ -7,6 +7,7 @@ minibatch, and does not know where rollouts come from.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from e3rl.training.entropy_meter import EntropyMeter, EntropyProbe
 from e3rl.training.forward import cut, entropies, forward, measure_entropy, per_token
 from e3rl.training.fsdp2 import FSDP2Strategy
 from e3rl.training.offload import HOST, move_states, states_on_device
-from e3rl.training.update import UpdateSettings, UpdateStatistics
+from e3rl.training.update import TokenInputs, UpdateSettings, UpdateStatistics
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
@@ -121,12 +122,14 @@ class GRPOModule(LightningModule):
             with self.trainer.profiler.profile(PROBE):  # type: ignore[attr-defined]
                 self._measure_grad_norms(batch)
         self._observe_entropy(batch)
-        old, effects = self._old_logprobs(batch), self._effects(batch)
+        given = TokenInputs(
+            self._old_logprobs(batch), self._effects(batch), self._bonus_shares(batch)
+        )
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
         for number, rows in enumerate(parts):
-            self._step(batch, rows, old, effects, probe if number == 0 else None)
+            self._step(batch, rows, given, probe if number == 0 else None)
         if probe is not None:
             batch.entropy = probe.result()
         batch.metrics |= self._statistics.metrics(learning_rate)
@@ -194,6 +197,15 @@ class GRPOModule(LightningModule):
             metrics = self.loss.observe(surprisal / tokens)
             batch.metrics |= {f"policy/{name}": value for name, value in metrics.items()}
 
+    def _bonus_shares(self, batch: RolloutBatch) -> Tensor | None:
+        """(N,) parts of the entropy bonus's weight, where it depends on a group's accuracy."""
+        if not self.loss.adapts:
+            return None
+        group, correct = batch.tensor("group"), batch.tensor("correct")
+        sizes = torch.bincount(group, minlength=batch.n_prompts)
+        right = torch.zeros(batch.n_prompts, device=self.device).index_add_(0, group, correct)
+        return self.loss.bonus_shares((right / sizes)[group])
+
     def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
         """Those of `rows` that are forwarded."""
         return rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
@@ -216,8 +228,7 @@ class GRPOModule(LightningModule):
         self,
         batch: RolloutBatch,
         rows: Tensor,
-        old: Tensor | None,
-        effects: TokenEffects | None,
+        given: TokenInputs,
         probe: EntropyProbe | None,
     ) -> None:
         """One optimiser step on a minibatch; a probe sees its rollouts before it."""
@@ -230,11 +241,12 @@ class GRPOModule(LightningModule):
         if self.settings.passes_over_empty(self.loss) and all_sum([taught])[0] == 0:
             return
         if self._statistics.steps == 0 and self.settings.old_logprobs == "trainer":
-            old = None  # it is this policy: no rounding between two passes moves ratios off 1
+            # It is this policy: no rounding between two passes moves ratios off 1.
+            given = replace(given, old_logprobs=None)
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
-        self._backward(batch, active, weights, totals, old, effects, probe)
+        self._backward(batch, active, weights, totals, given, probe)
         try:
             with self._states_at_hand():
                 optimizer.step()
@@ -290,8 +302,7 @@ class GRPOModule(LightningModule):
         rows: Tensor,
         weights: Tensor,
         totals: Totals,
-        old: Tensor | None,
-        effects: TokenEffects | None,
+        given: TokenInputs,
         probe: EntropyProbe | None,
     ) -> None:
         """Accumulate a minibatch's gradient; ranks meet in the last backward only, or in every
@@ -302,13 +313,15 @@ class GRPOModule(LightningModule):
         for number, pack in enumerate(packs):
             with nullcontext() if number == last else self._no_sync():
                 micro = forward(self.policy, batch, pack, self.loss.entropy_coef > 0, probe)
+                told = given.at(pack.rows, micro)
                 parts = self.loss(
                     micro,
                     weights[pack.rows][micro.rollout],
                     totals,
-                    None if old is None else _at(old, pack, micro.positions),
+                    told.old_logprobs,
                     self._reference_logprobs(batch, pack),
-                    None if effects is None else effects.at(pack.rows, micro.positions),
+                    told.effects,
+                    told.bonus_shares,
                 )
                 # DDP averages over ranks, and the weights already divide by global counts.
                 with self.trainer.profiler.profile(BACKWARD):  # type: ignore[attr-defined]
@@ -358,8 +371,3 @@ class GRPOModule(LightningModule):
                 f"gradient norm is {float(norm)} at optimiser step {self.global_step}"
             )
         self._statistics.grad_norm += float(norm)
-
-
-def _at(values: Tensor, pack: Pack, positions: Tensor) -> Tensor:
-    """(N, T) values of a batch -> (M,) at the sampled tokens of a micro-batch."""
-    return values[pack.rows, : positions.shape[1]][positions]

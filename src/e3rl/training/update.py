@@ -8,11 +8,31 @@ from torch import Tensor
 from e3rl.distributed import all_max, all_sum
 from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
 from e3rl.functional.mismatch import WeightSummary, WeightSums, summarize_weights
+from e3rl.losses.exploration import TokenEffects
+from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import LossParts, PolicyLoss
 
 Skip = Literal["off", "exact", "renormalise"]
 EmptyBatch = Literal["step", "skip"]
 OldLogprobs = Literal["trainer", "sampler"]
+
+
+@dataclass(frozen=True)
+class TokenInputs:
+    """What a loss is told of sampled tokens from before the first optimiser step, where it asks."""
+
+    old_logprobs: Tensor | None  # (N, T), or (M,) of a micro-batch
+    effects: TokenEffects | None  # the same
+    bonus_shares: Tensor | None  # (N,), or (M,) of a micro-batch
+
+    def at(self, rows: Tensor, micro: MicroBatch) -> "TokenInputs":
+        """Those of a micro-batch's tokens, its rollouts being `rows` (n,) of the batch."""
+        old, shares, positions = self.old_logprobs, self.bonus_shares, micro.positions
+        return TokenInputs(
+            None if old is None else old[rows, : positions.shape[1]][positions],
+            None if self.effects is None else self.effects.at(rows, positions),
+            None if shares is None else shares[rows][micro.rollout],
+        )
 
 
 @dataclass(frozen=True)
