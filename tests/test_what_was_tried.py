@@ -21,7 +21,7 @@ def test_the_page_says_what_was_recorded() -> None:
         ("budget", "mopps", "*simulated*"),
         ("budget.weight", "cures", "*simulated*"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
-        ("loss", "rloo", "untried"),
+        ("loss", "gspo", "untried"),
         ("loss", "gspo", "untried"),
         ("loss/exploration", "kl_cov", "*tested*"),
         ("temperature/gain", "solve", "**trained** ([gain_modes])"),

@@ -1,18 +1,23 @@
-"""What is said of the core study on carries is what its tables hold, judged as it was declared."""
+"""What is said of studies on carries is what their tables hold, judged as they were declared."""
 
 import re
 
 import pandas as pd
+import pytest
 import yaml
 
 from pages import ROOT
 
-STUDY = ROOT / "experiments" / "carries_core"
+STUDIES = ROOT / "experiments"
+CORE = STUDIES / "carries_core"
+JUDGED = ("carries_core", "carries_losses")  # as declared, ten seeds each
+judged = pytest.mark.parametrize("name", JUDGED)
 NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")
 
 
-def test_the_verdict_says_no_other_numbers_than_the_tables() -> None:
-    text = (STUDY / "README.md").read_text(encoding="utf-8")
+@judged
+def test_the_verdict_says_no_other_numbers_than_the_tables(name: str) -> None:
+    text = (STUDIES / name / "README.md").read_text(encoding="utf-8")
     tables, verdict = text.split("## What can be said", maxsplit=1)
     said = {number.lstrip("+") for number in NUMBERS.findall(verdict)}
     known = {number.lstrip("+") for number in NUMBERS.findall(tables)}
@@ -21,21 +26,24 @@ def test_the_verdict_says_no_other_numbers_than_the_tables() -> None:
     assert said <= known
 
 
-def test_the_families_are_those_that_were_declared_and_all_their_seeds_have_run() -> None:
-    declared = yaml.safe_load((STUDY / "study.declared.yaml").read_text(encoding="utf-8"))
-    asked = yaml.safe_load((STUDY / "study.yaml").read_text(encoding="utf-8"))
+@judged
+def test_the_families_are_those_that_were_declared_and_all_their_seeds_have_run(name: str) -> None:
+    study = STUDIES / name
+    declared = yaml.safe_load((study / "study.declared.yaml").read_text(encoding="utf-8"))
+    asked = yaml.safe_load((study / "study.yaml").read_text(encoding="utf-8"))
     assert asked["families"] == declared["families"]
-    for name, family in declared["families"].items():
-        assert asked["tables"][name] == declared["tables"][name]
-        rows = pd.read_csv(STUDY / "results" / f"{name}.csv")
+    for table, family in declared["families"].items():
+        assert asked["tables"][table] == declared["tables"][table]
+        rows = pd.read_csv(study / "results" / f"{table}.csv")
         pairs = zip(rows["arm"], rows["against"].str.split().str[0], strict=True)
         assert set(pairs) == {tuple(pair) for pair in family["comparisons"]}
-        assert set(rows["family"]) == {name}
+        assert set(rows["family"]) == {table}
         assert set(rows["seeds"]) == {10}
 
 
-def test_the_protocol_is_older_than_what_comes_after_it() -> None:
-    text = (STUDY / "README.md").read_text(encoding="utf-8")
+@judged
+def test_the_protocol_is_older_than_what_comes_after_it(name: str) -> None:
+    text = (STUDIES / name / "README.md").read_text(encoding="utf-8")
     protocol, results = text.split("\n## Results\n")
     assert "<!-- table" not in protocol
     assert "seeds 101 to 110" in protocol
@@ -49,7 +57,7 @@ def test_the_overview_of_studies_has_its_numbers() -> None:
         ("primary", "e3", "E3 is {} points below GRPO in pass@1"),
         ("many_tries", "dapo", "DAPO is {} points below in pass@16"),
     ):
-        rows = pd.read_csv(STUDY / "results" / f"{table}.csv")
+        rows = pd.read_csv(CORE / "results" / f"{table}.csv")
         rows = rows[rows["arm"] == arm]
         (row,) = rows.to_dict("records")
         assert row["p_adjusted"] < 0.05
