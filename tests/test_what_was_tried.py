@@ -22,7 +22,6 @@ def test_the_page_says_what_was_recorded() -> None:
         ("budget.weight", "cures", "*simulated*"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
         ("loss", "gspo", "untried"),
-        ("loss", "gspo", "untried"),
         ("loss/exploration", "kl_cov", "*tested*"),
         ("temperature/gain", "solve", "**trained** ([gain_modes])"),
         ("shaping", "length", "**trained** ([length_reward])"),
