@@ -72,6 +72,12 @@ def test_small_saturation_makes_the_rollouts_of_all_passes_alike() -> None:
     assert 4 + few == 12 + many
 
 
+def test_prompts_that_had_thousands_of_rollouts_are_still_told_apart() -> None:
+    rule = Cero(1.0, n_low=2, n_high=64)
+    rule.observe(["few", "many"], [np.repeat([1.0, 0.0], [900, 900]), np.repeat([1.0, 0.0], 904)])
+    assert counts_of(rule, ["few", "many"], 24) == [16, 8]  # 1,800 + 16 = 1,808 + 8
+
+
 @pytest.mark.parametrize("saturation", [0.0, -1.0, math.inf])
 def test_a_saturation_that_cannot_work_is_refused_by_name(saturation: float) -> None:
     with pytest.raises(ValueError, match=f"saturation={saturation}"):

@@ -49,7 +49,8 @@ class Cero(UtilityBudget):
 
     def gains(self, posterior: BetaPosterior) -> Gains:
         value = posterior.reward_variance
-        had = posterior.a + posterior.b - sum(self.prior)
+        had = posterior.a + posterior.b
+        had = had - had.min(initial=np.inf)  # a factor of all prompts, which keeps worths off 0
 
         def gain(rows: Counts, n: Counts) -> Reals:
             worth: Reals = value[rows] * np.exp(-(had[rows] + n) / self.saturation)

@@ -28,8 +28,8 @@ class Neyman(UtilityBudget):
     | `cures`      | pq²E[g₊²] + p²qE[g₋²] - p²q²(g₊-g₋)² | 1/n        | λ·√v                    |
 
     The first two are VIP for leave-one-out and Dr. GRPO baselines (arXiv 2602.01601), the third
-    GVM-RAFT (arXiv 2505.02391), the fourth CurES; their weights are below. All
-    are convex in n, so the whole numbers are found directly, not by rounding. (n-1)/n² is 0 at
+    GVM-RAFT (arXiv 2505.02391), the fourth CurES; their weights are below. All are
+    convex in n, so the whole numbers are found directly, not by rounding. (n-1)/n² is 0 at
     n = 1 and largest at n = 2, where a biased estimator has no variance because it vanishes:
     `vip_drgrpo` therefore needs n_low >= 3.
 
