@@ -169,7 +169,7 @@ def test_an_engine_without_logprobs_is_an_error() -> None:
 
 @pytest.mark.parametrize("counts", [[1], [1, -1], [1, 1, 1]])
 def test_a_plan_needs_one_count_per_prompt(counts: list[int]) -> None:
-    with pytest.raises(ValueError, match="give each one count of 0 or more"):
+    with pytest.raises(ValueError, match="0 or more each"):
         sample(ready([3, 0], counts), ScriptedEngine())
 
 

@@ -161,8 +161,7 @@ class RolloutSampler(Slot):
     def _requests(self, batch: RolloutBatch, counts: list[int]) -> list[RolloutRequest]:
         if len(counts) != batch.n_prompts or min(counts) < 0:
             raise ValueError(
-                f"the allocation gave counts {counts} for {batch.n_prompts} prompts: give each "
-                "one count of 0 or more"
+                f"the allocation gave counts {counts} for {batch.n_prompts} prompts: 0 or more each"
             )
         assert batch.temperature_of is not None
         before = batch.group_sizes.tolist()

@@ -65,10 +65,8 @@ def write_results(
     write_tables(tables, out, wanted.latex)
     if any(each.n_samples > 1 for each in sampled):
         pass_at_k_of_models(sampled).savefig(out / "pass_at_k.png", dpi=200)
-    if len(found) == 1:
-        text = arm_table_text(summary)
-    else:
-        text = "\n\n".join(as_text(cells, WORDS) for cells in tables.values())
+    texts = (as_text(cells, WORDS) for cells in tables.values())
+    text = arm_table_text(summary) if len(found) == 1 else "\n\n".join(texts)
     return "\n\n".join([text, *missed_entropies(found), *warn_of_missing_answers(rows)]), summary
 
 

@@ -102,8 +102,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
 
 
 def train(task: str, steps: int, batch_size: int, peak: float, seed: int, out: Path) -> None:
-    """Train from scratch on demonstrations of one of TASKS; writes model, tokenizer and
-    configuration to `out`."""
+    """Train from scratch on demonstrations of one of TASKS; writes model and tokenizer to `out`."""
     taught = TASKS[task]
     tokenizer = build_tokenizer()
     model = build_model(len(tokenizer), seed)  # type: ignore[arg-type]

@@ -207,9 +207,8 @@ class _Reader:
         if token[0].isdecimal():
             whole = token.partition(".")[0].lstrip("0")
             leading = whole[:15]
-            return _Value(
-                self._note(math.log10(max(1, int(leading or 1))) + len(whole) - len(leading))
-            )
+            digits = math.log10(max(1, int(leading or 1))) + len(whole) - len(leading)
+            return _Value(self._note(digits))
         return _Value(named=token[0] == "\\" or token.isalpha())
 
     def _argument(self, depth: int) -> _Value:

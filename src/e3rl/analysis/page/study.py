@@ -65,8 +65,7 @@ class Study:
 
 
 def read_study(folder: Path) -> Study:
-    """The study of a folder. Raises ValueError for unknown keys, tables, figures, control or
-    arms of a family."""
+    """The study of a folder. Raises ValueError for unknown keys, tables, figures or arms."""
     asked = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
     if not isinstance(asked, dict) or not {"runs"} <= asked.keys() <= KEYS:
         raise ValueError(f"{folder / 'study.yaml'} must have `runs`, and else of {sorted(KEYS)}")
