@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from e3rl.checkpoints.strict_state import require_keys
+
 
 class StepProgress(Protocol):
     """What an allocation sees of a step that is under way, whoever samples it."""
@@ -133,3 +135,20 @@ class Budget(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """What the step observed last has shown, names relative to `budget/`."""
+
+
+class MemorylessBudget:
+    """The part of a rule that goes by its step alone: it learns nothing, so it has no state."""
+
+    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Rewards matter within a step only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys(type(self).__name__, state, ())
+
+    def metrics(self) -> dict[str, float]:
+        """Empty: nothing is learnt from a step."""
+        return {}

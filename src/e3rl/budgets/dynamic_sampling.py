@@ -1,19 +1,18 @@
 """Whole groups, prompt by prompt, until enough of them are mixed."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Decision
+from e3rl.budgets.base import Decision, MemorylessBudget
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.rounds import Rounds
-from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
 
 
-class DynamicSampling:
+class DynamicSampling(MemorylessBudget):
     """Samples groups of G = ⌊total/B⌋ until w·B of the step's B candidates are mixed, in rounds.
 
     DAPO's dynamic sampling (arXiv 2503.14476) within a step: the first round takes w·B candidates,
@@ -85,19 +84,6 @@ class DynamicSampling:
 
         allocation = Rounds(total, more, (0, group), _outcome)
         return Decision(allocation, np.full(n, np.nan), requeue=self.leftovers == "requeue")
-
-    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Rewards matter within a step only."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require_keys("DynamicSampling", state, ())
-
-    def metrics(self) -> dict[str, float]:
-        """Empty: nothing is learnt from a step."""
-        return {}
 
 
 def _mixed(rollouts: Counts, right: Reals) -> NDArray[np.bool_]:

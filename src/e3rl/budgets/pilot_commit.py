@@ -1,19 +1,17 @@
 """A few rollouts of every prompt, then the rest for those that were neither easy nor hopeless."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Decision
+from e3rl.budgets.base import Decision, MemorylessBudget
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.rounds import Rounds
-from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals, water_fill
 
 
-class PilotCommit:
+class PilotCommit(MemorylessBudget):
     """`pilot` rollouts of every prompt; what is left goes to those with lowest <= p̂ <= highest,
 
     in equal parts and at most `commit` each, p̂ being the share of right pilots (Pilot-Commit,
@@ -91,16 +89,3 @@ class PilotCommit:
 
     def _outcome(self, rollouts: Counts, right: Reals) -> dict[str, float]:
         return {"committed": float((rollouts > self.pilot).mean())}
-
-    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Rewards matter within a step only."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require_keys("PilotCommit", state, ())
-
-    def metrics(self) -> dict[str, float]:
-        """Empty: nothing is learnt from a step."""
-        return {}

@@ -1,19 +1,18 @@
 """Rollouts in rounds: a prompt leaves as soon as it has shown enough, the rest go on."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Decision
+from e3rl.budgets.base import Decision, MemorylessBudget
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.rounds import Rounds
-from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals, water_fill
 
 
-class Sequential:
+class Sequential(MemorylessBudget):
     """Up to `max_rounds` rounds of `per_round` rollouts for every prompt that is not done.
 
     A prompt is done with
@@ -96,16 +95,3 @@ class Sequential:
             return right >= 1
         positives = self.wanted // 2
         return (right >= positives) & (rollouts - right >= self.wanted - positives)
-
-    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Rewards matter within a step only."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require_keys("Sequential", state, ())
-
-    def metrics(self) -> dict[str, float]:
-        """Empty: nothing is learnt from a step."""
-        return {}

@@ -1,19 +1,16 @@
 """The control rule: every prompt gets the same number of rollouts."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from e3rl.budgets.base import Decision, SingleRound
+from e3rl.budgets.base import Decision, MemorylessBudget, SingleRound
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.metrics import allocation_metrics
-from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import water_fill
 
 
-class Uniform:
+class Uniform(MemorylessBudget):
     """nᵢ = total/B for every prompt; a remainder goes to prompts drawn anew each step.
 
     It learns nothing, so it has no ranks (all NaN) and no state.
@@ -33,16 +30,3 @@ class Uniform:
         counts = water_fill(np.ones(n), total, n_min, n_max, keys)
         allocation = SingleRound(counts, allocation_metrics(counts, n_min, n_max))
         return Decision(allocation, np.full(n, np.nan))
-
-    def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Rewards change nothing here."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require_keys("Uniform", state, ())
-
-    def metrics(self) -> dict[str, float]:
-        """Empty: nothing is learnt from a step."""
-        return {}

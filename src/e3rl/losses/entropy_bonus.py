@@ -14,6 +14,17 @@ class MovingEntropyBonus(ABC):
 
     _keys: tuple[str, ...]  # names of the state, attributes with an underscore before them
 
+    def __init__(self, delta: float, highest: float, start: float) -> None:
+        _require_positive(delta=delta, highest=highest)
+        if not 0 <= start <= highest:
+            raise ValueError(f"entropy_coef.start={start} must lie in [0, highest={highest}]")
+        self.delta = delta
+        self.highest = highest
+        self._weight = start
+
+    def _move(self, by: float) -> None:
+        self._weight = min(max(self._weight + by, 0.0), self.highest)
+
     @property
     @abstractmethod
     def value(self) -> float:
@@ -69,12 +80,9 @@ class AdaptiveEntropyBonus(MovingEntropyBonus):
         highest: float = 5e-3,
         start: float = 0.0,
     ) -> None:
-        _require_positive(target=target, delta=delta, highest=highest)
-        _require_start(start, highest)
-        self.delta = delta
-        self.highest = highest
+        super().__init__(delta, highest, start)
+        _require_positive(target=target)
         self._target = target
-        self._weight = start
         self._active = False
 
     @property
@@ -85,8 +93,7 @@ class AdaptiveEntropyBonus(MovingEntropyBonus):
     def observe(self, entropy: float) -> None:
         if self._target is None:
             self._target = entropy
-        step = self.delta if entropy < self._target else -self.delta
-        self._weight = min(max(self._weight + step, 0.0), self.highest)
+        self._move(self.delta if entropy < self._target else -self.delta)
         self._active = entropy <= self._target
 
     def metrics(self) -> dict[str, float]:
@@ -126,16 +133,13 @@ class DifficultyEntropyBonus(MovingEntropyBonus):
         highest: float = 5e-3,
         start: float = 0.0,
     ) -> None:
-        _require_positive(anchor=anchor, delta=delta, highest=highest)
-        _require_start(start, highest)
+        super().__init__(delta, highest, start)
+        _require_positive(anchor=anchor)
         if not 0 < hard <= 1:
             raise ValueError(f"entropy_coef.hard={hard}: use an accuracy above 0, up to 1")
         self.anchor = anchor
         self.hard = hard
-        self.delta = delta
-        self.highest = highest
         self._target: float | None = None
-        self._weight = start
 
     @property
     def value(self) -> float:
@@ -146,7 +150,7 @@ class DifficultyEntropyBonus(MovingEntropyBonus):
         if self._target is None:
             self._target = self.anchor * entropy
         missing = (self._target - entropy) / self._target if self._target else 0.0
-        self._weight = min(max(self._weight + self.delta * missing, 0.0), self.highest)
+        self._move(self.delta * missing)
 
     def shares(self, accuracies: Tensor) -> Tensor:
         """(N,) max(0, 1 - p̂/ρ)."""
@@ -160,8 +164,3 @@ def _require_positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and value <= 0:
             raise ValueError(f"entropy_coef.{name}={value}: use a number above 0")
-
-
-def _require_start(start: float, highest: float) -> None:
-    if not 0 <= start <= highest:
-        raise ValueError(f"entropy_coef.start={start} must lie in [0, highest={highest}]")
