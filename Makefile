@@ -15,7 +15,7 @@ TRAIN := e3rl.train $(if $(filter-out vllm,$(ENGINE)),engine=$(ENGINE))
 WORKERS ?= 2
 PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Threads of torch that wait for work must give their core away; see src/e3rl/environment.py.
+# Threads of torch that wait for work must give their core away; see src/e3rl/process/environment.py.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help

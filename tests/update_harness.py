@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from e3rl.batch import MeasuredEntropy, RolloutBatch
-from e3rl.distributed import gather_full
 from e3rl.functional.surrogates import clipped
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import gather_full
 from e3rl.training.entropy_meter import EntropyMeter
 from e3rl.training.forward import measure_entropy
 from e3rl.training.module import GRPOModule

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from e3rl.environment import prepare
+from e3rl.process.environment import prepare
 
 if __name__ == "__main__":
     prepare()

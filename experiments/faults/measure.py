@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "e3rl-faults"))
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    from e3rl.environment import prepare
+    from e3rl.process.environment import prepare
 
     prepare()
     import tiny_runs  # noqa: F401  (loads what every run needs)

@@ -1,10 +1,10 @@
 """e3rl: rollout budgets, temperature schedules and honest statistics around GRPO.
 
-Importing the package only prepares the process environment (see `environment.py`); torch,
+Importing the package only prepares the process environment (see `process/environment.py`); torch,
 lightning and transformers are imported by the modules that need them.
 """
 
-from e3rl.environment import prepare
+from e3rl.process.environment import prepare
 
 prepare()
 

@@ -23,8 +23,8 @@ from rich.table import Table
 from e3rl.analysis.sources.runs import PROMPTS
 from e3rl.analysis.tables.cells import as_markdown, as_text
 from e3rl.config.composition import conf_dir, register_resolvers
-from e3rl.environment import peak_memory_gib
 from e3rl.ledger.archive import ledger_folders
+from e3rl.process.environment import peak_memory_gib
 from e3rl.simulator.replay import Workload, replay, select_rules
 from e3rl.simulator.screening import WORDS, screening_cells, screening_rows, sort_by_noise
 from e3rl.simulator.summary import count_prompts_by_rollouts, summarize_by_pass_rate, summarize_pass

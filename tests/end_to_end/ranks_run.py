@@ -13,7 +13,7 @@ import torch
 from tiny_runs import E3, configuration, only_train
 
 from e3rl.batch import RolloutBatch
-from e3rl.environment import prepare
+from e3rl.process.environment import prepare
 from e3rl.runs import run as running
 from e3rl.training.module import GRPOModule
 

@@ -24,8 +24,8 @@ from e3rl.engines.weight_checks import (
     expected_shapes,
     named_weights,
 )
-from e3rl.environment import prepare
 from e3rl.policy.policy import Policy
+from e3rl.process.environment import prepare
 
 Work = Callable[[int], dict[str, Any]]
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from e3rl.distributed import gather_full
-from e3rl.environment import prepare
 from e3rl.policy.policy import EMBEDDED, Policy
 from e3rl.policy.sharding import shard
+from e3rl.process.distributed import gather_full
+from e3rl.process.environment import prepare
 
 CPU = torch.device("cpu")
 

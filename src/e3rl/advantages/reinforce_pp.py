@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from e3rl.advantages.groups import EQUAL_REWARDS, centred_rewards, check_rewards
-from e3rl.distributed import all_sum
+from e3rl.process.distributed import all_sum
 
 Baseline = Literal["batch", "group"]
 

@@ -6,7 +6,7 @@ from lightning import LightningModule, Trainer
 from e3rl.advantages.base import AdvantageEstimator, Scheduled
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps
-from e3rl.distributed import all_sum
+from e3rl.process.distributed import all_sum
 
 
 class Advantage(Slot):

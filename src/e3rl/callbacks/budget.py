@@ -18,7 +18,7 @@ from e3rl.budgets.metrics import spearman
 from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.slot import Slot, batches_to_decide
 from e3rl.checkpoints.strict_state import require_keys
-from e3rl.distributed import all_gather, rank
+from e3rl.process.distributed import all_gather, rank
 from e3rl.statistics.balance import balance, imbalance
 
 

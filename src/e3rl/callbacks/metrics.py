@@ -15,9 +15,9 @@ from e3rl.callbacks.grad_norms import norm_moments
 from e3rl.callbacks.health import RunHealth
 from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.callbacks.speed import Speedometer
-from e3rl.distributed import all_gather, all_max, all_sum
-from e3rl.environment import peak_memory_gib
 from e3rl.ledger.logger import ledgers, log_row
+from e3rl.process.distributed import all_gather, all_max, all_sum
+from e3rl.process.environment import peak_memory_gib
 
 log = logging.getLogger(__name__)
 

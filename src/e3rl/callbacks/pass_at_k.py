@@ -14,8 +14,8 @@ from torch import Tensor
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step, total_steps
 from e3rl.callbacks.validation_schedule import Evaluation, Segment, ValidationSchedule
-from e3rl.distributed import all_gather
 from e3rl.ledger.logger import ledgers, log_row
+from e3rl.process.distributed import all_gather
 from e3rl.statistics.interval import Interval
 from e3rl.statistics.means import mean_over_units
 from e3rl.statistics.pass_at_k import max_at_k, pass_at_k

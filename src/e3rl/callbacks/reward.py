@@ -12,8 +12,8 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.slot import Slot
-from e3rl.distributed import all_gather, all_sum, rank
 from e3rl.ledger.clock import REWARD
+from e3rl.process.distributed import all_gather, all_sum, rank
 from e3rl.rewards.answer_reader import READ_ANSWERS
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verdict import STATUSES, Verdict

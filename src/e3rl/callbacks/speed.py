@@ -9,10 +9,10 @@ from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_max, all_sum
 from e3rl.functional.flops import MatmulSizes
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import matmul_sizes
+from e3rl.process.distributed import all_max, all_sum
 
 ROWS = 2048  # of the products where the module does not say how many tokens it takes at once
 MEASURE_S = 0.05  # of products; the fastest one counts

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any
 
-from e3rl.distributed import all_sum
+from e3rl.process.distributed import all_sum
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 AGAIN_S = 2.0  # torchrun passes on what its group has got already, and that is no second wish

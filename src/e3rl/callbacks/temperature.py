@@ -8,7 +8,7 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import Slot, batches_to_decide, rollout_step, total_steps
-from e3rl.distributed import all_sum
+from e3rl.process.distributed import all_sum
 from e3rl.temperatures.base import Difficulty, EntropyReading, TemperatureDecision, TemperatureRule
 
 

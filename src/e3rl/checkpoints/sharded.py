@@ -41,7 +41,7 @@ from e3rl.checkpoints.files import (
     manifest,
     sha256,
 )
-from e3rl.distributed import all_gather, rank, world_size
+from e3rl.process.distributed import all_gather, rank, world_size
 
 REST, INDEX = "rest.pt", ".metadata"
 WEIGHTS = "state_dict/"  # what their names begin with

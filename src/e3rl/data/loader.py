@@ -22,7 +22,7 @@ from e3rl.batch import RolloutBatch, batch_from_state, batch_state
 from e3rl.data.problem import Problem
 from e3rl.data.prompt_lengths import Encode
 from e3rl.data.prompt_order import PromptOrder
-from e3rl.distributed import all_gather
+from e3rl.process.distributed import all_gather
 
 
 class PromptLoader:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from e3rl.batch import Rollout
-from e3rl.distributed import is_sharded
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, stop_finder, to_rollout
 from e3rl.engines.decoding import Decoding
@@ -25,6 +24,7 @@ from e3rl.engines.truncation import truncate
 from e3rl.engines.weight_checks import check_finite
 from e3rl.engines.whole_copy import WholeCopy
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import is_sharded
 
 CROWDED = 0.85  # part of the rows in a batch that go on, below which the others are taken out
 

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from e3rl.batch import Rollout
-from e3rl.distributed import all_gather
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import (
     canary_gaps,
@@ -56,6 +55,7 @@ from e3rl.engines.weight_checks import (
     named_weights,
 )
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import all_gather
 
 FIRST_TOKENS = "vLLM samples its first tokens ..."
 log = logging.getLogger(__name__)

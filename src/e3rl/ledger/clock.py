@@ -7,8 +7,8 @@ from typing import Any
 from lightning import Trainer
 from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 
-from e3rl.distributed import rank
 from e3rl.ledger.phases import phase_column
+from e3rl.process.distributed import rank
 
 # What slots and module say of their own work, beside the actions that Lightning announces.
 SYNC, REWARD, PROBE, BACKWARD = "e3rl/sync", "e3rl/reward", "e3rl/probe", "e3rl/backward"

@@ -13,9 +13,9 @@ from lightning import Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from e3rl.distributed import rank
 from e3rl.ledger.clock import lap_of
 from e3rl.ledger.ledger import Ledger
+from e3rl.process.distributed import rank
 
 FILES = ("metrics", "prompts", "validation", "completions")
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_max, all_sum
 from e3rl.losses.selection import select_top, token_draws
+from e3rl.process.distributed import all_max, all_sum
 
 # Whose tokens a rule wants the entropies of, which takes a forward pass over these rollouts.
 Entropies = Literal["none", "trained", "all"]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_gather
+from e3rl.process.distributed import all_gather
 from e3rl.seeds import derive_seed
 
 

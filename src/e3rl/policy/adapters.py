@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3rl.distributed import gather_full
+from e3rl.process.distributed import gather_full
 
 ALL_LINEAR = "all-linear"
 DIGEST = "adapted_base"  # buffer of a policy with adapters

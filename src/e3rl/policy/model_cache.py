@@ -8,7 +8,7 @@ from filelock import FileLock
 
 from e3rl.checkpoints.durable import flush_to_disk, sync_folder
 from e3rl.checkpoints.files import draft_of
-from e3rl.environment import cache_folder
+from e3rl.process.environment import cache_folder
 
 
 class ModelFileError(ValueError):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from e3rl.distributed import is_sharded
+from e3rl.process.distributed import is_sharded
 
 WORDS, LAYERS = 64, 2  # of the small model
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -15,9 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_max, is_sharded
 from e3rl.functional.packing import Pack
 from e3rl.policy.policy import DTYPES, Policy
+from e3rl.process.distributed import all_max, is_sharded
 
 # Lightning's precision -> what blocks compute in. Autocast alone would gather float32.
 COMPUTED_IN = {"bf16-mixed": "bfloat16"}

@@ -34,7 +34,6 @@ from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
-from e3rl.environment import claim_start
 from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
@@ -43,6 +42,7 @@ from e3rl.planning.plan import ProblemCounts, derive_plan
 from e3rl.planning.processes import is_sharded
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
+from e3rl.process.environment import claim_start
 from e3rl.runs.provenance import write_provenance
 from e3rl.runs.ranks import Ranks, watch_parent
 from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint, is_job

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from e3rl.batch import MeasuredEntropy, RolloutBatch
-from e3rl.distributed import all_sum
 from e3rl.functional.entropy import entropy_and_varentropy, sampled_entropy_t1, token_entropy
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import Pack
 from e3rl.functional.predictions import Predictions
 from e3rl.losses.micro_batch import SampledTokens
+from e3rl.process.distributed import all_sum
 from e3rl.seeds import derive_seed
 
 SUMS = 5  # tokens, entropy, the same at temperature 1, varentropy, sampled entropy at temperature 1

@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
-from e3rl.distributed import all_sum, gather_full, world_size
 from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
@@ -31,6 +30,7 @@ from e3rl.losses.exploration import TokenEffects, explore
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs
+from e3rl.process.distributed import all_sum, gather_full, world_size
 from e3rl.seeds import derive_seed
 from e3rl.training.entropy_meter import EntropyMeter, EntropyProbe
 from e3rl.training.forward import cut, entropies, forward, measure_entropy, per_token

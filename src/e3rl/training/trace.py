@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from lightning.pytorch.profilers import Profiler
 
-from e3rl.distributed import rank
+from e3rl.process.distributed import rank
 
 NEXT_STEP = ".train_dataloader_next"  # how the action ends that a rollout step begins with
 

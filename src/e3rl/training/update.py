@@ -5,12 +5,12 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from e3rl.distributed import all_max, all_sum
 from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
 from e3rl.functional.mismatch import WeightSummary, WeightSums, summarize_weights
 from e3rl.losses.exploration import TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import LossParts, PolicyLoss
+from e3rl.process.distributed import all_max, all_sum
 
 Skip = Literal["off", "exact", "renormalise"]
 EmptyBatch = Literal["step", "skip"]

@@ -13,7 +13,7 @@ from typing import Any
 from e3rl.engines.servers.client import ServerLostError
 from e3rl.engines.servers.launch import Launch, server_environment
 from e3rl.engines.servers.supervised import GRACE_S, Look, SupervisedServer
-from e3rl.environment import prepare
+from e3rl.process.environment import prepare
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 CALL_S = 5.0  # for an actor to answer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from e3rl.environment import DEFAULTS, cache_folder, peak_memory_gib, prepare
+from e3rl.process.environment import DEFAULTS, cache_folder, peak_memory_gib, prepare
 
 
 def test_prepare_fills_in_what_is_not_set_and_leaves_the_users_choice(monkeypatch):

@@ -1,8 +1,8 @@
 import pytest
 import torch.distributed as dist
 
-from e3rl import distributed
-from e3rl.distributed import all_gather, all_max, all_sum, from_rank_0, rank, world_size
+from e3rl.process import distributed
+from e3rl.process.distributed import all_gather, all_max, all_sum, from_rank_0, rank, world_size
 
 
 def test_without_a_process_group_everything_is_what_this_process_has():
