@@ -1,13 +1,15 @@
 """Does a run that something ends, anywhere, end as the one that nothing has ended?
 
-    .venv/bin/python experiments/faults/measure.py [--faults 40] [--only ddp] [--out FOLDER]
+    .venv/bin/python experiments/faults/measure.py [--faults 40] [--only "one process"]
     .venv/bin/python experiments/faults/measure.py --table       # what has been measured, once more
+    .venv/bin/python experiments/faults/measure.py --faults 4 --signals SIGKILL --results FILE
 
 Each fault is a run of six steps that gets a signal, in one rank or in all of them, and a second one
 that goes on from what is left. The moment is drawn: one of the start, the six steps and the end,
 each as likely, and any time within it. Ledgers (without what the clock says), weights, optimiser
 and generators at the end must be those of the run that was left alone, bit for bit. A line per
-fault goes to results.jsonl beside this file, so that more can be added at any time.
+fault goes to results.jsonl beside this file, so that more can be added at any time; with --results
+to another file, and the README stays as it is. The exit code is 1 where a run did not end equal.
 """
 
 import argparse
@@ -33,6 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Workers of a run import this file again, so what is heavy is loaded by `main`, and then forked.
 
 RESULTS = HERE / "results.jsonl"
+HUNG = -999  # in place of an exit code
 BOUND_S = 120.0  # within which every process of a run has to be gone, on a busy machine
 RUN_S = 900.0  # of a whole run
 LAUNCHER_S = 5.0  # after which a launcher ends the others of a rank that has failed
@@ -137,11 +140,11 @@ def train(folder: Path, settings: Sequence[str], ranks: int) -> int:
 
 
 def wait(pids: Sequence[int], seconds: float) -> tuple[tuple[int, ...], float]:
-    """Exit codes, negative for signals, and how long it took; what hangs is killed, and is -999.
+    """Exit codes, negative for signals, and how long it took; what hangs is killed, and is HUNG.
 
     As launchers do, SIGTERM goes to the others a moment after one has failed.
     """
-    began, codes = time.monotonic(), dict.fromkeys(pids, -999)
+    began, codes = time.monotonic(), dict.fromkeys(pids, HUNG)
     left, failed_at = set(pids), float("inf")
     while left and time.monotonic() - began < seconds:
         for pid in tuple(left):
@@ -296,7 +299,12 @@ def good(fault: dict[str, Any]) -> bool:
     others = told | ({1, -15, 143} if fault["sent"] == "SIGKILL" or not fault["step"] else set())
     ends = set(hit) <= told and set(fault["codes"]) <= others
     ends = ends or (fault["step"] == STEPS and set(fault["codes"]) <= {0, *told})
-    return fault["equal"] == "yes" and not fault["left"] and ends
+    return went_on(fault) and not fault["left"] and ends
+
+
+def went_on(fault: dict[str, Any]) -> bool:
+    """Nothing hung, and what went on ended as the run that nobody ended."""
+    return fault["equal"] == "yes" and HUNG not in fault["codes"]
 
 
 def table() -> str:
@@ -336,10 +344,11 @@ def write_table() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=40)
-    parser.add_argument("--only", default="", help="ways whose name has this in it")
+    parser.add_argument("--only", action="append", choices=WAYS, help="may be repeated")
     parser.add_argument("--signals", default=",".join(SIGNALS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "e3rl-faults"))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where lines are added")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     from e3rl.process.environment import prepare
@@ -347,17 +356,21 @@ def main() -> None:
     prepare()
     import tiny_runs  # noqa: F401  (loads what every run needs)
 
-    done = len(RESULTS.read_text().splitlines()) if RESULTS.is_file() else 0
-    ways = [way for way in WAYS if args.only in way]
+    results: Path = args.results
+    done, failed = len(results.read_text().splitlines()) if results.is_file() else 0, 0
+    ways = args.only or list(WAYS)
     for number in range(0 if args.table else args.faults):
         draw = random.Random(f"{args.seed} {done + number}")
         way, sent = ways[number % len(ways)], draw.choice(args.signals.split(","))
         fault = inflict(way, sent, draw, args.out)
         if fault is not None:
-            with RESULTS.open("a") as file:
+            with results.open("a") as file:
                 file.write(json.dumps(asdict(fault)) + "\n")
+            failed += not went_on(asdict(fault))
             print("ok " if good(asdict(fault)) else "BAD", fault, flush=True)
-    write_table()
+    if results == RESULTS:
+        write_table()
+    sys.exit(failed > 0)
 
 
 if __name__ == "__main__":
