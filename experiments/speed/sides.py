@@ -68,7 +68,11 @@ def run_e3rl(
     folder: Path,
     experiment: str = "grpo",
 ) -> dict[str, Any]:
-    """The public command with a ledger and nothing else; one rollout to validate on."""
+    """The public command with a ledger and nothing else; one rollout to validate on.
+
+    `engine` may name a number of processes: "transformers:2".
+    """
+    engine, _, processes = engine.partition(":")
     steps = work.steps + 1
     epochs = -(-steps * work.prompts // inputs.problems)
     per_epoch = -(-steps // epochs)
@@ -78,6 +82,7 @@ def run_e3rl(
         *("data=problem_files", f"data.train.path={inputs.train}"),
         *(f"data.validation.path={inputs.validation}", *policy_overrides(work, inputs.policy)),
         *("reward=function", f"reward.path={HERE / 'reward.py'}:score", "reward.correct_above=0.5"),
+        *(["trainer=ddp", f"trainer.devices={processes}"] if processes else []),
         *(f"prompts_per_step={work.prompts}", f"rollouts_per_prompt={work.group}"),
         *(f"max_new_tokens={work.new_tokens}", f"epochs={epochs}", "module.optimizer.lr=1e-4"),
         *(f"+trainer.limit_train_batches={per_epoch}", f"validate_every={epochs * per_epoch}"),

@@ -14,10 +14,11 @@ does not do for itself, with N rollouts per problem:
 - the untrained policy at temperature 1, the same for all that start from it and are validated
   alike.
 
-OUT/control is the control's first run with these evaluations, which later runs compare themselves
-with. `--n 0` copies and adds nothing. What is recorded already stays, so the command may be called
-again when more runs are done. `--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less
-than half as large and is unpacked where it is read; where OUT has one, it is written anew.
+OUT/control.tar.xz has the last validation of each run of the control, with these evaluations: what
+later runs compare themselves with (`control=OUT/control`). `--n 0` adds no evaluation. What is
+recorded already stays, so the command may be called again when more runs are done. `--archive`
+keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as large and is unpacked where it
+is read; where OUT has one, it is written anew.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def main() -> None:
         prog="e3rl record", description="Record finished runs for studies."
     )
     parser.add_argument("runs", type=Path, help="folder of runs")
-    parser.add_argument("out", type=Path, help="where runs/ and control/ go")
+    parser.add_argument("out", type=Path, help="where runs/ and control.tar.xz go")
     parser.add_argument("--control", default="grpo", help="arm that the others are compared with")
     parser.add_argument(
         "--n", type=int, default=64, help="rollouts per problem of what is added; 0: add nothing"

@@ -109,6 +109,19 @@ def test_text_shows_percent_intervals_and_the_note() -> None:
     assert "…" not in text
 
 
+def test_one_seed_beside_several_of_the_control_is_told_how_far_those_are_apart() -> None:
+    control = item("grpo", "t1", [8] * 4)
+    seeds = [control.seeds[0].assign(correct=right) for right in (4, 8, 12)]
+    several, one = replace(control, seeds=tuple(seeds)), item("e3", "t1", [12] * 4)
+    text = " ".join(arm_table_text(arm_rows([several, one], control="grpo")).split())
+    assert text.endswith(
+        "one seed is one draw: pass@1 of grpo t1 lies between 25.0 and 75.0 % over its 3 seeds, "
+        "which Δ does not count"
+    )
+    for arms in ([several, replace(one, seeds=one.seeds * 2)], [control, one]):
+        assert "one draw" not in arm_table_text(arm_rows(arms, control="grpo"))
+
+
 def test_narrow_text_wraps_and_loses_nothing() -> None:
     rows = arm_rows([item("grpo", "t1", [8, 3]), item("e3", "t1", [12, 9])], control="grpo")
     narrow = arm_table_text(rows, width=96)

@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from e3rl.analysis.measures.comparison import compare_arms
-from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import checksum_file, sha256
+from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
+from e3rl.runs.control import check_control, control_evaluations
 from e3rl.temperatures.matching import read_at_entropy
 
 pytestmark = pytest.mark.end_to_end
@@ -106,22 +109,53 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
     assert [(row["arm"], row["unmatched"]) for row in live] == [("ts_an", None), ("e3", None)]
 
 
-def test_the_recorded_control_has_what_its_run_was_sampled_at(
+def test_the_recorded_control_is_the_last_validation_of_each_of_its_seeds(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path / "runs")
-    first = arms["grpo"][0]
-    record.copy_run(first, tmp_path / "control", record.LEDGERS[:2])
-    record.add_evaluations(arms, "grpo", tmp_path / "runs", n=32)
-    for _ in range(2):  # the second time there is nothing to add
-        record.copy_rungs(tmp_path / "runs" / first.path.name, tmp_path / "control")
-        folders = (tmp_path / "control", tmp_path / "runs" / first.path.name)
-        rungs = [record.entropies_by_temperature(folder, 24) for folder in folders]
-        assert rungs[0] == rungs[1]
-        assert len(rungs[0]) >= 2
-    rows = read_rows(tmp_path / "control" / "validation.jsonl")
-    keys = [(row["rollout_step"], row["name"], min(row["n"])) for row in rows]
-    assert len(set(keys)) == len(keys)
+    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32)
+    control = load_runs(tmp_path / "control")
+    assert [(run.name, run.seed) for run in control] == [("grpo", 1), ("grpo", 2)]
+    for run in control:
+        whole = load_run(tmp_path / "runs" / run.path.name)
+        rungs = record.entropies_by_temperature(run.path, 24)
+        assert rungs == record.entropies_by_temperature(whole.path, 24)
+        assert len(rungs) >= 2
+        assert set(run.evaluations["rollout_step"]) == {24}
+        assert set(run.evaluations["name"]) == set(
+            whole.evaluations.query("rollout_step == 24")["name"]
+        )
+        assert run.train.empty
+    before = (tmp_path / "control.tar.xz").read_bytes()
+    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32)
+    assert (tmp_path / "control.tar.xz").read_bytes() == before
+
+
+def test_a_run_is_compared_with_all_seeds_of_the_recorded_control(
+    arms: Arms, tmp_path: Path
+) -> None:
+    sweep = arms["grpo"][0].path.parent
+    record.record_runs(sweep, tmp_path, "grpo", n=0)
+    cfg = OmegaConf.create({"control": str(tmp_path / "control")})
+    check_control(cfg)
+    found = {each.name: each for each in control_evaluations(cfg, arms["e3"][0])}
+    assert {each.arm for each in found.values()} == {"grpo (recorded)"}
+    shares = [
+        run.problems.query("rollout_step == 24 and name == 't1'")[["correct", "n"]].sum()
+        for run in arms["grpo"]
+    ]
+    expected = [each["correct"] / each["n"] for each in shares]
+    assert found["t1"].by_seed(1).tolist() == pytest.approx(expected)
+    one = OmegaConf.create({"control": str(sweep / "seed-2_experiment-grpo")})
+    (t1,) = [each for each in control_evaluations(one, arms["e3"][0]) if each.name == "t1"]
+    assert t1.by_seed(1).tolist() == pytest.approx(expected[1:])
+    for nothing in (None, str(tmp_path / "absent")):
+        assert control_evaluations(OmegaConf.create({"control": nothing}), arms["e3"][0]) == []
+
+
+def test_a_control_of_several_arms_is_refused_before_anything_is_done(arms: Arms) -> None:
+    cfg = OmegaConf.create({"control": str(arms["grpo"][0].path.parent)})
+    with pytest.raises(ConfigurationError, match="has runs of e3, grpo, ts_an: give the folder of"):
+        check_control(cfg)
 
 
 def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(

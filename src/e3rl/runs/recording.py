@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hydra.utils import instantiate
@@ -48,12 +49,9 @@ def record_runs(source: Path, out: Path, control: str, n: int, archive: bool = F
     recorded = open_runs(out / "runs")
     new = copy_new_runs(finished, recorded)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
-    first = arms[control][0]
-    if not (out / "control").exists():
-        copy_run(first, out / "control", LEDGERS[:2])
     if n > 0:
         add_evaluations(arms, control, recorded, n)
-        copy_rungs(recorded / first.path.name, out / "control")
+    copy_control([recorded / run.path.name for run in arms[control]], out / "control")
     if archive or archive_of(recorded).is_file():
         pack_runs(recorded)
 
@@ -214,16 +212,21 @@ def entropies_by_temperature(folder: Path, step: int) -> dict[float, float]:
     }
 
 
-def copy_rungs(recorded: Path, control: Path) -> None:
-    """Give the recorded control the evaluations of its run that it lacks, or has fewer of."""
-    rows = read_rows(recorded / VALIDATION)
-    lacking = [
-        row
-        for row in rows
-        if find_recorded(control, row["rollout_step"], row["name"], min(row["n"])) is None
-    ]
-    if lacking:
-        append(control, lacking)
+def copy_control(recorded: Sequence[Path], out: Path) -> None:
+    """Write `<out>.tar.xz` with the last validation of each of some recorded runs."""
+    with TemporaryDirectory() as place:
+        runs = Path(place) / "control"
+        for folder in recorded:
+            copy = runs / folder.name
+            copy.mkdir(parents=True)
+            for name in COPIED:
+                if (folder / name).is_file():
+                    shutil.copy(folder / name, copy)
+            for ledger in LEDGERS[:2]:
+                rows = read_rows(folder / f"{ledger}.jsonl")
+                step = max(row["rollout_step"] for row in rows)
+                pack(copy / f"{ledger}.jsonl", [r for r in rows if r["rollout_step"] == step])
+        shutil.copyfile(pack_runs(runs), archive_of(out))
 
 
 def find_recorded(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | None:

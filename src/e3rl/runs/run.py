@@ -43,6 +43,7 @@ from e3rl.planning.processes import is_sharded
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.process.environment import claim_start
+from e3rl.runs.control import check_control, control_evaluations
 from e3rl.runs.provenance import write_provenance
 from e3rl.runs.ranks import Ranks, watch_parent
 from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint, is_job
@@ -73,6 +74,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> Outcome | None:
     began = claim_start()
     watch_parent()
     check(cfg)
+    check_control(cfg)
     silence_libraries()
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)
@@ -254,20 +256,6 @@ def outcome_rows(evaluations: Sequence[EvaluationResult], control: str | None) -
     own = {each.name for each in evaluations if each.arm != control}
     rows = arm_rows(evaluations, control=control)
     return [row for row in rows if row["arm"] != control or row["evaluation"] in own]
-
-
-def control_evaluations(cfg: DictConfig, run: Run) -> list[EvaluationResult]:
-    """The recorded control's last validation, which has evaluations at several entropies.
-
-    Empty where no control is configured, or where it was validated on other problems.
-    """
-    if cfg.control is None or not Path(cfg.control).is_dir():
-        return []
-    recorded = load_run(cfg.control)
-    problems = set(run.problems["problem_id"])
-    if not problems or not problems <= set(recorded.problems["problem_id"]):
-        return []
-    return arm_evaluations({f"{recorded.name} (recorded)": [recorded]})
 
 
 def _costs(run: Run) -> dict[str, float]:

@@ -129,7 +129,21 @@ def _arm_table_cells(rows: Sequence[Row]) -> Cells:
         if len({cells[name] for cells in table}) == 1:
             notes.append(f"{table[0][name]} {name if table[0][name] != '1' else name[:-1]}")
             table = [{**cells, name: ""} for cells in table]
-    return drop_empty_columns(table, "; ".join(notes))
+    return drop_empty_columns(table, "; ".join([*notes, *_seed_notes(rows)]))
+
+
+def _seed_notes(rows: Sequence[Row]) -> list[str]:
+    """How far seeds of a control are apart, where an arm of one seed is held against several."""
+    several = {f"{row['arm']} {row['evaluation']}": row for row in rows if row["seeds"] > 1}
+    alone = [row["against"] for row in rows if row["seeds"] == 1 and row["against"] in several]
+    notes = []
+    for name in alone[:1]:
+        shares = [100 * share for share in several[name]["pass@1_by_seed"]]
+        notes.append(
+            f"one seed is one draw: pass@1 of {name} lies between {min(shares):.1f} and "
+            f"{max(shares):.1f} % over its {len(shares)} seeds, which Δ does not count"
+        )
+    return notes
 
 
 def _texts(row: Row) -> dict[str, str]:
