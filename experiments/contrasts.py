@@ -16,6 +16,7 @@ from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.measures.reaching import accuracy_curves
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
+from e3rl.ledger.archive import open_runs
 from e3rl.statistics.crossing import first_crossing
 from e3rl.statistics.holm import adjust_holm
 from e3rl.statistics.interval import Estimate, Interval
@@ -29,7 +30,7 @@ Reals = NDArray[np.float64]
 
 
 def main() -> None:
-    arms = group_by_arm(load_runs(RUNS.glob("*_experiment-*")))
+    arms = group_by_arm(load_runs(open_runs(RUNS).glob("*_experiment-*")))
     print("pass@1, arm less arm")
     for a, b in PAIRS:
         print(f"    {a} - {b}: {text(between(arms[a], arms[b]))}")

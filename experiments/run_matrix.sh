@@ -10,6 +10,8 @@ python=${PYTHON:-.venv/bin/python}
 if [ $# -eq 0 ]; then set -- core gain_modes length grid_best; fi
 
 mkdir -p sweeps/studies
+$python -c 'from pathlib import Path; from e3rl.ledger.archive import open_runs
+open_runs(Path("experiments/runs"))'
 for run in experiments/runs/*/; do
   [ ! -d "$run" ] || [ -e "sweeps/studies/$(basename "$run")" ] || cp -r "$run" sweeps/studies/
 done
@@ -17,7 +19,7 @@ for sweep in "$@"; do
   $python -m e3rl.train -m sweep="$sweep" sweep.name=studies sweep.seconds_per_job=540 \
     hydra/launcher=local
 done
-$python -m e3rl.record sweeps/studies experiments
+$python -m e3rl.record sweeps/studies experiments --archive
 for study in experiments/*/study.yaml; do
   $python -m e3rl.study "$(dirname "$study")"
 done

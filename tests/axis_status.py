@@ -77,7 +77,7 @@ def page() -> str:
         for group in groups:
             marks = ", ".join(f"`{name}` {mark}" for name, mark in status(group).items())
             lines.append(f"| {axis} | `{group}` | {marks} |")
-    named = sorted({*_arms(), *(path.parts[-3] for path in _own_runs())})
+    named = sorted({*_arms(), *map(study_of, _own_runs())})
     links = [f"[{name}]: ../experiments/{name}/README.md" for name in named]
     return "\n".join([HEAD, *lines, "", *links]) + "\n"
 
@@ -125,7 +125,7 @@ def _arms() -> dict[str, Any]:
 def _runs() -> tuple[tuple[Flat, tuple[str, ...]], ...]:
     """The settings of every recorded run, and the studies that it is part of."""
     found = []
-    for path in sorted(ROOT.glob("experiments/runs/*/config.yaml")):
+    for path in sorted(open_runs(ROOT / "experiments" / "runs").glob("*/config.yaml")):
         config = _yaml(path)
         if config["budget"].get("n_update") == 0:  # it ranks prompts and leaves groups even
             config["budget"] = _yaml(conf_dir() / "budget" / "uniform.yaml")

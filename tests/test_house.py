@@ -61,9 +61,7 @@ def test_no_file_is_larger_than_a_clone_should_carry() -> None:
 def test_the_tree_is_light() -> None:
     sizes = {path.relative_to(ROOT): path.stat().st_size for path in project_files()}
     assert sum(sizes.values()) < 16 * 2**20
-    runs = {path: size for path, size in sizes.items() if path.is_relative_to("experiments/runs")}
-    assert runs
-    assert sum(runs.values()) < 8 * 2**20
+    assert sizes[Path("experiments/runs.tar.xz")] < 2 * 2**20
 
 
 def test_conf_files_parse() -> None:

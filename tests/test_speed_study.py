@@ -1,7 +1,6 @@
 """What is said of speed beside TRL is what the results hold, and its arithmetic is right."""
 
 import json
-import lzma
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from e3rl.ledger.archive import open_runs
+from e3rl.ledger.ledger import read_rows
 from pages import ROOT
 from study_scripts import study_modules
 
@@ -113,9 +114,8 @@ def test_the_readme_is_that_of_the_results(study: Any, results: dict[str, Any]) 
 
 def test_the_share_of_dead_groups_is_that_of_the_recorded_runs(study: Any) -> None:
     start, middle = [], []
-    for path in sorted(ROOT.glob("experiments/runs/seed-*_experiment-grpo/metrics.jsonl.xz")):
-        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
-        rows = [row for row in map(json.loads, lines) if row["kind"] == "train"]
+    for folder in sorted(open_runs(ROOT / "experiments" / "runs").glob("seed-*_experiment-grpo")):
+        rows = [row for row in read_rows(folder / "metrics.jsonl") if row["kind"] == "train"]
         silent = [row["advantage/silent"] for row in rows]
         start += silent[:8]
         middle += silent[len(silent) // 3 : 2 * len(silent) // 3]

@@ -1,6 +1,6 @@
 """Record finished runs for studies.
 
-    e3rl record RUNS OUT [--control ARM] [--n N] [--archive]
+    e3rl record RUNS OUT [--control ARM] [--n N] [--archive] [--keep-control]
 
 Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
 packed as `.jsonl.xz` and without clocks of parts of a step, each in a folder of its own name; put
@@ -14,11 +14,11 @@ does not do for itself, with N rollouts per problem:
 - the untrained policy at temperature 1, the same for all that start from it and are validated
   alike.
 
-OUT/control.tar.xz has the last validation of each run of the control, with these evaluations: what
-later runs compare themselves with (`control=OUT/control`). `--n 0` adds no evaluation. What is
-recorded already stays, so the command may be called again when more runs are done. `--archive`
-keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as large and is unpacked where it
-is read; where OUT has one, it is written anew.
+`--n 0` adds no evaluation. What is recorded already stays, so the command may be called again when
+more runs are done. `--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as
+large and is unpacked where it is read; where OUT has one, it is written anew. `--keep-control`
+writes OUT/control.tar.xz, with the last validation of each run of the control: what later runs may
+be compared with when they end (`control=OUT/control`).
 """
 
 import argparse
@@ -34,17 +34,22 @@ def main() -> None:
         prog="e3rl record", description="Record finished runs for studies."
     )
     parser.add_argument("runs", type=Path, help="folder of runs")
-    parser.add_argument("out", type=Path, help="where runs/ and control.tar.xz go")
+    parser.add_argument("out", type=Path, help="where runs/ goes")
     parser.add_argument("--control", default="grpo", help="arm that the others are compared with")
     parser.add_argument(
         "--n", type=int, default=64, help="rollouts per problem of what is added; 0: add nothing"
     )
     parser.add_argument("--archive", action="store_true", help="keep OUT/runs as one file, packed")
+    parser.add_argument("--keep-control", action="store_true", help="write OUT/control.tar.xz")
     options = parser.parse_args()
     from e3rl.runs.recording import record_runs
 
     try:
-        record_runs(options.runs, options.out, options.control, options.n, options.archive)
+        record_runs(
+            *(options.runs, options.out, options.control, options.n),
+            archive=options.archive,
+            keep_control=options.keep_control,
+        )
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
 

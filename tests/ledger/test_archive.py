@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from e3rl.analysis.sources.runs import load_run
 from e3rl.ledger.archive import archive_of, ledger_folders, open_runs, pack_runs
 from e3rl.ledger.ledger import pack, read_rows
 
@@ -39,6 +40,13 @@ def test_runs_come_back_as_they_were(packed: Path) -> None:
     assert files(packed) == {f"{r}/{f}" for r in "ab" for f in ("config.yaml", "metrics.jsonl")}
     assert (packed / "b" / "config.yaml").read_text() == "name: b\nseed: 1\n"
     assert read_rows(packed / "a" / "metrics.jsonl") == ROWS
+
+
+def test_one_run_of_an_archive_is_found_by_its_own_folder(packed: Path) -> None:
+    assert load_run(packed / "b").name == "b"
+    assert ledger_folders(packed / "a", "metrics.jsonl") == [packed / "a"]
+    with pytest.raises(FileNotFoundError, match="c/config.yaml is missing"):
+        load_run(packed / "c")
 
 
 def test_equal_runs_give_equal_bytes_whatever_the_clock_or_the_packing(packed: Path) -> None:

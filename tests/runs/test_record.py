@@ -112,7 +112,7 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
 def test_the_recorded_control_is_the_last_validation_of_each_of_its_seeds(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32)
+    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32, keep_control=True)
     control = load_runs(tmp_path / "control")
     assert [(run.name, run.seed) for run in control] == [("grpo", 1), ("grpo", 2)]
     for run in control:
@@ -126,7 +126,7 @@ def test_the_recorded_control_is_the_last_validation_of_each_of_its_seeds(
         )
         assert run.train.empty
     before = (tmp_path / "control.tar.xz").read_bytes()
-    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32)
+    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32, keep_control=True)
     assert (tmp_path / "control.tar.xz").read_bytes() == before
 
 
@@ -134,7 +134,7 @@ def test_a_run_is_compared_with_all_seeds_of_the_recorded_control(
     arms: Arms, tmp_path: Path
 ) -> None:
     sweep = arms["grpo"][0].path.parent
-    record.record_runs(sweep, tmp_path, "grpo", n=0)
+    record.record_runs(sweep, tmp_path, "grpo", n=0, keep_control=True)
     cfg = OmegaConf.create({"control": str(tmp_path / "control")})
     check_control(cfg)
     found = {each.name: each for each in control_evaluations(cfg, arms["e3"][0])}

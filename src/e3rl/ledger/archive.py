@@ -60,12 +60,20 @@ def open_runs(folder: Path) -> Path:
     return folder
 
 
+def open_run(folder: Path) -> Path:
+    """`folder`, with its files in it where it is a run of an archive beside its parent."""
+    if not folder.exists():
+        open_runs(folder.parent)
+    return folder
+
+
 def ledger_folders(root: str | Path, name: str) -> list[Path]:
     """All folders below `root`, itself included, with a ledger of this name, plain or packed.
 
-    Runs that are kept as an archive, of `root` or below it, are unpacked first.
+    Runs that are kept as an archive, of `root` or below it, or with `root` in it, are unpacked
+    first.
     """
-    root = Path(root)
+    root = open_run(Path(root))
     for archive in [archive_of(root), *root.rglob(f"runs{ARCHIVE}")]:
         open_runs(archive.with_name(archive.name.removesuffix(ARCHIVE)))
     files = (file for each in (name, name + PACKED) for file in root.rglob(each))

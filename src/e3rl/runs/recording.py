@@ -35,7 +35,14 @@ TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it st
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 
 
-def record_runs(source: Path, out: Path, control: str, n: int, archive: bool = False) -> None:
+def record_runs(
+    source: Path,
+    out: Path,
+    control: str,
+    n: int,
+    archive: bool = False,
+    keep_control: bool = False,
+) -> None:
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
     Raises FileNotFoundError where `source` has no runs, ValueError where none of its finished ones
@@ -51,7 +58,8 @@ def record_runs(source: Path, out: Path, control: str, n: int, archive: bool = F
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     if n > 0:
         add_evaluations(arms, control, recorded, n)
-    copy_control([recorded / run.path.name for run in arms[control]], out / "control")
+    if keep_control:
+        copy_control([recorded / run.path.name for run in arms[control]], out / "control")
     if archive or archive_of(recorded).is_file():
         pack_runs(recorded)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from e3rl.config.saved import read_saved_configuration
-from e3rl.ledger.archive import ledger_folders
+from e3rl.ledger.archive import ledger_folders, open_run
 from e3rl.ledger.ledger import find_ledger, read_rows
 
 CONFIG, METRICS = "config.yaml", "metrics.jsonl"
@@ -53,7 +53,7 @@ def load_run(run_dir: str | Path) -> Run:
 
     Raises FileNotFoundError naming the missing file, ValueError for a broken one.
     """
-    path = Path(run_dir)
+    path = open_run(Path(run_dir))
     there = {CONFIG: (path / CONFIG).is_file(), METRICS: find_ledger(path / METRICS) is not None}
     for needed, found in there.items():
         if not found:
