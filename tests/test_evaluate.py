@@ -214,6 +214,19 @@ def test_the_command_as_it_is_typed(run_folder: Path, tmp_path: Path) -> None:
     assert rows(tmp_path)[0]["n"] == [2] * 4
 
 
+def test_processes_find_together_what_one_finds(
+    evaluated: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = evaluated("temperatures=[1.0,0]", "problems.size=7")
+    expected = rows(tmp_path)
+    assert evaluated("temperatures=[1.0,0]", "problems.size=7", "processes=2") == alone
+    for found, row in zip(rows(tmp_path), expected, strict=True):
+        for name in ("entropy_sum", "entropy_error"):  # sums depend on batches in their last digits
+            assert (found.pop(name) or 0) == pytest.approx(row.pop(name) or 0, rel=1e-4)
+        assert found == row
+    assert "7 of them finished before" in capsys.readouterr().out
+
+
 def test_problems_are_shared_out_over_servers(
     evaluated: Run, policy: Policy, tmp_path: Path
 ) -> None:

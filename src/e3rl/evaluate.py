@@ -18,7 +18,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import DamagedCheckpointError
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.composition import (
+    ConfigurationError,
+    conf_dir,
+    register_resolvers,
+    to_plain_dict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
+MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError)
 IRRELEVANT = {"workers", "memory_limit_mb"}  # settings of a reward that change no verdict
 
 register_resolvers()
@@ -42,37 +48,89 @@ def main(cfg: DictConfig) -> float:
     silence_libraries()
     try:
         return evaluate(cfg)
-    except (ConfigurationError, FileNotFoundError, DamagedCheckpointError) as error:
+    except MISTAKES as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
+    except ChildProcessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
 
 
 def evaluate(cfg: DictConfig) -> float:
-    """Sample what is not finished, model by model, then write and print."""
-    from lightning import seed_everything
+    """Sample what is not finished, model by model, then write and print.
 
-    from e3rl.config.build import build
+    Raises ChildProcessError where one of several processes fails.
+    """
+    from e3rl.evaluation.parts import parse_part
     from e3rl.evaluation.results import TableSettings, write_results
     from e3rl.evaluation.settings import check_numbers, evaluations_of, table_ks
     from e3rl.evaluation.targets import find_models, load_problem_sets
 
     check_numbers(cfg)
+    part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
     wanted = TableSettings(
         list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), bool(cfg.latex)
     )
     out = Path(cfg.out)
-    print(f"results: {out} (stopped, the same command goes on with out={out})")
+    if part is None:
+        print(f"results: {out} (stopped, the same command goes on with out={out})")
+        share_out(cfg)
+    found = evaluate_models(cfg, models, sets, evaluations, part)
+    if part is not None:
+        return float("nan")
+    text, summary = write_results(found, wanted, out)
+    print(f"\n{text}\n\nper-problem counts: {out / 'validation.jsonl'}\ntables: {out / 'table.md'}")
+    return float(summary[0]["pass@1"])
+
+
+def share_out(cfg: DictConfig) -> None:
+    """Have several processes sample, where that is asked for; this one takes their logs in.
+
+    Raises ChildProcessError where one of them fails.
+    """
+    from e3rl.evaluation.processes import count_processes, run_parts, visible_devices
+
+    devices = visible_devices()
+    each = OmegaConf.select(cfg, "engine.settings.tensor_parallel_size") or 1
+    count = count_processes(cfg.processes, devices, each)
+    if count > 1:
+        print(f"{count} processes sample, each its share of the problems")
+        run_parts(evaluate_part, to_plain_dict(cfg), count, devices, each)
+
+
+def evaluate_part(settings: "dict[str, Any]") -> None:
+    """What a process does that samples a part; ends with code 2 for a mistake."""
+    from e3rl.config.build import silence_libraries
+
+    silence_libraries()
+    try:
+        evaluate(OmegaConf.create(settings))
+    except MISTAKES as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def evaluate_models(
+    cfg: DictConfig,
+    models: "Sequence[Model]",
+    sets: "Mapping[str, ProblemSet]",
+    evaluations: "Sequence[Evaluation]",
+    part: "tuple[int, int] | None",
+) -> "list[SampledSet]":
+    """All models, one after the other, with the same workers for their rewards."""
+    from lightning import seed_everything
+
+    from e3rl.config.build import build
+
     seed_everything(0, verbose=False)  # fresh weights (policy=random) are the same next time
     pool: RewardPool = build(cfg, "reward")
     found: list[SampledSet] = []
     with pool:
         for model in models:
-            found += evaluate_model(cfg, model, sets, evaluations, pool)
+            found += evaluate_model(cfg, model, sets, evaluations, pool, part)
             release_memory()
-    text, summary = write_results(found, wanted, out)
-    print(f"\n{text}\n\nper-problem counts: {out / 'validation.jsonl'}\ntables: {out / 'table.md'}")
-    return float(summary[0]["pass@1"])
+    return found
 
 
 def evaluate_model(
@@ -81,10 +139,15 @@ def evaluate_model(
     sets: "Mapping[str, ProblemSet]",
     evaluations: "Sequence[Evaluation]",
     pool: "RewardPool",
+    number: "tuple[int, int] | None" = None,
 ) -> "list[SampledSet]":
-    """One model on every set, with an engine of its own that is closed before the next model's."""
+    """One model on every set, with an engine of its own that is closed before the next model's.
+
+    `number` is that of a part and of how many there are: its problems alone are sampled.
+    """
     from e3rl.config.build import build
-    from e3rl.evaluation.log import EvaluationLog, OtherSettingsError
+    from e3rl.evaluation.log import OtherSettingsError
+    from e3rl.evaluation.parts import Part, open_log
     from e3rl.evaluation.results import SampledSet
     from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
     from e3rl.evaluation.targets import folder_name
@@ -98,13 +161,19 @@ def evaluate_model(
             settings = sampling_settings(
                 policy, problems, evaluations, cfg.max_new_tokens, cfg.seed
             )
-            with EvaluationLog(folder, settings | judging_settings(cfg)) as log:
-                print(progress(model.label, name, len(problems), len(log.rows), evaluations))
+            settings |= judging_settings(cfg)
+            part = None if number is None else Part(*number, folder)
+            first = part is None or part.index == 1
+            with open_log(folder, settings, problems, part) as log:
+                if first:
+                    print(progress(model.label, name, len(problems), len(log.rows), evaluations))
                 sample_unfinished(
                     *(log, policy, problems, evaluations, engine, pool),
                     max_new_tokens=cfg.max_new_tokens,
                     prompts_per_batch=cfg.prompts_per_batch,
+                    progress=first,
                     seed=cfg.seed,
+                    part=part,
                 )
                 found.append(SampledSet(model.label, model.step, name, log.rows, asked))
     except OtherSettingsError as error:

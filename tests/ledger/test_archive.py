@@ -45,7 +45,7 @@ def test_runs_come_back_as_they_were(packed: Path) -> None:
 def test_one_run_of_an_archive_is_found_by_its_own_folder(packed: Path) -> None:
     assert load_run(packed / "b").name == "b"
     assert ledger_folders(packed / "a", "metrics.jsonl") == [packed / "a"]
-    with pytest.raises(FileNotFoundError, match="c/config.yaml is missing"):
+    with pytest.raises(FileNotFoundError, match=r"c/config\.yaml is missing"):
         load_run(packed / "c")
 
 

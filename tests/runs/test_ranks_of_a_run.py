@@ -116,7 +116,7 @@ def test_a_rank_ends_when_who_started_it_is_killed(monkeypatch: pytest.MonkeyPat
     child = int(parent.stdout.readline())
     parent.kill()
     _, told = parent.communicate(timeout=60)  # ends when the child, which has the pipe too, does
-    assert b"which started this rank, is gone" in told
+    assert b"which started this one, is gone" in told
     assert child > 0
 
 

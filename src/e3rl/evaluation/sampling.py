@@ -4,6 +4,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from e3rl.data.loader import ValidationLoader, fingerprint
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
 from e3rl.evaluation.log import EvaluationLog
+from e3rl.evaluation.parts import Part
 from e3rl.evaluation.recorder import EvaluationRecorder
 from e3rl.policy.policy import Policy
 from e3rl.rewards.pool import RewardPool
@@ -127,19 +129,26 @@ def sample_unfinished(
     prompts_per_batch: int = 64,
     progress: bool = True,
     seed: int = 0,
+    part: Part | None = None,
 ) -> None:
     """Sample the problems that a log lacks and append them; leaves engine and pool open.
+
+    With `part`, whose log it is, only its problems.
 
     Seeds belong to problems, so an evaluation that was killed ends with the counts of one that was
     not. A temperature that was found for an entropy is the log's where it has one, else it is
     looked for on all problems, the finished ones too.
     """
-    finished = log.finished
-    waiting = [problem for problem in problems if problem.id not in finished]
+    rows = log.rows if part is None else part.rows()
+    finished = {row["problem_id"] for row in rows}
+    own = problems if part is None else part.own(problems)
+    waiting = [problem for problem in own if problem.id not in finished]
     if waiting:
         sampler = RolloutSampler(engine, max_new_tokens, seed=0)
         bench = Bench(policy, problems, sampler, pool, prompts_per_batch, progress, seed)
-        wanted = find_temperatures(fix_found_temperatures(evaluations, log.rows), bench)
+        find = partial(find_temperatures, bench=bench)
+        known = fix_found_temperatures(evaluations, rows)
+        wanted = find(known) if part is None else part.share_temperatures(known, find)
         pass_at_k, recorder = PassAtK(wanted, (1,), seed), EvaluationRecorder(log, pool)
         module = PolicyHolder(policy)
         validate(module, waiting, pass_at_k, sampler, pool, prompts_per_batch, progress, [recorder])

@@ -22,8 +22,8 @@ from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-LOOK_S = 0.5  # between two looks
-GRACE_S = 20.0  # for a process to end by itself, with its own error, when another one has died
+from e3rl.process.parent import GRACE_S, LOOK_S, watch_over_parent
+
 END_S = 60.0  # for processes to end after the run has
 FAILED = 1  # exit code of a process that has to be ended
 
@@ -117,19 +117,7 @@ def watch_parent() -> None:
     Otherwise it would wait for others that nobody ends either.
     """
     if "LOCAL_RANK" in os.environ:
-        thread = threading.Thread(
-            target=_follow, args=(os.getppid(),), name="watch over parent", daemon=True
-        )
-        thread.start()
-
-
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    time.sleep(GRACE_S)
-    sys.stderr.write(f"\nprocess {parent}, which started this rank, is gone: so is its run\n")
-    sys.stderr.flush()
-    os._exit(FAILED)
+        watch_over_parent(os.getppid())
 
 
 def wait_for(processes: Processes, seconds: float, until_one_dies: bool = False) -> None:
