@@ -22,6 +22,7 @@ from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
 from e3rl.analysis.measures.step_response import response_rows
+from e3rl.analysis.measures.subsets import compare_on_problems
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
@@ -127,7 +128,7 @@ def write_study(study: Study) -> None:
 def draw_figures(study: Study, rows: Sequence[Row]) -> dict[str, Figure]:
     """All figures by name; those of comparisons show `rows` as the tables judge them, or all arms
     where no table compares."""
-    compared = [row for row in rows if row.get("against")]
+    compared = [row for row in rows if row.get("against") and not row.get("subset")]
     drawn = {}
     for name, options in study.figures.items():
         given: Sequence[Any] = (study.arms, study.control)
@@ -179,11 +180,20 @@ def insert_table(text: str, name: str, table: str) -> str:
 
 
 def _comparison(
-    study: Study, evaluations: Sequence[str] = (), measures: Sequence[str] = (), **options: Any
+    study: Study,
+    evaluations: Sequence[str] = (),
+    measures: Sequence[str] = (),
+    untrained: Sequence[float] | None = None,
+    **options: Any,
 ) -> TableDraft:
+    """With `untrained` [low, high], on the problems that the untrained policy solves so often."""
+    if untrained is None:
+        found = compare_arms(study.arms, study.control, **options)
+    else:
+        found = compare_on_problems(study.arms, study.control, untrained, **options)
     shown = [
         row
-        for row in compare_arms(study.arms, study.control, **options)
+        for row in found
         if (not evaluations or row["evaluation"] in evaluations)
         and (not measures or row["measure"] in measures)
     ]

@@ -58,6 +58,8 @@ def comparison_note(rows: Sequence[Row]) -> str:
         f"{100 * first['level']:g} % intervals over seeds and problems (over problems alone where "
         "an arm has one seed), of IQM and P(better) over seeds alone, each by itself."
     )
+    if first.get("subset"):
+        text += f" Problems {first['subset']}, all runs together."
     if any(row["family"] for row in rows):
         text += (
             f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "

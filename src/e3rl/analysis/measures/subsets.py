@@ -1,0 +1,69 @@
+"""Easy and hard problems: arms on those that the untrained policy solves so often."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.sources.runs import Arms
+
+START = "t1"  # the evaluation whose rollouts say how hard a problem is
+
+
+def compare_on_problems(
+    arms: Arms, control: str | None, untrained: Sequence[float], **options: Any
+) -> list[Row]:
+    """Rows of `compare_arms` on the problems whose pass rate before training is in [low, high].
+
+    `subset` says so in words. They are comparisons of their own, in no declared family.
+    """
+    low, high = untrained
+    share = f"{100 * low:g} to {100 * high:g} %" if low < high else f"{100 * low:g} %"
+    words = f"solved by the untrained policy in {share} of its rollouts"
+    rows = compare_arms(keep_problems(arms, untrained), control, **options)
+    return [
+        row
+        | {"subset": words}
+        | {"comparison": row["comparison"] and f"{row['comparison']}, {words}"}
+        for row in rows
+    ]
+
+
+def start_pass_rates(arms: Arms) -> pd.Series:
+    """Share of right rollouts of each problem before training, at temperature 1, over all runs.
+
+    Raises ValueError where no run was validated before its first step.
+    """
+    tables = [
+        run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
+        for runs in arms.values()
+        for run in runs
+    ]
+    sums = pd.concat(tables).groupby("problem_id")[["n", "correct"]].sum()
+    if sums.empty:
+        raise ValueError(f"no run has an evaluation {START} before its first step")
+    return sums["correct"] / sums["n"]
+
+
+def keep_problems(arms: Arms, untrained: Sequence[float]) -> Arms:
+    """The arms, validated on the problems whose pass rate before training is in [low, high] alone.
+
+    Start and end of a run are sampled apart, so choosing by the one does not bend the other.
+
+    Raises ValueError where no problem is left.
+    """
+    low, high = untrained
+    rates = start_pass_rates(arms)
+    kept = set(rates.index[(rates >= low) & (rates <= high)])
+    if not kept:
+        raise ValueError(f"untrained=[{low}, {high}]: no problem has such a pass rate")
+    return {
+        arm: [
+            replace(run, problems=run.problems[run.problems["problem_id"].isin(kept)])
+            for run in runs
+        ]
+        for arm, runs in arms.items()
+    }
