@@ -21,17 +21,22 @@ def rank() -> int:
 
 def all_sum(values: Sequence[float]) -> list[float]:
     """Element-wise sums over ranks, in float64; every rank gets the same numbers."""
-    if world_size() == 1:
-        return [float(value) for value in values]
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    tensor = torch.tensor(list(values), dtype=torch.float64, device=device)
-    dist.all_reduce(tensor)
-    return [float(value) for value in tensor.tolist()]
+    return _all_reduce(values, dist.ReduceOp.SUM)
 
 
 def all_max(value: float) -> float:
     """The largest value on any rank."""
-    return float(max(all_gather(float(value))))
+    return _all_reduce([value], dist.ReduceOp.MAX)[0]
+
+
+def _all_reduce(values: Sequence[float], operation: Any) -> list[float]:
+    """One message, where a gather of objects takes two and pickles them."""
+    if world_size() == 1:
+        return [float(value) for value in values]
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    tensor = torch.tensor(list(values), dtype=torch.float64, device=device)
+    dist.all_reduce(tensor, operation)
+    return [float(value) for value in tensor.tolist()]
 
 
 def all_gather(item: Any) -> list[Any]:
