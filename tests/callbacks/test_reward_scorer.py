@@ -48,7 +48,7 @@ def test_totals_count_training_and_go_on_after_a_round_trip() -> None:
     Fit(stack, validate_every=1).validate().fit()
     state = stack["reward"].state_dict()
     counts = {"correct": 12, "wrong": 6, "unparsed": 0, "timeout": 6, "error": 0, "no_answer": 0}
-    assert state == {"totals": counts}
+    assert state == {"totals": counts, "warned": False}
     resumed = scripted()
     resumed["reward"].load_state_dict(state)
     Fit(resumed).fit()
@@ -234,4 +234,10 @@ def test_a_step_whose_completions_have_no_answer_is_said_loudly_once(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "67% of this step's completions have no answer" in record.getMessage()
+    resumed, _ = pooled([answered])
+    resumed.load_state_dict(slot.state_dict())
+    batch = scored_batch([[(0.0, [-1.0])]])
+    batch.metrics |= count_verdicts([without])
+    resumed.on_train_batch_end(None, None, None, batch, 2)
+    assert len(caplog.records) == 1  # once in a run, not in each of its parts
     assert "reward=last_number" in record.getMessage()

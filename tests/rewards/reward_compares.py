@@ -82,3 +82,12 @@ def memory_hog(gold: str, answer: str) -> Verdict:
     except MemoryError:
         return WRONG
     return CORRECT
+
+
+HELD: list[bytearray] = []  # what `leaking` never gives back
+
+
+def leaking(gold: str, answer: str) -> Verdict:
+    """Keeps as many MiB as the answer ends with, then compares."""
+    HELD.append(bytearray(int(answer.split()[-1]) * 2**20))
+    return CORRECT

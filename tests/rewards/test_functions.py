@@ -50,6 +50,25 @@ def test_what_a_function_prints_disturbs_nothing() -> None:
     assert [verdict.status for verdict in verdicts] == ["correct", "wrong"]
 
 
+def test_memory_that_a_function_leaks_or_takes_costs_no_other_completion_its_reward(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "held = []\n"
+        "def leaking(completion, answer):\n"
+        "    held.append(bytearray(40 * 2**20))\n"
+        "    return completion == answer\n"
+        "def hungry(completion, answer):\n"
+        "    return len(bytearray(int(completion) * 2**20)) > 0\n"
+    )
+    limits: dict[str, Any] = {"workers": 1, "deadline_s": 20.0, "memory_limit_mb": 128}
+    leaking = build_function_rewards(f"{tmp_path / 'mine.py'}:leaking", **limits)
+    assert [v.reward for v in judge(leaking, "3", "4", "5", "3 ", "6", "7", "3")][0::6] == [1, 1]
+    hungry = build_function_rewards(f"{tmp_path / 'mine.py'}:hungry", **limits)
+    found = [verdict.status for verdict in judge(hungry, "8", "512", "9")]
+    assert found == ["correct", "error", "correct"]
+
+
 def test_columns_of_the_row_are_given_by_name() -> None:
     row = {"tolerance": 0.5, "unit": "m"}
     assert [v.reward for v in judge(pool("close"), "3.4", "3.6", row=row)] == [1.0, 0.0]

@@ -230,6 +230,24 @@ def test_memory_of_a_comparison_is_bounded() -> None:
         assert judge(pool, "take 16", "take 512") == [CORRECT, WRONG]
 
 
+def test_what_earlier_comparisons_have_leaked_costs_no_later_one_its_reward() -> None:
+    with build_math_rewards(
+        "math_box", workers=1, memory_limit_mb=128, compare=reward_compares.leaking
+    ) as pool:
+        answers = [f"{i} take 40" for i in range(7)]  # three fit into a worker
+        assert judge(pool, *answers) == [CORRECT] * 7
+
+
+def test_a_comparison_that_takes_too_much_by_itself_earns_nothing_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with build_math_rewards(
+        "math_box", workers=1, memory_limit_mb=128, compare=reward_compares.leaking
+    ) as pool:
+        assert judge(pool, "take 16", "take 512", "take 8") == [CORRECT, ERROR, CORRECT]
+    assert "it took more than memory_limit_mb=128" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

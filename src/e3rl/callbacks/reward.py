@@ -115,10 +115,11 @@ class RewardScorer(Slot):
         self.pool.close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"totals": dict(self.totals)}
+        return {"totals": dict(self.totals), "warned": self._warned}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.totals = Counter(state_dict["totals"])
+        self._warned = state_dict.get("warned", False)
 
 
 def count_verdicts(verdicts: Sequence[Verdict]) -> Counter[str]:

@@ -166,7 +166,7 @@ class ReasoningGymScorer:
         except UNREADABLE:
             _score(task, settings, entry, read_entry(entry)["answer"])
             return UNPARSED
-        except (MemoryError, RecursionError):
+        except RecursionError:
             return ERROR
         if not self.partial_credit:
             return CORRECT if score >= 1 else WRONG

@@ -73,14 +73,15 @@ def compare_answers(gold: str, answer: str) -> Verdict:
     Of `45 = 46` it looks at the last side alone; that the sides are equal is asked for besides.
 
     Hostile answers (towers of powers, factorials of factorials) make this hang, run out of memory
-    or crash the process. Running out of memory or stack is a verdict; errors of other kinds that
-    sympy meets on odd input are answers to math-verify, not equal; ours propagate.
+    or crash the process. Running out of stack is a verdict, out of memory the worker's concern;
+    errors of other kinds that sympy meets on odd input are answers to math-verify, not equal; ours
+    propagate.
     """
     try:
         forms, golds = _parse(answer), _parse_gold(gold)
         equal = _are_equal(golds, forms)
         consistent = not equal or all(_agree(a, b) for a, b in equated_numbers(answer))
-    except (MemoryError, RecursionError):
+    except RecursionError:
         return ERROR
     if equal:
         return CORRECT if consistent else WRONG

@@ -21,6 +21,7 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from e3rl.rewards.scorer import Scorer, Task
 from e3rl.rewards.verdict import TIMEOUT, Verdict
@@ -29,6 +30,7 @@ START_S = 120.0  # on a busy machine
 GRACE_S = 5.0  # past the deadline, after which a worker that nobody has killed ends by itself
 PATIENCE = 10.0  # deadlines by the clock that a task may take on a busy machine
 IDLE_SHARE = 0.02  # processor time within a deadline by the clock, below which a task only waits
+OUT_OF_MEMORY = 12  # exit code of a worker that has used up its memory: ENOMEM
 HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError)  # how a dead process looks here
 
 
@@ -98,7 +100,10 @@ class Worker:
             if code == -signal.SIGALRM:
                 return late
             described = "\n".join(task.describe() for task in tasks)
-            raise WorkerDied(f"exit code {code} while judging {described}") from error
+            how = f"exit code {code}"
+            if code == OUT_OF_MEMORY:
+                how = f"it took more than memory_limit_mb={self.memory_limit_mb}"
+            raise WorkerDied(f"{how} while judging {described}") from error
         if isinstance(result, str):
             self.kill()
             described = "\n".join(task.describe() for task in tasks)
@@ -189,11 +194,23 @@ def serve(
             signal.setitimer(signal.ITIMER_REAL, PATIENCE * deadline_s + GRACE_S)
             started = time.process_time()
             with CarriedOver(pipe):
-                verdicts = scorer.score(contents)
+                verdicts = score_within_memory(scorer, contents)
             signal.setitimer(signal.ITIMER_REAL, 0)
             pipe.send(Judged(verdicts, time.process_time() - started))
     except HUNG_UP:
         clear_up(folder)
+
+
+def score_within_memory(scorer: Scorer, contents: Sequence[Any]) -> Sequence[Verdict]:
+    """The scorer's verdicts; where memory is short, this process ends.
+
+    The limit counts what is left of earlier tasks too, so the trainer has a fresh process judge the
+    task again.
+    """
+    try:
+        return scorer.score(contents)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
 
 
 def own_folder() -> str | None:

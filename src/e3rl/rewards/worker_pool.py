@@ -57,21 +57,26 @@ class Workers:
         """Start a worker; raises ScorerNotReadyError where the scorer cannot be prepared."""
         self._workers[0].connect()
 
-    def schedule(self, tasks: Sequence[Task], extra_s: float | None = None) -> Job:
+    def schedule(
+        self, tasks: Sequence[Task], extra_s: float | None = None, fresh: bool = False
+    ) -> Job:
         """Queue tasks for the next free worker; with `extra_s` more time, however often they hung.
+
+        `fresh`: in a process that has judged nothing before.
 
         Raises RuntimeError after `close`.
         """
         with self._lock:
             if self._closed:
                 raise RuntimeError("the reward pool is closed; make a new one")
-            return Job(tasks, self._threads.submit(self._judge, tasks, extra_s))
+            return Job(tasks, self._threads.submit(self._judge, tasks, extra_s, fresh))
 
     def results(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Judged]]:
         """(position in `jobs`, its verdicts) of every job, as they become known.
 
-        A job whose worker died is judged once more when all others are done, task by task, since a
-        neighbour may have starved it of memory; so is one of several tasks that ran out of time.
+        A job whose worker died is judged once more when all others are done, task by task, each in
+        a fresh process, since a neighbour may have starved it of memory, or an earlier task leaked
+        it; so is one of several tasks that ran out of time.
         If a task's worker dies again, its verdict is `error`. Whatever else the scorer raises is
         raised here.
         """
@@ -106,19 +111,21 @@ class Workers:
 
     def _second_chance(self, task: Task) -> Judged:
         try:
-            return self.schedule([task]).future.result()
+            return self.schedule([task], fresh=True).future.result()
         except WorkerDied as death:
             log.warning("an answer killed its worker twice, it earns 0: %s", death)
             verdicts: list[Verdict] = [ERROR]
             return Judged(verdicts, 0.0)
 
-    def _judge(self, tasks: Sequence[Task], extra_s: float | None) -> Judged:
+    def _judge(self, tasks: Sequence[Task], extra_s: float | None, fresh: bool) -> Judged:
         """Runs in a thread; there are as many workers as threads, so one is always free."""
         remembers = len(tasks) == 1 and extra_s is None
         if remembers and self._hung.knows(tasks[0]):
             return Judged([TIMEOUT], 0.0)
         worker = self._free.get()
         try:
+            if fresh:
+                worker.kill()
             judged = worker.judge(tasks, extra_s or 0.0)
         finally:
             self._free.put(worker)
