@@ -7,6 +7,7 @@ import torch
 from scripted import BarePolicy, Fit, StubModule, slots
 
 from e3rl.batch import RolloutBatch, batch_from_state, batch_state
+from e3rl.callbacks import speed
 from e3rl.callbacks.speed import Speedometer, compute_dtype, measure_peak
 from e3rl.functional.flops import MatmulSizes
 from e3rl.policy.policy import Policy
@@ -44,6 +45,15 @@ def test_measuring_the_peak_draws_no_numbers_and_is_of_the_precision_of_the_pass
         assert compute_dtype(weight, policy) == torch.bfloat16
     policy.computed_in = "float16"
     assert compute_dtype(weight, policy) == torch.float16
+
+
+def test_the_peak_is_the_fastest_product_after_one_that_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([0.001, 0.05, 0.02, 0.04, 0.02, 0.03, 0.01])  # five are at least a tenth
+    monkeypatch.setattr(speed, "_time_product", lambda *_: next(times))
+    assert measure_peak(torch.empty(3, 5), 10, torch.float32) == pytest.approx(300 / 0.02)
+    assert list(times) == [0.01]
 
 
 def test_a_policy_without_a_model_has_no_speed() -> None:
