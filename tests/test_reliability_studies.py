@@ -1,6 +1,7 @@
 """What is said of ended runs and of a long one is what was recorded of them."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from types import ModuleType
@@ -89,6 +90,26 @@ FAULT = {"way": "two ranks, ddp", "sent": "SIGTERM", "rank": 0, "step": 2, "left
 )
 def test_how_a_run_should_end(changed: dict[str, Any], good: bool, measure: ModuleType) -> None:
     assert measure.good({**FAULT, "equal": "yes", **changed}) == good
+
+
+def test_every_promise_of_the_reliability_page_names_a_test_that_is_there() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)`", page)
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+    for title in ("Faults", "What fails loudly"):
+        section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+        rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+        assert len(rows) > 8
+        assert [row for row in rows if not re.search(r"`[\w/]*test_\w+\.py`[^|]*\|$", row)] == []
+
+
+def test_ten_thousand_hostile_answers_were_judged_within_a_minute() -> None:
+    found = json.loads((ROOT / "experiments" / "answer_verification" / "hostile.json").read_text())
+    assert found["answers"] == sum(found["statuses"].values()) == 10_000
+    assert found["executed"] == []
+    assert not found["statuses"].keys() & {"correct", "error"}
+    assert found["clock_s"] <= 60
+    assert found["peak_mib"] < 1024
 
 
 def test_long_runs_keep_their_memory_their_handles_and_their_pace() -> None:

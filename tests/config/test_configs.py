@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -359,3 +360,11 @@ def test_every_strategy_is_in_one_callback_alone() -> None:
     text = (conf_dir() / "callbacks" / "default.yaml").read_text()
     for group in ("budget", "temperature", "reward", "shaping", "engine", "advantage"):
         assert text.count(f"${{{group}}}") == 1
+
+
+def test_no_configuration_runs_the_code_of_strangers() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in conf_dir().rglob("*.yaml")]
+    said = re.findall(r"^ *trust_remote_code: *(\w+)", "\n".join(texts), re.M)
+    assert said
+    assert set(said) == {"false"}
+    assert signature(Policy).parameters["trust_remote_code"].default is False
