@@ -1,4 +1,5 @@
-"""Two ranks that a signal ends: started by us and by torchrun, with the signal at the parent alone.
+"""Ranks that a signal ends: started by us and by torchrun, with the signal at the parent alone; and
+a rank that dies alone.
 
 Ranks as srun starts them, every signal, every rank and `kill -9`: experiments/faults.
 """
@@ -8,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from tiny_runs import E3, TINY, assert_same, final_state, ledger_rows, sound
 pytestmark = pytest.mark.slow
 LAUNCHERS = {
     "us": ("-m", "e3rl", "train", "trainer.devices=2"),
+    "us, four": ("-m", "e3rl", "train", "trainer.devices=4"),
     "torchrun": (
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
         *("-m", "e3rl.train", "trainer.devices=2"),
@@ -60,18 +64,23 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nobody stops."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    finish(start("us", folder))
-    return folder
+def make_whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run that nobody stops, on two ranks or on four; made once."""
+
+    @cache
+    def make(launcher: str) -> Path:
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        finish(start(launcher, folder))
+        return folder
+
+    return lambda launcher: make("us" if launcher == "torchrun" else launcher)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_signal_to_the_parent_ends_all_ranks_with_a_checkpoint(
-    launcher: str, tmp_path: Path, whole: Path
+    launcher: str, tmp_path: Path, make_whole: Callable[[str], Path]
 ) -> None:
-    folder = tmp_path / "run"
+    whole, folder = make_whole(launcher), tmp_path / "run"
     process = start(launcher, folder)
     wait_for_steps(process, folder, 3)
     began = time.monotonic()
@@ -79,7 +88,7 @@ def test_a_signal_to_the_parent_ends_all_ranks_with_a_checkpoint(
     shown, _ = process.communicate(timeout=120)
     assert time.monotonic() - began < BOUND_S
     assert process.returncode not in (0, None)
-    if launcher == "us":
+    if launcher != "torchrun":
         assert process.returncode == 128 + signal.SIGTERM
     steps = int(sound(folder)[-1].stem.split("-")[1])
     assert 3 <= steps < STEPS
@@ -88,3 +97,23 @@ def test_a_signal_to_the_parent_ends_all_ranks_with_a_checkpoint(
     finish(start(launcher, folder, f"ckpt_path={folder}"))
     assert ledger_rows(folder) == ledger_rows(whole)
     assert_same(final_state(folder, STEPS), final_state(whole, STEPS))
+
+
+def test_a_rank_that_dies_alone_is_named_and_ends_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start("us, four", folder)
+    wait_for_steps(process, folder, 3)
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+    ranks = sorted(
+        int(row[0]) for row in rows if int(row[1]) == process.pid and "trainer.devices=4" in row[2]
+    )
+    assert len(ranks) == 3
+    began = time.monotonic()
+    os.kill(ranks[1], signal.SIGKILL)
+    shown, _ = process.communicate(timeout=120)
+    assert time.monotonic() - began < 2 * BOUND_S
+    assert process.returncode not in (0, None)
+    assert f"(process {ranks[1]}) was ended by SIGKILL, and the run cannot go on" in shown
+    assert processes(process.pid) == []
+    assert len(sound(folder)) >= 1
