@@ -228,6 +228,16 @@ def test_a_step_of_several_rounds_is_counted_once(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "prompts.jsonl")[0]["n"] == [4, 2]
 
 
+def test_all_completions_of_a_step_that_was_not_finite_are_kept() -> None:
+    batch, slot = scored_batch(RAGGED), RolloutMetrics(completions_per_step=1)
+    assert len(slot._completions(batch)) == 1
+    batch.metrics["policy/nonfinite_steps"] = 1.0
+    kept = slot._completions(batch)
+    assert kept == sample_completions(batch, batch.n_rollouts)
+    assert len(kept) == 12
+    assert {row["prompt_id"] for row in kept} == set(batch.prompt_ids[:3])
+
+
 def test_a_negative_number_of_completions_is_refused() -> None:
     with pytest.raises(ValueError, match="completions_per_step=-1"):
         RolloutMetrics(-1)

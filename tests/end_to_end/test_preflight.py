@@ -137,10 +137,10 @@ def test_mistakes_are_named_before_anything_is_sampled(
 def test_an_engine_that_runs_out_of_memory_is_a_no_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_memory(_: DictConfig) -> None:
+    def without_memory(*_: object) -> None:
         raise EngineMemoryError("no room for the cache: lower engine.settings.gpu_memory")
 
-    monkeypatch.setattr("e3rl.readiness.preflight.run_preflight", without_memory)
+    monkeypatch.setattr("e3rl.engines.transformers.TransformersEngine.generate", without_memory)
     go, found = run(tmp_path)
     assert not go
     (finding,) = found["findings"]
