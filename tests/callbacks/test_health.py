@@ -24,11 +24,16 @@ def begun() -> RunHealth:
         ({"policy/entropy": 0.019}, "entropy is 0.019 .*nearly alike.*temperature=entropy_target"),
         ({"rollout/temperature": 2.01}, r"temperature 2\.01, outside of 0\.25 to 2\.0.*fixed"),
         ({"rollout/temperature": 0.2}, r"temperature 0\.20"),
+        (
+            {"rollout/n": 256, "reward/timeout": 20, "reward/error": 6},
+            "20 of 256 answers took more than their time, and 6 .*deadline_s or .*memory_limit_mb",
+        ),
     ],
 )
 def test_what_is_out_of_control_is_said_once(odd: dict[str, float], remark: str) -> None:
     health = begun()
     assert health.remarks(FINE | {"policy/entropy": 1.19, "rollout/temperature": 1.99}) == []
+    assert health.remarks(FINE | {"rollout/n": 256, "reward/timeout": 20, "reward/error": 5}) == []
     (said,) = health.remarks(FINE | odd)
 
     assert re.search(remark, said)

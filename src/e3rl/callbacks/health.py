@@ -7,6 +7,7 @@ from typing import Any
 FIRST_STEPS = 8  # whose mean entropy later ones are compared with
 IDLE_STEPS = 16  # in a row without any group of both right and wrong rollouts
 EXPLODED, COLLAPSED = 3.0, 0.05  # entropy, as a multiple of that of the first steps
+UNJUDGED = 0.1  # part of a step's rollouts whose answers could not be judged
 HOTTEST, COLDEST = 2.0, 0.25  # temperature that rollouts are sampled at
 
 
@@ -23,7 +24,8 @@ class RunHealth:
 
     def remarks(self, row: Mapping[str, float]) -> list[str]:
         """What is new, with the remedy; mostly nothing."""
-        found = dict([*self._signal(row), *self._entropy(row), *self._temperature(row)])
+        looks = (self._signal, self._entropy, self._temperature, self._verdicts)
+        found = dict(remark for look in looks for remark in look(row))
         new = {name: text for name, text in found.items() if name not in self._said}
         self._said += new
         return list(new.values())
@@ -71,6 +73,17 @@ class RunHealth:
                 f"{COLDEST} to {HOTTEST}: a rule that follows an entropy has lost it; look at "
                 "temperature/target and policy/entropy, and choose another target, or "
                 "temperature=fixed",
+            )
+
+    def _verdicts(self, row: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+        late, broken = row.get("reward/timeout", 0.0), row.get("reward/error", 0.0)
+        rollouts = row.get("rollout/n", 0.0)
+        if late + broken > UNJUDGED * rollouts:
+            yield (
+                "verdicts",
+                f"{late:.0f} of {rollouts:.0f} answers took more than their time, and {broken:.0f} "
+                "more than their memory, or broke what judges them: they earn 0 whatever they are; "
+                "raise reward.deadline_s or reward.memory_limit_mb, or mend the reward",
             )
 
     def state_dict(self) -> dict[str, Any]:
