@@ -30,6 +30,7 @@ from tiny_runs import run as train_here
 
 from e3rl.checkpoints.files import checkpoints, find_damage
 from e3rl.ledger.ledger import read_rows
+from e3rl.report import main as report
 from e3rl.runs import run as running
 
 QUICK = ("max_new_tokens=8", "data.validation.size=2")
@@ -141,7 +142,9 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(
     assert len(pictures) >= 6
     assert all(str(path) in done.stdout for path in pictures)
     assert list(folder.glob("wandb/offline-run-*"))
-    for path in (path for path in folder.rglob("*") if path.is_file()):
+    report([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
+    (tmp_path / "terminal.txt").write_text(done.stdout)
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         held = path.read_bytes()
         assert not [name for name, value in secrets.items() if value.encode() in held], path
 
@@ -212,6 +215,23 @@ def test_two_ranks_write_one_folder_and_resume_together(trainer: str, tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_second_command_in_the_folder_of_a_run_is_refused_and_disturbs_nothing(
+    tmp_path: Path,
+) -> None:
+    settings = [*TINY, *E3, "epochs=400", "checkpoint_every=1"]
+    process = started(tmp_path, *settings)
+    folder = wait_for_step(process, tmp_path, 2)
+    second = finished(tmp_path, *settings, f"ckpt_path={folder}")
+    assert process.poll() is None
+    assert second.returncode != 0
+    assert "another process is writing a run into" in second.stdout + second.stderr
+    process.terminate()
+    shown, _ = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, shown
+    steps = [row["rollout_step"] for row in read_rows(folder / "prompts.jsonl")]
+    assert steps == list(range(len(steps)))
+
+
 def test_a_job_that_fails_does_not_stop_the_others_and_is_told_at_once(tmp_path: Path) -> None:
     settings = [*TINY, *QUICK, "epochs=1", "validate_every=3"]
     done = finished(tmp_path, "-m", "module.settings.minibatches=0,-1,1", *E3, *settings)
