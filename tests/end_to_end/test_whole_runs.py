@@ -25,6 +25,7 @@ from tiny_runs import (
     ledger_rows,
     needs_engine,
     only_train,
+    sound,
 )
 from tiny_runs import run as train_here
 
@@ -215,6 +216,19 @@ def test_two_ranks_write_one_folder_and_resume_together(trainer: str, tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_run_whose_engine_hangs_ends_with_the_stacks_of_all_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    settings = [*TINY, *E3, "engine=transformers", "checkpoint_every=1", "stall_s=8"]
+    done = finished(tmp_path, *settings, "engine._target_=hanging_engine.HangingEngine")
+    assert done.returncode == 1
+    assert "nothing has happened for 8 seconds (stall_s), so the run ends" in done.stdout
+    assert "hanging_engine.py" in done.stderr  # where it hangs
+    (folder,) = (tmp_path / "runs" / "e3").iterdir()
+    assert len(sound(folder)) == 1  # of the step before it hung
+
+
 def test_a_second_command_in_the_folder_of_a_run_is_refused_and_disturbs_nothing(
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,17 @@
+"""An engine that stops to answer, for commands of tests."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from e3rl.batch import Rollout
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.transformers import TransformersEngine
+
+
+class HangingEngine(TransformersEngine):
+    """Answers in the validation before training, and hangs in the first rollout step."""
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        if self._version > 0:
+            time.sleep(3600)
+        return super().generate(requests)
