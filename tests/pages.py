@@ -27,6 +27,7 @@ from compositions import composed
 from e3rl.config.check import check, node_mistakes
 from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
 from e3rl.evaluation.settings import check_numbers, evaluations_of
+from e3rl.ledger.archive import open_run
 from e3rl.serve import check_serving
 
 ROOT = Path(__file__).parents[1]
@@ -218,7 +219,7 @@ def _check_simulate(arguments: Sequence[str]) -> None:
     _check_nodes({f"budgets.{name}": node for name, node in cfg.budgets.items()})
     if unknown := set(cfg.rules) - set(cfg.budgets):
         raise ValueError(f"there are no rules {sorted(unknown)}")
-    if missing := [path for path in cfg.runs if not (ROOT / path).is_dir()]:
+    if missing := [path for path in cfg.runs if not open_run(ROOT / path).is_dir()]:
         raise ValueError(f"there are no runs in {missing}")
 
 

@@ -94,7 +94,7 @@ def test_the_results_are_those_of_the_core_study() -> None:
 @pytest.mark.end_to_end
 def test_what_is_said_of_the_older_bed_is_what_was_recorded_there() -> None:
     own = contrasts()
-    arms = own.group_by_arm(own.load_runs(own.RUNS.glob("*_experiment-*")))
+    arms = own.group_by_arm(own.load_runs(own.open_runs(own.RUNS).glob("*_experiment-*")))
     ts, below = own.at_equal_tokens(arms)["ts"], own.between(arms["e3"], arms["ts_an"])
     for found in (ts.interval(), below.interval()):
         text = f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"

@@ -54,7 +54,7 @@ def open_runs(folder: Path) -> Path:
     archive = archive_of(folder)
     if not archive.is_file() or _is_current(folder, archive):
         return folder
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
+    with FileLock(archive.with_name(f".{folder.absolute().name}.lock")):
         if not _is_current(folder, archive):
             _unpack(archive, folder)
     return folder
@@ -82,7 +82,8 @@ def ledger_folders(root: str | Path, name: str) -> list[Path]:
 
 def archive_of(folder: Path) -> Path:
     """Where the archive of a folder of runs is, or would be."""
-    return folder.with_name(folder.name + ARCHIVE)
+    whole = folder.absolute()  # "." has no name
+    return whole.with_name(whole.name + ARCHIVE)
 
 
 def _plain_name(path: Path) -> tuple[str, str]:
