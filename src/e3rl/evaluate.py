@@ -141,10 +141,7 @@ def evaluate_model(
     pool: "RewardPool",
     number: "tuple[int, int] | None" = None,
 ) -> "list[SampledSet]":
-    """One model on every set, with an engine of its own that is closed before the next model's.
-
-    `number` is that of a part and of how many there are: its problems alone are sampled.
-    """
+    """One model on every set, or part `number` of every set, with an engine of its own."""
     from e3rl.config.build import build
     from e3rl.evaluation.log import OtherSettingsError
     from e3rl.evaluation.parts import Part, open_log
@@ -158,10 +155,8 @@ def evaluate_model(
     try:
         for name, problems in sets.items():
             folder = Path(cfg.out) / folder_name(model.label) / folder_name(name)
-            settings = sampling_settings(
-                policy, problems, evaluations, cfg.max_new_tokens, cfg.seed
-            )
-            settings |= judging_settings(cfg)
+            given = (evaluations, cfg.max_new_tokens, cfg.seed)
+            settings = sampling_settings(policy, problems, *given) | judging_settings(cfg)
             part = None if number is None else Part(*number, folder)
             first = part is None or part.index == 1
             with open_log(folder, settings, problems, part) as log:

@@ -20,7 +20,7 @@ from test_evaluation_sampling import (
 
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.config.composition import ConfigurationError
-from e3rl.evaluation.log import COMPLETIONS, EvaluationLog, OtherSettingsError
+from e3rl.evaluation.log import COMPLETIONS, OtherSettingsError
 from e3rl.evaluation.parts import PARTS, Part, open_log, parse_part
 from e3rl.evaluation.processes import count_processes, run_parts, visible_devices
 from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
@@ -32,11 +32,18 @@ MATCHED = Evaluation("matched", n=3, entropy=0.7)
 
 
 def sampled(
-    part: Part, policy: Policy, evaluations: Sequence[Evaluation], engine: ListeningEngine
+    index: int,
+    count: int,
+    folder: Path,
+    policy: Policy,
+    evaluations: Sequence[Evaluation],
+    engine: ListeningEngine,
 ) -> None:
     """What the process of a part does."""
     settings = sampling_settings(policy, PROBLEMS, evaluations, 24)
-    with EvaluationLog(part.log, settings) as log, build_math_rewards("integer_box") as pool:
+    part = Part(index, count, folder)
+    opened = open_log(folder, settings, PROBLEMS, part)
+    with opened as log, build_math_rewards("integer_box") as pool:
         sample_unfinished(
             *(log, policy, PROBLEMS, evaluations, engine, pool, 24, 2), progress=False, part=part
         )
@@ -65,7 +72,7 @@ def test_parts_find_together_what_one_process_finds(
     whole = logged(tmp_path / "whole", policy, [T1, GREEDY], ListeningEngine())
     engine = ListeningEngine()
     for index in range(count, 0, -1):
-        sampled(Part(index, count, tmp_path / "parts"), policy, [T1, GREEDY], engine)
+        sampled(index, count, tmp_path / "parts", policy, [T1, GREEDY], engine)
     assert len(engine.requests) == 6 * 4
     assert_alike(opened(tmp_path / "parts", policy, [T1, GREEDY]), whole)
     texts = [(tmp_path / name / COMPLETIONS).read_text() for name in ("parts", "whole")]
@@ -81,10 +88,10 @@ def test_what_a_killed_part_has_finished_is_not_sampled_again_by_others(
 ) -> None:
     whole = logged(tmp_path / "whole", policy, [T1], ListeningEngine())
     with pytest.raises(Killed):  # of its three problems two are a batch
-        sampled(Part(1, 2, tmp_path / "x"), policy, [T1], DyingEngine(7))
+        sampled(1, 2, tmp_path / "x", policy, [T1], DyingEngine(7))
     engine = ListeningEngine()
     for index in (1, 2, 3):
-        sampled(Part(index, 3, tmp_path / "x"), policy, [T1], engine)
+        sampled(index, 3, tmp_path / "x", policy, [T1], engine)
     assert len(engine.requests) == (6 - 2) * 3
     assert_alike(opened(tmp_path / "x", policy, [T1]), whole)
 
@@ -94,17 +101,19 @@ def test_one_part_looks_for_a_temperature_that_all_sample_at(
 ) -> None:
     whole = logged(tmp_path / "whole", policy, [MATCHED], ListeningEngine())
     first, second = ListeningEngine(), ListeningEngine()
-    sampled(Part(1, 2, tmp_path / "x"), policy, [MATCHED], first)
-    sampled(Part(2, 2, tmp_path / "x"), policy, [MATCHED], second)
+    sampled(1, 2, tmp_path / "x", policy, [MATCHED], first)
+    sampled(2, 2, tmp_path / "x", policy, [MATCHED], second)
     assert len(first.requests) >= 6 * 2 * 32 + 3 * 3  # all problems at two temperatures or more
     assert len(second.requests) == 3 * 3
     assert_alike(opened(tmp_path / "x", policy, [MATCHED]), whole)
 
 
 def test_parts_with_other_settings_are_refused(policy: Policy, tmp_path: Path) -> None:
-    sampled(Part(1, 2, tmp_path), policy, [T1], ListeningEngine())
+    sampled(1, 2, tmp_path, policy, [T1], ListeningEngine())
     with pytest.raises(OtherSettingsError, match=r"parts/1-of-2 holds an evaluation with other"):
         opened(tmp_path, policy, [GREEDY])
+    with pytest.raises(OtherSettingsError, match=r"parts/1-of-2 holds an evaluation with other"):
+        sampled(1, 3, tmp_path, policy, [GREEDY], ListeningEngine())  # before it samples anything
     assert len(read_rows(tmp_path / PARTS / "1-of-2" / COMPLETIONS)) == 3 * 3
 
 

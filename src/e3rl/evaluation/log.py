@@ -35,11 +35,10 @@ class EvaluationLog(AbstractContextManager["EvaluationLog"]):
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         wanted = json.loads(json.dumps(settings))
         self.folder = folder
+        check_settings(folder, wanted)
         self._problems = Ledger(folder / PROBLEMS)
         found = read_rows(folder / PROBLEMS)
-        if found:
-            self._check(found[0].get("settings", {}), wanted)
-        else:
+        if not found:
             self._problems.append({"settings": wanted})
         self.rows: list[Row] = found[1:]  # of finished problems, in the order they were finished
         self._completions = Ledger(folder / COMPLETIONS)
@@ -66,14 +65,20 @@ class EvaluationLog(AbstractContextManager["EvaluationLog"]):
         self._problems.close()
         self._completions.close()
 
-    def _check(self, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        if different := list(differences(there, now)):
-            self._problems.close()
-            listed = "\n".join(
-                f"  - {path}: {None if old is ABSENT else old!r} there, {new!r} now"
-                for path, old, new in different
-            )
-            raise OtherSettingsError(
-                f"{self.folder} holds an evaluation with other settings:\n{listed}\n"
-                "repeat them to go on with it, or choose another folder by out=..."
-            )
+
+def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raise OtherSettingsError, naming every difference, where a folder has a log with others.
+
+    `settings` are as JSON gives them back.
+    """
+    found = read_rows(folder / PROBLEMS) if (folder / PROBLEMS).is_file() else []
+    there = found[0].get("settings", {}) if found else settings
+    if different := list(differences(there, settings)):
+        listed = "\n".join(
+            f"  - {path}: {None if old is ABSENT else old!r} there, {new!r} now"
+            for path, old, new in different
+        )
+        raise OtherSettingsError(
+            f"{folder} holds an evaluation with other settings:\n{listed}\n"
+            "repeat them to go on with it, or choose another folder by out=..."
+        )

@@ -19,7 +19,7 @@ from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.problem import Problem
-from e3rl.evaluation.log import COMPLETIONS, PROBLEMS, EvaluationLog
+from e3rl.evaluation.log import COMPLETIONS, PROBLEMS, EvaluationLog, check_settings
 from e3rl.ledger.ledger import read_rows
 
 PARTS, TEMPERATURES = "parts", "temperatures.json"
@@ -45,8 +45,12 @@ class Part:
 
     def rows(self) -> list[Row]:
         """Of the problems that are finished by now, in the evaluation's log or that of a part."""
-        logs = [self.folder / PROBLEMS, *(self.folder / PARTS).glob(f"*/{PROBLEMS}")]
+        logs = [path / PROBLEMS for path in self.folders()]
         return [row for path in logs if path.is_file() for row in read_rows(path)[1:]]
+
+    def folders(self) -> list[Path]:
+        """That of the evaluation, and those of all parts that have begun."""
+        return [self.folder, *(path.parent for path in (self.folder / PARTS).glob(f"*/{PROBLEMS}"))]
 
     def share_temperatures(
         self,
@@ -91,17 +95,21 @@ def open_log(
     """The log of a part; without one that of the evaluation, with what its parts have left, in the
     order of the problems.
 
-    Raises OtherSettingsError as `EvaluationLog` does, also for parts.
+    Raises OtherSettingsError as `EvaluationLog` does, for all that is there of the evaluation.
     """
     if part is not None:
+        for each in part.folders():
+            check_settings(each, json.loads(json.dumps(settings)))
         return EvaluationLog(part.log, settings)
     log = EvaluationLog(folder, settings)
     found: dict[str, tuple[Row, list[Row]]] = {}
     for path in sorted((folder / PARTS).glob(f"*/{PROBLEMS}")):
         with EvaluationLog(path.parent, settings) as left:
             found |= finished_problems(left)
+    for name in log.finished:
+        found.pop(name, None)
     for problem in problems:
-        if problem.id in found and problem.id not in log.finished:
+        if problem.id in found:
             log.append(*found[problem.id])
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     return log
