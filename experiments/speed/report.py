@@ -166,9 +166,15 @@ def utilization(entry: Entry, runs: Sequence[Any]) -> tuple[float, float]:
     return median(rates), median(shares)
 
 
+def overhead(run: Mapping[str, Any]) -> float:
+    """Share of a step that is e3rl's own: rest, the engine's check after a sync, exact entropies."""
+    own = run["phases"]["rest"] + run["phases"].get("probe", 0.0)
+    return float((own + run.get("times", {}).get("engine/canary_s", 0.0)) / run["seconds"])
+
+
 def update_table(results: Results) -> str:
     header = ["work", "side", "update, s", "useful GFLOP/s", "matmul GFLOP/s", "share"]
-    header += ["rest of the step"]
+    header += ["rest of the step", "with checks and entropies"]
     body = []
     for name, entry, sides in works_of(results):
         for side, runs in sides.items():
@@ -176,12 +182,14 @@ def update_table(results: Results) -> str:
             rest = median(run["phases"]["rest"] / run["seconds"] for run in runs)
             row = [name if side == TRL else "", TITLES[side], f"{middle(runs, 'update'):.2f}"]
             row += [f"{rate:.0f}", f"{median(entry['peak']):.0f}", f"{100 * share:.0f} %"]
-            body.append([*row, f"{100 * rest:.1f} %"])
+            own = "" if side == TRL else f"{100 * median(map(overhead, runs)):.1f} %"
+            body.append([*row, f"{100 * rest:.1f} %", own])
     note = (
         "Useful: 6 per weight and token, the output layer for sampled tokens only, attention "
         "counted, every prompt once per group and nothing of dead groups, whatever a side "
         "computes. Matmul: the products of such an update alone, measured before each pair. Rest: "
-        "neither rollout nor update."
+        "neither rollout nor update; then with the engine's check after each sync, which is counted "
+        "as rollout, and the exact entropies, which are counted as update."
     )
     return as_markdown(Cells(header, body, note), header[:2])
 

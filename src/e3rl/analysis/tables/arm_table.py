@@ -136,14 +136,13 @@ def _seed_notes(rows: Sequence[Row]) -> list[str]:
     """How far seeds of a control are apart, where an arm of one seed is held against several."""
     several = {f"{row['arm']} {row['evaluation']}": row for row in rows if row["seeds"] > 1}
     alone = [row["against"] for row in rows if row["seeds"] == 1 and row["against"] in several]
-    notes = []
-    for name in alone[:1]:
-        shares = [100 * share for share in several[name]["pass@1_by_seed"]]
-        notes.append(
-            f"one seed is one draw: pass@1 of {name} lies between {min(shares):.1f} and "
-            f"{max(shares):.1f} % over its {len(shares)} seeds, which Δ does not count"
-        )
-    return notes
+    if not alone:
+        return []
+    shares = [100 * share for share in several[alone[0]]["pass@1_by_seed"]]
+    return [
+        f"one seed is one draw: pass@1 of {alone[0]} lies between {min(shares):.1f} and "
+        f"{max(shares):.1f} % over its {len(shares)} seeds, which Δ does not count"
+    ]
 
 
 def _texts(row: Row) -> dict[str, str]:
