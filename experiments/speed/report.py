@@ -167,7 +167,7 @@ def utilization(entry: Entry, runs: Sequence[Any]) -> tuple[float, float]:
 
 
 def overhead(run: Mapping[str, Any]) -> float:
-    """Share of a step that is e3rl's own: rest, the engine's check after a sync, exact entropies."""
+    """Share of a step for rest, the engine's check after a sync, and exact entropies."""
     own = run["phases"]["rest"] + run["phases"].get("probe", 0.0)
     return float((own + run.get("times", {}).get("engine/canary_s", 0.0)) / run["seconds"])
 
@@ -188,8 +188,8 @@ def update_table(results: Results) -> str:
         "Useful: 6 per weight and token, the output layer for sampled tokens only, attention "
         "counted, every prompt once per group and nothing of dead groups, whatever a side "
         "computes. Matmul: the products of such an update alone, measured before each pair. Rest: "
-        "neither rollout nor update; then with the engine's check after each sync, which is counted "
-        "as rollout, and the exact entropies, which are counted as update."
+        "neither rollout nor update; then with the engine's check after each sync, which is "
+        "counted as rollout, and the exact entropies, which are counted as update."
     )
     return as_markdown(Cells(header, body, note), header[:2])
 
