@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3rl.functional.entropy import (
-    entropy_and_varentropy,
+    measure_tokens,
     sampled_entropy,
     sampled_entropy_t1,
     token_entropy,
@@ -25,7 +25,7 @@ def test_a_fair_and_a_biased_coin_worked_by_hand():
     biased = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     torch.testing.assert_close(entropy, torch.tensor([math.log(2), biased]))
     # ln p is ln 3 apart between the sides: variance (3/4)(1/4)(ln 3)².
-    varentropy = entropy_and_varentropy(logits, torch.ones(2))[1]
+    varentropy = measure_tokens(logits, torch.tensor([0, 1]), torch.ones(2))[2]
     torch.testing.assert_close(varentropy, torch.tensor([0.0, 3 / 16 * math.log(3) ** 2]))
 
 
@@ -46,7 +46,18 @@ def test_varentropy_is_the_slope_of_entropy_in_log_temperature(seed, tau):
     above = token_entropy(logits, taus * math.exp(step))
     below = token_entropy(logits, taus * math.exp(-step))
     slope = (above - below) / (2 * step)
-    torch.testing.assert_close(entropy_and_varentropy(logits, taus)[1], slope, atol=1e-6, rtol=1e-5)
+    found = measure_tokens(logits, torch.zeros(6, dtype=torch.int64), taus)[2]
+    torch.testing.assert_close(found, slope, atol=1e-6, rtol=1e-5)
+
+
+@given(st.integers(0, 2**31), st.floats(0.3, 3.0))
+@settings(deadline=None, max_examples=40)
+def test_one_softmax_gives_what_each_quantity_gives_by_itself(seed, tau):
+    logits, taus = random_logits(seed), torch.full((6,), tau, dtype=torch.float64)
+    tokens = torch.arange(6)
+    logprobs, entropy, _ = measure_tokens(logits, tokens, taus)
+    torch.testing.assert_close(logprobs, token_logprobs(logits, tokens, taus))
+    torch.testing.assert_close(entropy, token_entropy(logits, taus))
 
 
 def test_the_gradient_is_that_of_finite_differences():

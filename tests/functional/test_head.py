@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from e3rl.functional import head as functional_head
 from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.head import Adjustment, Head, block_scores
 from e3rl.functional.logprobs import token_logprobs
@@ -16,6 +17,15 @@ from e3rl.functional.predictions import LogitBlocks, WholeLogits
 
 PLAIN = Adjustment()
 ADJUSTMENTS = (PLAIN, Adjustment(factor=0.25), Adjustment(divisor=8.0), Adjustment(softcap=2.0))
+
+
+@pytest.fixture(autouse=True, scope="module", params=["blocks in one strip", "in strips of rows"])
+def _strips(request):
+    """What a block's logits are worked on in, where the vocabulary is 11 words."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in strips of rows":
+            patch.setattr(functional_head, "STRIP", 2 * 11)
+        yield
 
 
 def made(
@@ -199,6 +209,36 @@ class Largest(TorchDispatchMode):
         sizes = [x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         self.elements = max([self.elements, *sizes])
         return result
+
+
+class Wide(TorchDispatchMode):
+    """Every tensor of at least so many elements that an operation returns, kept."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements = elements
+        self.kept: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor) and x.untyped_storage().nbytes() >= 8 * self.elements:
+                self.kept.append(x)
+        return result
+
+    def memories(self) -> int:
+        return len({x.untyped_storage().data_ptr() for x in self.kept})
+
+
+def test_a_pass_makes_the_logits_of_all_blocks_in_one_memory(monkeypatch):
+    monkeypatch.setattr(functional_head, "STRIP", 2 * 101)
+    hidden, head, tokens, taus = made(96, 4, 101, biased=True)
+    with Wide(8 * 101) as seen:
+        scores = LogitBlocks(hidden, head, 8).scores(tokens, taus, entropies=True)
+    assert seen.memories() == 1
+    with Wide(8 * 101) as seen:
+        gradients(scores, hidden, head)
+    assert seen.memories() == 1
 
 
 def test_no_tensor_is_larger_than_a_blocks_logits():

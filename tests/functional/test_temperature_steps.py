@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.functional.entropy import entropy_and_varentropy, token_entropy
+from e3rl.functional.entropy import measure_tokens, token_entropy
 from e3rl.functional.temperature import (
     elasticity_step,
     paper_step,
@@ -59,7 +59,7 @@ def test_full_elasticity_steps_are_newtons_method_on_a_real_distribution():
         taus = torch.full((50,), tau, dtype=torch.float64)
         entropy, slope = (
             token_entropy(logits, taus).sum(),
-            entropy_and_varentropy(logits, taus)[1].sum(),
+            measure_tokens(logits, torch.zeros(len(taus), dtype=torch.int64), taus)[2].sum(),
         )
         log_alpha = math.log(target / (float(entropy) / 50))
         tau = elasticity_step(tau, log_alpha, float(slope / entropy), 1.0)

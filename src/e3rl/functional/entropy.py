@@ -26,28 +26,33 @@ def token_entropy(logits: Tensor, temperatures: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def entropy_and_varentropy(logits: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """Entropy H and varentropy W = Var_p[ln p] = Σ_v p_v (ln p_v + H)², without gradient.
+def measure_tokens(
+    logits: Tensor, tokens: Tensor, temperatures: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """ln p of the sampled tokens, entropy H and varentropy W, by one softmax, without gradient.
 
-    W is the slope dH / d ln τ at fixed states, for any distribution; ΣW/ΣH is the elasticity
-    d ln H / d ln τ of a batch.
+    W = Var_p[ln p] = Σ_v p_v (ln p_v + H)² is the slope dH / d ln τ at fixed states, for any
+    distribution; ΣW/ΣH is the elasticity d ln H / d ln τ of a batch.
 
     Args:
         logits: (M, V) finite.
+        tokens: (M,) int64, the sampled ids.
         temperatures: (M,) > 0.
 
     Returns:
-        (M,) nats and (M,) nats².
+        (M,) nats, (M,) nats and (M,) nats².
 
     Raises:
         ValueError: shapes that do not fit, or a temperature that is not above 0.
     """
+    check_vectors(tokens=tokens, temperatures=temperatures)
     check_temperatures(logits, temperatures)
     logprobs = torch.log_softmax(scaled_logits(logits, temperatures), dim=1)
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
     probs = logprobs.exp()
     entropy = -torch.linalg.vecdot(probs, logprobs)
     deviations = logprobs.add_(entropy[:, None])  # two buffers of (M, V) in all
-    return entropy, torch.linalg.vecdot(probs, deviations.square_())
+    return chosen, entropy, torch.linalg.vecdot(probs, deviations.square_())
 
 
 def sampled_entropy_t1(logprobs_tau: Tensor, logprobs_t1: Tensor) -> Tensor:

@@ -6,10 +6,12 @@ With s = z/τ, p = softmax(s) and the sampled token a, per token
     H       = -Σ_v p_v ln p_v           ∂H / ∂s_v        = -p_v (ln p_v + H)
 
 The backward pass makes each block's logits again instead of keeping them: one product with the
-weights more, for memory of block x V instead of M x V.
+weights more, for memory of block x V instead of M x V. A pass writes the logits of all its blocks
+into one buffer, and on a CPU goes over a block in strips of a few rows, so that what is made of
+them stays in the cache: new memory for every (block, V) would cost more than the products do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from e3rl.functional.checks import check_vectors
 from e3rl.functional.logprobs import check_temperatures, scaled_logits
+
+STRIP = 2**19  # logits worked on at a time on a CPU: 2 MiB
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,31 @@ class Head:
         """The same with weights in `dtype` already, for use on several blocks."""
         bias = None if self.bias is None else self.bias.to(self.dtype)
         return Head(self.weight.to(self.dtype), bias, self.adjustment, self.dtype)
+
+    @torch.no_grad()
+    def blocks(self, hidden: Tensor, block: int) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of hidden states (M, H) and their products x (m, V), without gradient.
+
+        They are in `dtype`, before the adjustment, and in one buffer: theirs until the next block.
+        """
+        own = self.cast()
+        buffer = own.weight.new_empty(min(block, len(hidden)), len(own.weight))
+        for start in range(0, len(hidden), block):
+            rows = slice(start, min(start + block, len(hidden)))
+            states, products = hidden[rows].to(self.dtype), buffer[: rows.stop - start]
+            with torch.autocast(hidden.device.type, enabled=False):
+                if own.bias is None:
+                    torch.mm(states, own.weight.T, out=products)
+                else:
+                    torch.addmm(own.bias, states, own.weight.T, out=products)
+            yield rows, products
+
+
+def strips(logits: Tensor) -> Iterator[slice]:
+    """Rows of logits (m, V) to work on at a time: a few on a CPU, and all elsewhere."""
+    rows, vocabulary = logits.shape
+    step = max(1, STRIP // vocabulary) if logits.device.type == "cpu" else rows
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def block_scores(
@@ -130,14 +159,16 @@ class _BlockScores(torch.autograd.Function):
         normalisers, chosen, found = (
             hidden.new_zeros(len(tokens), dtype=precise) for _ in range(3)
         )
-        own = head.cast()
-        for rows in _blocks(len(tokens), block):
-            scaled = scaled_logits(own.logits(hidden[rows]), temperatures[rows])  # (m, V)
-            logprobs = torch.log_softmax(scaled, dim=1)  # one pass; logsumexp would take four
-            chosen[rows] = logprobs.gather(1, tokens[rows, None])[:, 0]
-            normalisers[rows] = scaled.gather(1, tokens[rows, None])[:, 0] - chosen[rows]
-            if entropies:
-                found[rows] = -torch.linalg.vecdot(logprobs.exp(), logprobs)
+        for rows, products in head.blocks(hidden, block):
+            of = [x[rows] for x in (tokens, temperatures, chosen, normalisers, found)]
+            for strip in strips(products):
+                own, taus, *results = (x[strip] for x in of)
+                scaled = scaled_logits(head.adjustment(products[strip]), taus)
+                logprobs = torch.log_softmax(scaled, dim=1)  # one pass; logsumexp would take four
+                results[0][:] = logprobs.gather(1, own[:, None])[:, 0]
+                results[1][:] = scaled.gather(1, own[:, None])[:, 0] - results[0]
+                if entropies:
+                    results[2][:] = -torch.linalg.vecdot(logprobs.exp(), logprobs)
         ctx.save_for_backward(hidden, weight, bias, tokens, temperatures, normalisers, found)
         ctx.adjustment, ctx.dtype, ctx.block = head.adjustment, head.dtype, block
         ctx.set_materialize_grads(False)
@@ -165,21 +196,15 @@ def _head_gradients(
     by_hidden = torch.empty_like(hidden) if wants_hidden else None
     by_weight = torch.zeros_like(weight, dtype=precise) if wants_weight else None
     by_bias = torch.zeros_like(bias, dtype=precise) if wants_bias else None
-    for rows in _blocks(len(tokens), ctx.block):
-        logits = head.logits(hidden[rows])  # (m, V)
-        slope, scaled = head.adjustment.slope(logits), scaled_logits(logits, temperatures[rows])
-        del logits  # memory for what follows
-        given = [None if gradient is None else gradient[rows] for gradient in gradients]
-        slopes, factors = _logit_gradient(
-            scaled, tokens[rows], normalisers[rows], entropies[rows], given
-        )
-        factors = factors / temperatures[rows].to(precise)
-        if isinstance(slope, Tensor):
-            slopes *= slope
-        else:
-            factors = factors * slope
+    of = (tokens, temperatures, normalisers, entropies, *gradients)
+    for rows, slopes in head.blocks(hidden, ctx.block):  # products at first
+        given: list[Any] = [None if x is None else x[rows] for x in of]
+        factors = torch.empty_like(normalisers[rows])
+        for strip in strips(slopes):
+            own: list[Any] = [None if x is None else x[strip] for x in given]
+            slopes[strip], factors[strip] = _product_gradient(slopes[strip], head.adjustment, *own)
         # Rows are scaled where they are narrow: (m, H) and not (m, V).
-        factors, slopes = factors[:, None], slopes.to(ctx.dtype)
+        factors = factors[:, None]
         if by_bias is not None:
             by_bias += slopes.T.to(precise) @ factors[:, 0]
         if by_hidden is not None:
@@ -189,8 +214,23 @@ def _head_gradients(
     return by_hidden, by_weight, by_bias
 
 
-def _blocks(length: int, block: int) -> Iterator[slice]:
-    return (slice(start, start + block) for start in range(0, length, block))
+def _product_gradient(
+    products: Tensor,
+    adjustment: Adjustment,
+    tokens: Tensor,
+    temperatures: Tensor,
+    normalisers: Tensor,
+    entropies: Tensor,
+    *gradients: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The gradient with respect to products (m, V), which may be overwritten; see below."""
+    logits = adjustment(products)
+    slope, scaled = adjustment.slope(logits), scaled_logits(logits, temperatures)
+    slopes, factors = _logit_gradient(scaled, tokens, normalisers, entropies, gradients)
+    factors = factors / temperatures.to(factors.dtype)
+    if isinstance(slope, Tensor):
+        return slopes.mul_(slope), factors
+    return slopes, factors * slope
 
 
 def _logit_gradient(
@@ -198,7 +238,7 @@ def _logit_gradient(
     tokens: Tensor,
     normalisers: Tensor,
     entropies: Tensor,
-    gradients: list[Tensor | None],
+    gradients: Sequence[Tensor | None],
 ) -> tuple[Tensor, Tensor]:
     """The gradient with respect to `scaled`, which is overwritten, as (m, V) rows and (m,) factors.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from e3rl.functional.entropy import token_entropy
-from e3rl.functional.head import Head, block_scores
+from e3rl.functional.head import Head, block_scores, strips
 from e3rl.functional.logprobs import token_logprobs
 
 # (m, V) logits at temperature 1, (m,) tokens and temperatures -> (m, ...), token by token.
@@ -64,9 +64,14 @@ class LogitBlocks:
 
     @torch.no_grad()
     def measure(self, measure: Measure, tokens: Tensor, temperatures: Tensor) -> Tensor:
-        head = self.head.cast()
-        parts = (x.split(self.block) for x in (self.hidden, tokens, temperatures))
-        found = [measure(head.logits(h), t, taus) for h, t, taus in zip(*parts, strict=True)]
+        if not len(self.hidden):
+            return measure(self.head.logits(self.hidden), tokens, temperatures)
+        found = []
+        for rows, products in self.head.blocks(self.hidden, self.block):
+            own, taus = tokens[rows], temperatures[rows]
+            for strip in strips(products):
+                logits = self.head.adjustment(products[strip])
+                found.append(measure(logits, own[strip], taus[strip]))
         return torch.cat(found)
 
     def at(self, places: Tensor) -> "LogitBlocks":

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from e3rl.batch import MeasuredEntropy, RolloutBatch
-from e3rl.functional.entropy import entropy_and_varentropy, sampled_entropy_t1, token_entropy
-from e3rl.functional.logprobs import token_logprobs
+from e3rl.functional.entropy import measure_tokens, sampled_entropy_t1, token_entropy
 from e3rl.functional.packing import Pack
 from e3rl.functional.predictions import Predictions
 from e3rl.losses.micro_batch import SampledTokens
@@ -105,12 +104,10 @@ class EntropyProbe:
     def _columns(self, logits: Tensor, tokens: Tensor, temperatures: Tensor) -> Tensor:
         """(m, 5 + K) metrics of each token, the last K along the curve."""
         ones = torch.ones_like(temperatures)
-        entropy, varentropy = entropy_and_varentropy(logits, temperatures)
-        logprobs = token_logprobs(logits, tokens, temperatures)
-        entropy_t1, logprobs_t1 = entropy, logprobs
+        logprobs, entropy, varentropy = measure_tokens(logits, tokens, temperatures)
+        logprobs_t1, entropy_t1 = logprobs, entropy
         if bool((temperatures != 1).any()):
-            entropy_t1 = token_entropy(logits, ones)
-            logprobs_t1 = token_logprobs(logits, tokens, ones)
+            logprobs_t1, entropy_t1, _ = measure_tokens(logits, tokens, ones)
         metrics = [
             ones,
             entropy,
