@@ -48,6 +48,10 @@ class BarePolicy(Policy):
     def pad_id(self) -> int:
         return 0
 
+    @property
+    def vocabulary_size(self) -> int:
+        return 8
+
 
 def coin(request: RolloutRequest) -> tuple[str, list[float]]:
     """Right or wrong by the parity of the seed, one to three tokens of one nat."""

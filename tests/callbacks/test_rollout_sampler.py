@@ -1,5 +1,6 @@
 """Rounds, seeds, versions, and the engine's life."""
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -156,6 +157,36 @@ def test_an_engine_that_does_not_return_every_rollout_once_is_an_error(lossy: An
         RuntimeError, match=r"returned [45] rollouts for 5 requests, 4 of them diff"
     ):
         sample(ready([3, 0], [2, 3]), ScriptedEngine(arrange=lossy))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprob", "error", "words"),
+    [
+        (5, -1.0, RuntimeError, "rollout 1 of prompt row 3: .* 5 tokens where 1 to 4 were asked"),
+        (0, -1.0, RuntimeError, "0 tokens where 1 to 4"),
+        (2, math.nan, FloatingPointError, "rollout 1 of prompt row 3: .* not finite"),
+        (2, -math.inf, FloatingPointError, "not finite"),
+    ],
+)
+def test_rollouts_that_nobody_asked_for_are_errors(
+    tokens: int, logprob: float, error: type[Exception], words: str
+) -> None:
+    def script(request: RolloutRequest) -> tuple[str, list[float]]:
+        broken = (request.prompt, request.sample) == (3, 1)
+        return ("right", [logprob] * tokens) if broken else ("wrong", [-1.0])
+
+    with pytest.raises(error, match=words):
+        sample(ready([3, 0, 5, 1], [2, 4, 3, 2]), ScriptedEngine(script))
+
+
+@pytest.mark.parametrize("token", [-1, 8, 10**6])
+def test_a_token_that_the_policy_does_not_have_is_an_error(token: int) -> None:
+    class Foreign(ScriptedEngine):
+        def _complete(self, request: RolloutRequest) -> Any:
+            return replace(super()._complete(request), tokens=(token,), logprobs=(-1.0,))
+
+    with pytest.raises(RuntimeError, match=f"returned token {token}, and the policy has 8"):
+        sample(ready([3], [1]), Foreign())
 
 
 def test_an_engine_without_logprobs_is_an_error() -> None:

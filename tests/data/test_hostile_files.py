@@ -4,6 +4,7 @@ import json
 import math
 import os
 import resource
+import tracemalloc
 import warnings
 from datetime import date
 from pathlib import Path
@@ -129,10 +130,69 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_it_fills_the_memory
     pyarrow.parquet.write_table(table, path, compression="zstd", row_group_size=rows_of_a_group)
     assert path.stat().st_size < 2**20  # and 2 GB unpacked
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match=r"bomb.parquet holds more than 0.0625 GiB when unpacked"):
+    with pytest.raises(ValueError, match=r"bomb.parquet takes more than 0.0625 GiB when unpacked"):
         load_problems(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB: a GiB
     assert len(reading.read_rows(path, limit=5)) == 5
+
+
+def small_values(kind: str) -> pyarrow.Table:
+    """Kilobytes of a file, megabytes of Arrow, and fifty times as much of Python."""
+    rows = 2**19 if kind == "texts" else 2**12
+    tall = {"prompt": pyarrow.array(["1+1=?"] * rows), "answer": pyarrow.array(["2"] * rows)}
+    if kind == "lists of booleans":
+        tall["level"] = pyarrow.array([[True] * 256] * rows)
+    if kind == "fixed lists":
+        tall["level"] = pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array([True] * (256 * rows)), 256
+        )
+    if kind == "structs":
+        tall["level"] = pyarrow.array([{"a": [{"b": True}] * 64}] * rows)
+    if kind == "maps":
+        pairs = pyarrow.map_(pyarrow.string(), pyarrow.bool_())
+        tall["level"] = pyarrow.array([[("k", True)] * 128] * rows, pairs)
+    return pyarrow.table(tall)
+
+
+@pytest.mark.parametrize("kind", ["texts", "lists of booleans", "fixed lists", "structs", "maps"])
+def test_what_rows_take_as_python_objects_is_what_counts(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.parquet"
+    table = small_values(kind)
+    assert len(packed(table, path)) < 2**16
+    tracemalloc.start()
+    read_whole = reading.read_rows(path)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(read_whole) == table.num_rows
+    monkeypatch.setattr(reading, "MOST_BYTES", taken // 2)
+    with pytest.raises(ValueError, match=r"bomb.parquet takes more than"):
+        reading.read_rows(path)
+    monkeypatch.setattr(reading, "MOST_BYTES", 16 * taken)
+    assert len(reading.read_rows(path)) == table.num_rows
+
+
+@pytest.mark.parametrize("name", ["huge.jsonl", "huge.json"])
+def test_a_text_file_beyond_the_limit_is_refused_before_it_is_read(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.truncate(reading.MOST_BYTES + 1)  # a hole: no room on the disk
+    with pytest.raises(ValueError, match=rf"{name} takes more than 8 GiB"):
+        load_problems(path)
+
+
+def test_a_row_of_megabytes_is_read_or_refused_for_what_it_is(tmp_path: Path) -> None:
+    text = "é" * 2**23
+    (tmp_path / "mine.jsonl").write_text(
+        json.dumps({"prompt": text, "answer": "1"}, ensure_ascii=False) + "\n" + GOOD.decode()
+    )
+    found = reading.read_rows(tmp_path / "mine.jsonl")
+    assert found[0]["prompt"] == text
+    assert found[1] == {"prompt": "1+1=?", "answer": "2"}
+    assert list(reading.read_rows(tmp_path / "mine.jsonl", limit=1)) == [0]
 
 
 def test_a_single_huge_text_is_refused_by_what_the_file_says_of_itself(

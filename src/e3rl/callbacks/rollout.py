@@ -12,7 +12,13 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot
-from e3rl.engines.base import ManagedEngine, PlannedEngine, RolloutEngine, RolloutRequest
+from e3rl.engines.base import (
+    ManagedEngine,
+    PlannedEngine,
+    RolloutEngine,
+    RolloutRequest,
+    check_rollout,
+)
 from e3rl.ledger.clock import SYNC
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
@@ -126,7 +132,7 @@ class RolloutSampler(Slot):
         waited = 0.0
         while (counts := batch.allocation.next(batch)) is not None:
             requests = self._requests(batch, list(counts))
-            waited += self._round(batch, requests, policy.pad_id)
+            waited += self._round(batch, requests, policy)
         batch.metrics |= {f"budget/{name}": x for name, x in batch.allocation.metrics().items()}
         if isinstance(self.engine, ManagedEngine):
             self.engine.rest()
@@ -186,13 +192,16 @@ class RolloutSampler(Slot):
             for (row, j), tau, (top_p, top_k) in zip(places, taus, cuts, strict=True)
         ]
 
-    def _round(self, batch: RolloutBatch, requests: list[RolloutRequest], pad: int) -> float:
+    def _round(self, batch: RolloutBatch, requests: list[RolloutRequest], policy: Policy) -> float:
         """Generate and score one round; returns the seconds spent waiting for scores."""
         assert batch.scorer is not None
+        asked = {(request.prompt, request.sample): request for request in requests}
         arrived: list[Rollout] = []
         for rollout in self.engine.generate(requests):
             if self._stop.is_set():
                 raise InterruptedError("the run ended while rollouts were being sampled ahead")
+            if (request := asked.get((rollout.prompt, rollout.sample))) is not None:
+                check_rollout(rollout, request, policy.vocabulary_size)
             batch.scorer.submit(rollout)
             arrived.append(rollout)
         waiting = time.monotonic()
@@ -206,7 +215,7 @@ class RolloutSampler(Slot):
                 f"the engine returned {len(order)} rollouts for {len(requests)} requests, "
                 f"{len(set(places))} of them different: it must return each of them once"
             )
-        batch.extend([arrived[i] for i in order], [scores[i] for i in order], pad)
+        batch.extend([arrived[i] for i in order], [scores[i] for i in order], policy.pad_id)
         return waited
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -11,7 +11,9 @@ import pyarrow.parquet
 
 from e3rl.data.bad_rows import Fault
 
-MOST_BYTES = 2**33  # of a parquet file, unpacked: eight million rows of 1 KiB
+MOST_BYTES = 2**33  # of a file's rows as Python objects: five million rows of 1 KiB
+VALUE_BYTES = 64  # of a Python value besides what it holds, with the reference to it
+RECORD_BYTES = 256  # of a dictionary
 BATCH_ROWS = 32, 1024  # at least and at most
 Record = Mapping[str, object]
 Rows = dict[int, Record | Fault]  # row number, counting from 0 -> the row, or what is wrong with it
@@ -39,6 +41,8 @@ def read_rows(path: Path, limit: int | None = None) -> Rows:
             f"{path}: unknown kind of file {path.suffix!r}, convert it to one of: "
             + ", ".join(readers)
         )
+    if path.stat().st_size > MOST_BYTES:
+        raise _too_large(path)
     return readers[path.suffix](path, limit)
 
 
@@ -66,10 +70,12 @@ def _read_json(path: Path, limit: int | None) -> Rows:
 
 
 def _read_jsonl(path: Path, limit: int | None) -> Rows:
-    # Bytes are split at the newline alone: str.splitlines would also cut at U+2028 inside a text.
-    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
-    filled = ((row, line) for row, line in enumerate(lines) if line.strip())
-    return {row: _read_line(line) for row, line in islice(filled, limit)}
+    # Files of bytes end a line at the newline alone; text would also do so at U+2028 inside it.
+    with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        filled = ((row, line) for row, line in enumerate(file) if line.strip())
+        return {row: _read_line(line) for row, line in islice(filled, limit)}
 
 
 def _read_line(line: bytes) -> Record | Fault:
@@ -99,7 +105,7 @@ def _read_parquet(path: Path, limit: int | None) -> Rows:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(_batch_rows(path, file.metadata)):
                 table = _without_dictionaries(pyarrow.Table.from_batches([batch]))
-                taken += table.nbytes
+                taken += table.num_rows * RECORD_BYTES + sum(map(_python_bytes, table.columns))
                 if taken > MOST_BYTES:
                     raise _too_large(path)
                 for record in _read_batch(table):
@@ -136,9 +142,31 @@ def _without_dictionaries(table: "pyarrow.Table") -> "pyarrow.Table":
     return table
 
 
+def _python_bytes(values: "pyarrow.Array | pyarrow.ChunkedArray") -> int:
+    """About what Arrow's values take as Python objects, which is many times what they take there:
+    a list of booleans 64 times."""
+    if isinstance(values, pyarrow.ChunkedArray):
+        return sum(map(_python_bytes, values.chunks))
+    kind, own = values.type, VALUE_BYTES * len(values)
+    if pyarrow.types.is_struct(kind):
+        fields = (values.field(number) for number in range(kind.num_fields))
+        return len(values) * RECORD_BYTES + sum(map(_python_bytes, fields))
+    if pyarrow.types.is_map(kind):  # as pairs
+        return (
+            own
+            + VALUE_BYTES * len(values.keys)
+            + sum(map(_python_bytes, (values.keys, values.items)))
+        )
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return own + _python_bytes(values.flatten())
+    if pyarrow.types.is_fixed_size_list(kind):
+        return own + _python_bytes(values.flatten())
+    return own + int(values.nbytes)
+
+
 def _too_large(path: Path) -> ValueError:
     return ValueError(
-        f"{path} holds more than {MOST_BYTES / 2**30:g} GiB when unpacked: keep the columns that "
+        f"{path} takes more than {MOST_BYTES / 2**30:g} GiB when unpacked: keep the columns that "
         "are needed, or fewer rows"
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from e3rl.batch import Rollout
@@ -23,6 +24,31 @@ class RolloutRequest:
     top_p: float = 1.0  # below 1: only the likeliest tokens that hold this probability together
     top_k: int = 0  # above 0: only this many likeliest tokens
     may_be_cut: bool = True  # by the engine's deadline, where it has one
+
+
+def check_rollout(rollout: Rollout, request: RolloutRequest, vocabulary: int) -> None:
+    """Raise what is wrong with a rollout that an engine returned for a request.
+
+    RuntimeError for tokens that nobody can have sampled, FloatingPointError for log-probs that are
+    not finite.
+    """
+    name = f"rollout {request.sample} of prompt row {request.prompt}"
+    if not 0 < len(rollout.tokens) <= request.max_new_tokens:
+        raise RuntimeError(
+            f"{name}: the engine returned {len(rollout.tokens)} tokens where 1 to "
+            f"{request.max_new_tokens} were asked for (max_new_tokens)"
+        )
+    if not 0 <= min(rollout.tokens) <= max(rollout.tokens) < vocabulary:
+        wrong = next(token for token in rollout.tokens if not 0 <= token < vocabulary)
+        raise RuntimeError(
+            f"{name}: the engine returned token {wrong}, and the policy has {vocabulary}: does "
+            "the engine serve another model?"
+        )
+    if not all(map(isfinite, rollout.logprobs)):
+        raise FloatingPointError(
+            f"{name}: the engine returned log-probs that are not finite; try float32 in its "
+            "settings"
+        )
 
 
 class RolloutEngine(Protocol):
