@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning import Callback
 from tiny_runs import E3, assert_same, final_state, ledger_rows, only_train, run
 
+from e3rl.callbacks.health import RunHealth
+from e3rl.callbacks.speed import Speedometer
+from e3rl.runs import run as running
 from update_harness import gap, share_apart
 
 Run = tuple[Path, dict[int, str]]
@@ -39,6 +43,25 @@ def test_what_only_observes_changes_no_bit(
     found, expected = ledger_rows(tmp_path), ledger_rows(whole[0])
     for name in ("metrics", "prompts", "validation"):
         assert found[name] == expected[name]
+    assert_same(weights(tmp_path), weights(whole[0]))
+
+
+def test_a_run_is_the_same_however_often_it_is_validated(whole: Run, tmp_path: Path) -> None:
+    digests = run(tmp_path, *E3, "seed=3", "validate_every=3")
+    assert digests == whole[1]
+    found, expected = (ledger_rows(folder)["validation"] for folder in (tmp_path, whole[0]))
+    assert {row["rollout_step"] for row in found} != {row["rollout_step"] for row in expected}
+    assert_same(weights(tmp_path), weights(whole[0]))
+
+
+def test_without_those_who_only_watch_a_run_no_bit_is_another(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "StallGuard", lambda _: Callback())
+    monkeypatch.setattr(Speedometer, "of", lambda *_: None)
+    monkeypatch.setattr(RunHealth, "remarks", lambda *_: [])
+    digests = run(tmp_path, *E3, "seed=3", "callbacks.metrics.completions_per_step=0")
+    assert digests == whole[1]
     assert_same(weights(tmp_path), weights(whole[0]))
 
 

@@ -4,6 +4,9 @@ import errno
 import itertools
 import os
 import resource
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +16,11 @@ import pytest
 from tiny_runs import (
     E3,
     STEPS,
+    TINY,
     Finished,
+    assert_same,
     check_goes_on,
+    final_state,
     ledger_rows,
     only_train,
     run,
@@ -129,3 +135,49 @@ def test_a_clock_that_jumps_changes_neither_the_run_nor_its_seconds(
     assert len(seconds) > STEPS
     assert all(0 <= spent < elapsed for spent in seconds if spent is not None)
     assert 0 < steps[-1]["cost/seconds"] < elapsed
+
+
+SMALL_DISK = """
+set -eu
+mount -t tmpfs -o size=$SIZE none "$DISK"
+code=0
+"$@" hydra.run.dir="$DISK/run" || code=$?
+echo "ended with $code"
+mount -o remount,size=1g "$DISK"
+"$@" hydra.run.dir="$DISK/run" ckpt_path="$DISK/run"
+cp -r "$DISK/run" "$KEPT"
+"""
+
+
+def may_mount(place: Path) -> bool:
+    """Whether this user may have a file system of their own."""
+    command = ("unshare", "-rm", "mount", "-t", "tmpfs", "none", str(place))
+    return (
+        bool(shutil.which("unshare"))
+        and not subprocess.run(command, capture_output=True).returncode
+    )
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_ends_the_run_which_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    disk, kept, whole = tmp_path / "disk", tmp_path / "kept", tmp_path / "whole"
+    disk.mkdir()
+    if not may_mount(disk):
+        pytest.skip("file systems cannot be made here")
+    command = (sys.executable, "-m", "e3rl", "train", *TINY, *E3, "checkpoint_every=2")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, f"hydra.run.dir={whole}"], check=True, env=environment)
+    saved = sound(whole)[0].stat().st_size
+    shown = subprocess.run(
+        ["unshare", "-rm", "bash", "-c", SMALL_DISK, "bash", *command],
+        env=environment | {"DISK": str(disk), "KEPT": str(kept), "SIZE": str(int(1.8 * saved))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert shown.returncode == 0, shown.stdout
+    before, _, _ = shown.stdout.partition("ended with 1\n")
+    assert "No space left on device" in before
+    assert str(disk / "run") in before
+    assert ledger_rows(kept) == ledger_rows(whole)
+    assert_same(final_state(kept), final_state(whole))

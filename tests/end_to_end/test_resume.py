@@ -23,6 +23,7 @@ from tiny_runs import (
 
 from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import read_rows
+from e3rl.runs import run as running
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -230,6 +231,24 @@ def test_a_folder_that_holds_a_run_is_not_trained_into(finished: Finished) -> No
     rows = ledger_rows(whole)
     with pytest.raises(ConfigurationError, match="holds a run already: go on with it by ckpt_path"):
         run(whole, *KEPT)
+    assert ledger_rows(whole) == rows
+
+
+def test_a_run_that_came_between_the_look_and_the_claim_is_not_trained_into(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = finished
+    rows, look, looks = ledger_rows(whole), running.check_folder_is_free, []
+
+    def looked(folder: Path) -> None:
+        looks.append(folder)
+        if len(looks) > 1:  # the first time the other run had not begun
+            look(folder)
+
+    monkeypatch.setattr(running, "check_folder_is_free", looked)
+    with pytest.raises(ConfigurationError, match="holds a run already: go on with it by ckpt_path"):
+        run(whole, *KEPT)
+    assert looks == [whole, whole]
     assert ledger_rows(whole) == rows
 
 

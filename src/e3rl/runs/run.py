@@ -93,6 +93,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> Outcome | None:
     with claim_folder(run_dir, trainer), telling_how_to_go_on(cfg, trainer), Ranks(trainer):
         if trainer.is_global_zero:
             if resume is None:
+                check_folder_is_free(run_dir)  # another run may have come before the claim
                 clear_unfinished_run(run_dir, trainer.loggers)
             write_provenance(cfg, run_dir, resume)
             print(plan.render(run_dir, resume))
