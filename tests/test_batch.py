@@ -172,12 +172,20 @@ def test_check_refuses_any_field_of_another_shape_or_type(make_batch, name, dama
         batch.check()
 
 
-@pytest.mark.parametrize("name", ["sampler_logprobs", "rewards", "advantages"])
+@pytest.mark.parametrize("name", ["sampler_logprobs", "temperatures", "rewards", "advantages"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_check_refuses_numbers_that_are_not_finite(make_batch, name, value):
     batch = make_batch()
     getattr(batch, name).view(-1)[-1] = value
     with pytest.raises(ValueError, match=rf"batch\.{name} must be finite"):
+        batch.check()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_check_refuses_temperatures_that_have_no_density(make_batch, temperature):
+    batch = make_batch()
+    batch.temperatures[-1] = temperature
+    with pytest.raises(ValueError, match=r"batch\.temperatures must be above 0: greedy rollouts"):
         batch.check()
 
 

@@ -235,9 +235,14 @@ class RolloutBatch:
             if value is None or tuple(value.shape) != shape or value.dtype != dtype:
                 got = None if value is None else (tuple(value.shape), value.dtype)
                 raise ValueError(f"batch.{name}: expected {shape} {dtype}, got {got}")
-        for name in ("sampler_logprobs", "rewards", "advantages"):
+        for name in ("sampler_logprobs", "temperatures", "rewards", "advantages"):
             if not bool(torch.isfinite(self.tensor(name)).all()):
                 raise ValueError(f"batch.{name} must be finite")
+        if bool((self.tensor("temperatures") <= 0).any()):
+            raise ValueError(
+                "batch.temperatures must be above 0: greedy rollouts have no log-probabilities to "
+                "train on"
+            )
         self._check_mask(self.tensor("completion_mask"))
 
     def _check_mask(self, mask: Tensor) -> None:

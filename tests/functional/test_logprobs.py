@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from e3rl.functional.entropy import token_entropy
 from e3rl.functional.logprobs import token_logprobs
 
 
@@ -44,6 +45,16 @@ def test_the_gradient_is_that_of_finite_differences():
     logits = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     tokens, taus = torch.tensor([0, 5, 2, 2]), torch.tensor([0.5, 1.0, 2.0, 1.3])
     assert torch.autograd.gradcheck(lambda z: token_logprobs(z, tokens, taus.double()), logits)
+
+
+def test_nothing_waits_for_another_device_to_answer():
+    """A tensor of the meta device has no values, and raises where somebody asks for one."""
+    logits, tokens, taus = (
+        torch.empty(*shape, dtype=dtype, device="meta")
+        for shape, dtype in (((3, 5), torch.float32), ((3,), torch.int64), ((3,), torch.float32))
+    )
+    assert token_logprobs(logits, tokens, taus).shape == (3,)
+    assert token_entropy(logits, taus).shape == (3,)
 
 
 def test_greedy_temperatures_are_refused():
