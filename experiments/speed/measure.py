@@ -41,7 +41,10 @@ class Measurement:
         self.path = results
         self.engines = engines
         self.results = json.loads(results.read_text()) if results.is_file() else {}
-        self.results["machine"] = machine(setting)
+        self.commit = commit()
+        before = self.results.get("machine", {"commit": self.commit})
+        # Of growth; each work has its own, so that one may be measured anew.
+        self.results["machine"] = machine(setting) | {"commit": before["commit"]}
         self.count = 0
 
     def measure(self, work: Work, pairs: int, add: bool) -> None:
@@ -53,6 +56,7 @@ class Measurement:
         inputs = self.inputs(work)
         entry: dict[str, Any] = {"work": asdict(work), "size": size_of(inputs, work), "peak": []}
         entry["runs"] = {side: [] for side in ("trl", *self.engines)}
+        entry["commit"] = self.commit
         works = self.results.setdefault("works", {})
         if add and work.name in works:
             there = works[work.name]
@@ -74,6 +78,7 @@ class Measurement:
             for c in cases
         ]
         self.results["growth"] = entries
+        self.results["machine"]["commit"] = self.commit
         for turn in range(rounds):
             order = list(zip(cases, entries, strict=True))[:: -1 if turn % 2 else 1]
             for case, entry in order:
@@ -161,9 +166,6 @@ def machine(setting: Setting) -> dict[str, Any]:
     """What was measured on, and with which versions."""
     cpu = Path("/proc/cpuinfo").read_text().split("model name")[1].split(":")[1].split("\n")[0]
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True
-    )
     return {
         "cpu": cpu.strip(),
         "cpus": os.cpu_count(),
@@ -173,9 +175,13 @@ def machine(setting: Setting) -> dict[str, Any]:
         "device": setting.device,
         "precision": setting.precision,
         "threads": setting.threads,
-        "commit": commit.stdout.strip(),
         "e3rl": {name: found for name in PACKAGES if (found := version_of(name))},
     }
+
+
+def commit() -> str:
+    told = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(told, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def version_of(package: str) -> str:

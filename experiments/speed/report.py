@@ -60,7 +60,7 @@ def _empty(names: Mapping[str, str]) -> str:
 def tables(results: Results) -> dict[str, str]:
     """Markdown by the names of their places in the README."""
     return {
-        "machine": machine_line(results["machine"]),
+        "machine": machine_line(results),
         "figure": f"![Phases of a step, and seconds per token as work grows](figures/{FIGURE})",
         "work": work_table(results),
         "update": update_table(results),
@@ -70,16 +70,23 @@ def tables(results: Results) -> dict[str, str]:
     }
 
 
-def machine_line(machine: Mapping[str, Any]) -> str:
+def machine_line(results: Results) -> str:
+    machine = results["machine"]
+    others = [
+        f", {name} at {entry['commit']}"
+        for name, entry in results.get("works", {}).items()
+        if entry.get("commit", machine["commit"]) != machine["commit"]
+    ]
+    ours = machine["commit"] + "".join(others)
     threads = machine["threads"] or machine["trl"]["threads"]
-    ours = ", ".join(f"{name} {found}" for name, found in machine["e3rl"].items())
+    packages = ", ".join(f"{name} {found}" for name, found in machine["e3rl"].items())
     trl = machine.get("trl", {})  # absent where e3rl alone was measured
     theirs = ", ".join(f"{k} {v}" for k, v in trl.items() if k != "threads")
     return (
         f"{machine['cpu']}, {machine['cpus']} cores, {machine['ram_gib']:g} GiB, "
         f"{machine['platform']}, Python {machine['python']}; {machine['device']}, "
-        f"{machine['precision']}, {threads} threads of OpenMP. e3rl at {machine['commit']} with "
-        f"{ours}. TRL's side: {theirs or 'not measured'}."
+        f"{machine['precision']}, {threads} threads of OpenMP. e3rl at {ours} with "
+        f"{packages}. TRL's side: {theirs or 'not measured'}."
     )
 
 
