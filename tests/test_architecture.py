@@ -83,6 +83,8 @@ LAZY_IMPORTS = {
         COMMANDS, "worker processes import the main module again, and answers to --help are quick"
     ),
     ENTRY: "the list of commands is there at once",
+    "runs.run": "what the end of a run needs would make its beginning slower",
+    "runs.outcome": "runs without figures need no matplotlib",
     "runs.sweep_hooks": "Hydra loads it in every process, also where no sweep is planned",
 }
 # Where alone a package may be imported: rooms, or modules.
@@ -98,7 +100,7 @@ HOMES: Mapping[str, set[str]] = {
     "omegaconf": HYDRA,
     "lightning": {*COMMANDS, "training", "callbacks", "data.datamodule", "checkpoints.atomic"}
     | {"ledger.logger", "ledger.clock", "ledger.wandb_mirror", "evaluation", "runs.run"}
-    | {"runs.ranks"},
+    | {"runs.ranks", "runs.outcome"},
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
 CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print

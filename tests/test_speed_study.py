@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+import torch
 
 from e3rl.ledger.archive import open_runs
 from e3rl.ledger.ledger import read_rows
@@ -27,6 +28,7 @@ SIZE = {"layers": 1, "hidden": 2, "inner": 3, "heads": 1, "key_value_heads": 1, 
 def study() -> Iterator[dict[str, Any]]:
     """The modules of the study by name."""
     names = ("inputs", "report", "reward", "sides", "watch", "works")
+    names += ("levers", "memory_profile", "messages")
     with study_modules(STUDY, *names) as modules:
         yield modules
 
@@ -110,6 +112,45 @@ def test_the_readme_is_that_of_the_results(study: Any, results: dict[str, Any]) 
         return
     for name, table in study["report"].tables(json.loads(found.read_text())).items():
         assert study["report"].insert(text, name, table) == text, name
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "name"),
+    [
+        ("levers", "levers", "levers.json"),
+        ("memory_profile", "memory", "memory.json"),
+        ("messages", "messages", "messages.json"),
+    ],
+)
+def test_tables_of_profiles_are_those_of_their_results(
+    module: str, place: str, name: str, study: Any
+) -> None:
+    readme = (STUDY / "README.md").read_text()
+    table = study[module].table(json.loads((STUDY / name).read_text()))
+    assert study["report"].insert(readme, place, table) == readme
+
+
+def test_a_message_belongs_to_the_function_that_sends_it(study: Any, tmp_path: Path) -> None:
+    """Messages of objects, which are made of others, count once."""
+    messages = study["messages"]
+    sent: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in messages.MESSAGES:
+            patch.setattr(torch.distributed, name, lambda *_, name=name, **__: sent.append(name))
+        patch.setattr(messages.atexit, "register", lambda *_: None)
+        patch.setattr(
+            torch.distributed,
+            "all_gather_object",
+            lambda *_: torch.distributed.all_gather([], None),
+        )
+        profiler = messages.MessageProfiler(str(tmp_path / "found.json"))
+        torch.distributed.all_gather_object([], 1)
+        torch.distributed.all_reduce(1)
+        profiler._write(tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert sent == ["all_gather", "all_reduce"]
+    assert [entry[0] for entry in found.values()] == [2]
+    assert list(found) == ["Lightning"]  # no function of e3rl's is on the way here
 
 
 def test_the_share_of_dead_groups_is_that_of_the_recorded_runs(study: Any) -> None:

@@ -1,6 +1,7 @@
 """The processes that are compared: what they are told, and what is read from their rows."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def run_e3rl(
         command,
         folder / "metrics.jsonl",
         lambda row: row["kind"] == "train",
-        {**setting.environment, "PYTHONPATH": str(ROOT / "src")},
+        {**setting.environment, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(HERE)])},
         folder.with_suffix(".log"),
     )
     return summarize(seen, e3rl_phases, "rollout/tokens", "advantage/silent")

@@ -37,7 +37,7 @@ def main(cfg: DictConfig) -> None:
     silence_libraries()
     try:
         go = preflight(cfg)
-    except (ConfigurationError, FileNotFoundError) as error:
+    except (ConfigurationError, FileNotFoundError, ChildProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     if not go:

@@ -20,10 +20,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from e3rl.analysis.sources.runs import PROMPTS
 from e3rl.analysis.tables.cells import as_markdown, as_text
 from e3rl.config.composition import conf_dir, register_resolvers
 from e3rl.ledger.archive import ledger_folders
+from e3rl.ledger.files import PROMPTS
 from e3rl.process.environment import peak_memory_gib
 from e3rl.simulator.replay import Workload, replay, select_rules
 from e3rl.simulator.screening import WORDS, screening_cells, screening_rows, sort_by_noise

@@ -31,7 +31,7 @@ def main(cfg: DictConfig) -> float | None:
 
         show_plan(cfg)
         return None
-    from e3rl.runs.run import execute, render_outcome
+    from e3rl.runs.run import execute
     from e3rl.runs.sweep_jobs import finished_job
 
     if (summary := finished_job(cfg)) is not None:
@@ -40,6 +40,8 @@ def main(cfg: DictConfig) -> float | None:
     outcome = execute(cfg)
     if outcome is None:  # another rank than zero
         return None
+    from e3rl.runs.outcome import render_outcome
+
     print(render_outcome(outcome))
     return outcome.pass_at_1
 

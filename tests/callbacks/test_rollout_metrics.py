@@ -62,21 +62,25 @@ def test_figures_are_summed_over_ranks_before_they_are_divided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own, other = scored_batch([[RIGHT] * 2]), scored_batch([[WRONG] * 6])
-    sums: list[list[float]] = []
+    kept: list[tuple[list[float], list[float]]] = []
 
-    def keep(values: list[float]) -> list[float]:
-        sums.append(list(values))
+    def keep(*values: list[float]) -> tuple[list[float], ...]:
+        kept.append((list(values[0]), list(values[1])))
         return values
 
-    monkeypatch.setattr(metrics_file, "all_sum", keep)
+    def both(sums: list[float], largest: list[float]) -> tuple[list[float], list[float]]:
+        return [a + b for a, b in zip(sums, kept[0][0], strict=True)], [
+            max(a, b) for a, b in zip(largest, kept[0][1], strict=True)
+        ]
+
+    monkeypatch.setattr(metrics_file, "all_sum_and_max", keep)
     rollout_metrics(other)
-    monkeypatch.setattr(
-        metrics_file, "all_sum", lambda x: [a + b for a, b in zip(x, sums[0], strict=True)]
-    )
+    monkeypatch.setattr(metrics_file, "all_sum_and_max", both)
     row = rollout_metrics(own)
     assert row["rollout/accuracy"] == pytest.approx(1 / 2)
     assert row["rollout/accuracy_rollouts"] == pytest.approx(2 / 8)
     assert row["rollout/length"] == pytest.approx((2 * 2 + 6 * 4) / 8)
+    assert row["rollout/length_max"] == 4
 
 
 def test_a_step_says_what_it_took_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,8 +162,8 @@ def test_an_engine_that_does_not_return_every_rollout_once_is_an_error(lossy: An
 @pytest.mark.parametrize(
     ("tokens", "logprob", "error", "words"),
     [
-        (5, -1.0, RuntimeError, "rollout 1 of prompt row 3: .* 5 tokens where 1 to 4 were asked"),
-        (0, -1.0, RuntimeError, "0 tokens where 1 to 4"),
+        (5, -1.0, RuntimeError, "rollout 1 of prompt row 3: .* 5 tokens where 1 to 3 were asked"),
+        (0, -1.0, RuntimeError, "0 tokens where 1 to 3"),
         (2, math.nan, FloatingPointError, "rollout 1 of prompt row 3: .* not finite"),
         (2, -math.inf, FloatingPointError, "not finite"),
     ],

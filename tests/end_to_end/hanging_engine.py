@@ -1,4 +1,4 @@
-"""An engine that stops to answer, for commands of tests."""
+"""Engines that stop to answer, have no memory, or raise, for commands of tests."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,3 +15,17 @@ class HangingEngine(TransformersEngine):
         if self._version > 0:
             time.sleep(3600)
         return super().generate(requests)
+
+
+class FullEngine(TransformersEngine):
+    """Has memory for nothing."""
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        raise MemoryError("no room for 24 rollouts")
+
+
+class BrokenEngine(TransformersEngine):
+    """Raises."""
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        raise RuntimeError("broken")

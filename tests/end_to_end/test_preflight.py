@@ -95,6 +95,43 @@ def test_servers_sample_a_preflight_of_several_processes(tmp_path: Path) -> None
     assert speed == pytest.approx(2 / (sampling + both), rel=0.01)  # half the update on each
 
 
+def test_as_many_processes_as_train_sample_what_one_does(tmp_path: Path) -> None:
+    settings = ("experiment=grpo", "max_new_tokens=24", "preflight.rollouts=2")
+    (_, one), (_, two) = (
+        run(tmp_path / name, *settings, *more)
+        for name, more in (
+            ("one", ("preflight.processes=1",)),
+            ("two", ("trainer=ddp", "trainer.devices=2")),
+        )
+    )
+    for name in ("prompts", "solved", "statuses", "groups", "rules"):
+        assert two[name] == one[name]
+    assert two["entropy"] == pytest.approx(one["entropy"], rel=1e-6)
+    assert two["mismatch"]["largest"] < 1e-4
+    assert one["processes"] == 1
+    assert two["processes"] == 2
+
+
+def test_a_process_whose_engine_has_no_memory_is_a_no_go(tmp_path: Path) -> None:
+    go, found = run(
+        tmp_path,
+        *("experiment=grpo", "preflight.processes=2", "preflight.rollouts=2"),
+        "engine._target_=hanging_engine.FullEngine",
+    )
+    assert not go
+    assert [(each["check"], each["level"]) for each in found["findings"]] == [("memory", "fail")]
+    assert "no room for 24 rollouts" in found["findings"][0]["says"]
+
+
+def test_a_process_that_ends_by_a_mistake_of_its_own_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ChildProcessError, match=r"process [12] of 2 ended with exit code 1"):
+        run(
+            tmp_path,
+            *("experiment=grpo", "preflight.processes=2"),
+            "engine._target_=hanging_engine.BrokenEngine",
+        )
+
+
 def test_a_preset_whose_planned_length_is_above_the_limit_is_judged_by_what_is_measured(
     tmp_path: Path,
 ) -> None:

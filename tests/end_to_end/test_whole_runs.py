@@ -281,3 +281,10 @@ def test_the_main_module_is_light_for_the_worker_processes_that_import_it_again(
     for module in ("e3rl.train", "e3rl.evaluate"):
         code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
         assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_a_run_begins_without_what_its_end_alone_needs() -> None:
+    """Tables and figures are made when it has ended, engines and mirrors where asked for."""
+    late = "{'pandas', 'vllm', 'wandb', 'math_verify', 'e3rl.analysis'}"
+    code = f"import sys, e3rl.runs.run; print(sorted({late} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

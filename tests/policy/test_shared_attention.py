@@ -106,6 +106,28 @@ def test_an_update_is_the_same_with_and_without(policy, make_batch, settings):
         assert gap(one, other) < 1e-12 * size(other)
 
 
+@pytest.mark.parametrize("settings", [{}, {"tokens_per_microbatch": 60}], ids=["whole", "cut"])
+def test_in_float32_either_way_is_as_far_from_the_exact_gradient(policy, make_batch, settings):
+    """By the norm of all differences; ragged groups and temperatures of their own included."""
+    apart, batch = copy.deepcopy(policy), make_batch(group_sizes=(8, 3, 1, 6))
+    apart.share_prompts = False
+    exact, shared, unshared = (
+        fit(make_module(own, **settings), [batch]).gradients[0]
+        for own in (exact_copy(policy), policy, apart)
+    )
+    zero = {name: torch.zeros_like(value) for name, value in exact.items()}
+    errors = [distance(found, exact) / distance(exact, zero) for found in (shared, unshared)]
+    assert distance(shared, unshared) > 0
+    assert errors[1] < 2e-6
+    assert errors[0] < 1.5 * errors[1]
+
+
+def distance(first, second):
+    """Norm of the difference of all gradients."""
+    squares = ((first[n].double() - second[n].double()).square().sum() for n in first)
+    return float(sum(squares).sqrt())
+
+
 def test_an_update_is_the_same_where_activations_are_recomputed(policy, make_batch, tmp_path: Path):
     batch = make_batch(group_sizes=(8, 3))
     kept, recomputed = (

@@ -1,14 +1,24 @@
 import pytest
+import torch
 import torch.distributed as dist
 
 from e3rl.process import distributed
-from e3rl.process.distributed import all_gather, all_max, all_sum, from_rank_0, rank, world_size
+from e3rl.process.distributed import (
+    all_gather,
+    all_max,
+    all_sum,
+    all_sum_and_max,
+    from_rank_0,
+    rank,
+    world_size,
+)
 
 
 def test_without_a_process_group_everything_is_what_this_process_has():
     assert (world_size(), rank()) == (1, 0)
     assert all_sum([1, 2.5]) == [1.0, 2.5]
     assert all_max(-3) == -3.0
+    assert all_sum_and_max([1, 2.5], [-3]) == ([1.0, 2.5], [-3.0])
     item = {"a": [1]}
     assert all_gather(item) == [item]
 
@@ -24,6 +34,21 @@ def group_of_one(tmp_path):
 def test_a_group_of_one_needs_no_exchange():
     assert (world_size(), rank()) == (1, 0)
     assert all_sum([2.0**53 + 2]) == [2.0**53 + 2]
+
+
+def test_sums_and_largest_values_go_in_one_message(monkeypatch):
+    sent = []
+
+    def gather(places, own):
+        sent.append(own.tolist())
+        for place, values in zip(places, ([1.0, 2.0, -5.0], own.tolist()), strict=True):
+            place.copy_(torch.tensor(values))
+
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(dist, "all_gather", gather)
+    assert all_sum_and_max([10.0, 20.0], [-7.0]) == ([11.0, 22.0], [-5.0])
+    assert sent == [[10.0, 20.0, -7.0]]
 
 
 def test_what_rank_0_makes_every_rank_gets(monkeypatch):

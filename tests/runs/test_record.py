@@ -18,7 +18,8 @@ from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
-from e3rl.runs.control import check_control, control_evaluations
+from e3rl.runs.control import check_control
+from e3rl.runs.outcome import control_evaluations
 from e3rl.temperatures.matching import read_at_entropy
 
 pytestmark = pytest.mark.end_to_end

@@ -16,7 +16,7 @@ from e3rl.callbacks.health import RunHealth
 from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.callbacks.speed import Speedometer
 from e3rl.ledger.logger import ledgers, log_row
-from e3rl.process.distributed import all_gather, all_max, all_sum
+from e3rl.process.distributed import all_gather, all_sum, all_sum_and_max
 from e3rl.process.environment import peak_memory_gib
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,8 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         "mixed": float(mixed.sum()),
         "effective": float(sizes[sampled][mixed].sum()),
     }
-    s = dict(zip(sums, all_sum(list(sums.values())), strict=True))
+    totals, (longest,) = all_sum_and_max(list(sums.values()), [float(lengths.max())])
+    s = dict(zip(sums, totals, strict=True))
     kinds = ("all_wrong", "all_right", "mixed")
     row = {
         "accuracy": s["accuracy"] / s["prompts"],
@@ -131,7 +132,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         "reward": s["reward"] / s["n"],
         "truncated": s["truncated"] / s["n"],
         "length": s["tokens"] / s["n"],
-        "length_max": all_max(float(lengths.max())),
+        "length_max": longest,
         "n": s["n"],
         "tokens": s["tokens"],
         "n_rounds": float(batch.rounds),
@@ -151,14 +152,11 @@ def resources(batch: RolloutBatch, device: torch.device) -> dict[str, float]:
     process included; not the reward workers); `resources/memory_gib` the largest resident memory
     that one of them ever had, `resources/gpu_memory_gib` the largest that torch allocated.
     """
-    row = {
-        "resources/cpu_s": all_sum([time.process_time() - batch.born_cpu])[0],
-        "resources/memory_gib": all_max(peak_memory_gib()),
-    }
+    own = {"resources/memory_gib": peak_memory_gib()}
     if device.type == "cuda":
-        allocated = torch.cuda.max_memory_allocated(device)
-        row["resources/gpu_memory_gib"] = all_max(allocated / 2**30)
-    return row
+        own["resources/gpu_memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+    (cpu_s,), largest = all_sum_and_max([time.process_time() - batch.born_cpu], list(own.values()))
+    return {"resources/cpu_s": cpu_s, **dict(zip(own, largest, strict=True))}
 
 
 def prompt_rows(batch: RolloutBatch) -> dict[str, list[Any]]:

@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.slot import Slot
 from e3rl.ledger.clock import REWARD
-from e3rl.process.distributed import all_gather, all_sum, rank
+from e3rl.process.distributed import all_gather, rank
 from e3rl.rewards.answer_reader import READ_ANSWERS
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.verdict import STATUSES, Verdict
@@ -80,11 +80,10 @@ class RewardScorer(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
-        parts = sorted({name for own in all_gather(_parts(batch)) for name in own})
+        ranks = all_gather({n: batch.metrics.get(n, 0.0) for n in (*COUNTS, *_parts(batch))})
+        parts = sorted({name for own in ranks for name in own} - {*COUNTS})
         names = [*COUNTS, *parts]
-        sums = dict(
-            zip(names, all_sum([batch.metrics.get(name, 0.0) for name in names]), strict=True)
-        )
+        sums = {name: float(sum(own.get(name, 0.0) for own in ranks)) for name in names}
         self.totals.update({s: int(sums[f"reward/{s}"]) for s in (*STATUSES, "no_answer")})
         judged = sum(sums[f"reward/{status}"] for status in STATUSES)
         batch.metrics |= {n: sums[n] / judged if n in parts else sums[n] for n in names}

@@ -12,7 +12,7 @@ from e3rl.batch import RolloutBatch
 from e3rl.functional.flops import MatmulSizes
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import matmul_sizes
-from e3rl.process.distributed import all_max, all_sum
+from e3rl.process.distributed import all_sum, all_sum_and_max
 
 ROWS = 2048  # of the products where the module does not say how many tokens it takes at once
 MEASURE_S, FEWEST = 0.1, 5  # seconds and number of products; the fastest one counts
@@ -57,13 +57,14 @@ class Speedometer:
         """
         counts = batch.passes
         sampled = float(batch.tensor("completion_mask").sum())
-        trained, forwarded, flops, tokens = all_sum(
+        (trained, forwarded, flops, tokens), (seconds,) = all_sum_and_max(
             [
                 float(counts.with_gradient[0]),
                 float(counts.without[0]),
                 counts.flops(self.sizes),
                 sampled,
-            ]
+            ],
+            [batch.metrics.get("time/update_s", 0.0)],
         )
         row = {
             "update/tokens_trained": trained,
@@ -72,7 +73,7 @@ class Speedometer:
             "speed/tokens_per_s": tokens / step_s,
             "speed/peak_flops_per_s": self.peak,
         }
-        if seconds := all_max(batch.metrics.get("time/update_s", 0.0)):
+        if seconds:
             row["speed/update_flops_per_s"] = flops / seconds
             row["speed/mfu"] = flops / seconds / self.peak
         return row

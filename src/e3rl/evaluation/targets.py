@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.analysis.sources.runs import CONFIG
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build, check_rewards
 from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
@@ -23,6 +22,7 @@ from e3rl.data.problems import ProblemSet
 from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.evaluation.policy_check import check_policy
 from e3rl.evaluation.sampling import load_weights
+from e3rl.ledger.files import CONFIG
 from e3rl.policy.policy import Policy
 
 

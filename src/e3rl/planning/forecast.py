@@ -210,26 +210,31 @@ def forecast_hours(cfg: DictConfig, total_steps: int, validation_problems: int) 
 
 
 def with_measured_speed(
-    cfg: DictConfig, tokens_per_s: float, mean_tokens: float, update_s: float = 0.0
+    cfg: DictConfig,
+    tokens_per_s: float,
+    mean_tokens: float,
+    update_s: float = 0.0,
+    processes: int = 1,
 ) -> DictConfig:
-    """The configuration with what one process measured, and the length of completions, in `plan`.
+    """The configuration with the speed that was measured, and the length of completions, in `plan`.
 
     A speed that the user gave stays; a length does not, since it was another policy's or a guess.
-    All devices are as fast as the one, and none waits for another; servers were measured all
+    All devices are as fast as those, and none waits for another; servers were measured all
     together, and more processes make them no faster.
 
     Args:
         cfg: a composed run.
-        tokens_per_s: of sampling.
+        tokens_per_s: of sampling, of all processes that measured it together.
         mean_tokens: of a completion.
         update_s: seconds of an update per completion token, on one device.
+        processes: that measured, a device each.
     """
     found: DictConfig = copy.deepcopy(cfg)
     # Rounded, 2048 would be 2050, and completions end at the limit.
     found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
     if found.plan.tokens_per_s is None:
         ranks = count_processes(cfg)
-        engines = 1 if has_servers(cfg) else ranks
+        engines = 1 if has_servers(cfg) else ranks / processes
         seconds = 1 / (tokens_per_s * engines) + update_s / ranks
         found.plan.tokens_per_s = _rounded(1 / seconds)
     return found

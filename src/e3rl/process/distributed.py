@@ -29,6 +29,20 @@ def all_max(value: float) -> float:
     return _all_reduce([value], dist.ReduceOp.MAX)[0]
 
 
+def all_sum_and_max(
+    sums: Sequence[float], largest: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Sums of some values and the largest of others over ranks, by one message."""
+    if world_size() == 1:
+        return [float(value) for value in sums], [float(value) for value in largest]
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    own = torch.tensor([*sums, *largest], dtype=torch.float64, device=device)
+    found = [torch.empty_like(own) for _ in range(world_size())]
+    dist.all_gather(found, own)
+    ranks = torch.stack(found)
+    return ranks[:, : len(sums)].sum(dim=0).tolist(), ranks[:, len(sums) :].amax(dim=0).tolist()
+
+
 def _all_reduce(values: Sequence[float], operation: Any) -> list[float]:
     """One message, where a gather of objects takes two and pickles them."""
     if world_size() == 1:

@@ -1,9 +1,8 @@
 """A preflight: a run is built as training would build it, sampled without an update, and judged."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-import numpy as np
 from omegaconf import DictConfig
 from pydantic import Field, PositiveInt
 
@@ -11,7 +10,6 @@ from e3rl.config.build import build, build_data
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
-from e3rl.data.datamodule import PromptDataModule
 from e3rl.data.problem import Problem
 from e3rl.planning.forecast import (
     TOO_MUCH,
@@ -26,12 +24,17 @@ from e3rl.policy.shape import ModelShape
 from e3rl.readiness import checks
 from e3rl.readiness.answer_test import run_answer_test
 from e3rl.readiness.checks import Finding
+from e3rl.readiness.partial_sample import combine
 from e3rl.readiness.pass_rates import GroupOutcomes, fit_posterior, predict_group_outcomes
+from e3rl.readiness.processes import (
+    choose_processes,
+    draw_problems,
+    sample_in_processes,
+    sample_once,
+)
 from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
 from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample
-from e3rl.readiness.sampling import sample_rollouts
-from e3rl.seeds import derive_seed
 from e3rl.temperatures.base import TemperatureRule
 
 
@@ -41,6 +44,7 @@ class PreflightSettings:
 
     Args:
         prompts: training problems that are sampled. rollouts: of each, None for the group size.
+        processes: that sample at once, a device each; auto: those that train on this machine.
         rules: budget rules to compare with the run's own, empty for all.
         tables: of pass rates, that rules are compared on.
         hours: that the run may take at most, None for any length.
@@ -48,6 +52,7 @@ class PreflightSettings:
 
     prompts: Annotated[int, Field(ge=2)]
     rollouts: Annotated[int, Field(ge=2)] | None
+    processes: PositiveInt | Literal["auto"]
     rules: list[str]
     tables: PositiveInt
     hours: Annotated[float, Field(gt=0)] | None
@@ -94,7 +99,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
     planned = with_measured_speed(
-        cfg, sample.tokens_per_s, float(sample.lengths.mean()), sample.update_s
+        cfg, sample.tokens_per_s, float(sample.lengths.mean()), sample.update_s, sample.processes
     )
     forecast = forecast_work(planned, steps, counts.validation) | needed
     length = forecast_hours(planned, steps, counts.validation)
@@ -116,22 +121,14 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
 def sample_and_test_answers(
     cfg: DictConfig, policy: Policy, problems: list[Problem], temperature: float
 ) -> tuple[Sample, Finding]:
-    """A few rollouts, and whether gold answers score; starts and closes engine and workers."""
-    engine, pool = build(cfg, "engine"), build(cfg, "reward")
-    try:
-        sample = sample_rollouts(cfg, policy, problems, temperature, engine, pool)
+    """A few rollouts, and whether gold answers score."""
+    if (count := choose_processes(cfg)) > 1:
+        sample = sample_in_processes(cfg, count, problems, temperature)
+    else:
+        part = sample_once(cfg, policy, problems, temperature)
+        sample = combine([part], [problem.id for problem in problems], temperature)
+    with build(cfg, "reward") as pool:
         return sample, checks.check_answers(run_answer_test(pool, problems), len(problems))
-    finally:
-        engine.close()
-        pool.close()
-
-
-def draw_problems(data: PromptDataModule, cfg: DictConfig) -> list[Problem]:
-    """`preflight.prompts` training problems drawn by the seed, without repeats, in their order."""
-    problems = data.train_problems
-    generator = np.random.default_rng(derive_seed(cfg.seed, "preflight", "problems"))
-    count = min(cfg.preflight.prompts, len(problems))
-    return [problems[row] for row in sorted(generator.permutation(len(problems))[:count].tolist())]
 
 
 def first_temperature(cfg: DictConfig, total_steps: int) -> float:

@@ -44,6 +44,7 @@ def render_sample(sample: Sample) -> str:
         f"{sample.temperature:g}: {share:.1%} right, entropy {sample.entropy:.3f} nats a token\n"
         f"{tokens.mean():.1f} tokens in the mean, {middle:.0f} in the median, {high:.0f} for one "
         f"in 20, at most {tokens.max()}; sampled {sample.tokens_per_s:,.0f} a second"
+        f"{f' by {sample.processes} processes' if sample.processes > 1 else ''}"
     )
 
 
@@ -122,6 +123,7 @@ def preflight_values(
         "entropy": sample.entropy,
         "tokens_per_s": sample.tokens_per_s,
         "trained_tokens_per_s": sample.trained_tokens_per_s,
+        "processes": sample.processes,
         "mismatch": asdict(sample.mismatch),
         "rules": [asdict(score) for score in scores],
         "forecast": dict(forecast),

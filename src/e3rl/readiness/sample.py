@@ -25,7 +25,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Sample:
-    """Rollouts of P prompts at one temperature, N in all, on one device."""
+    """Rollouts of P prompts at one temperature, N in all, by processes with a device each."""
 
     prompt_ids: list[str]
     right: Counts  # (P,)
@@ -38,18 +38,19 @@ class Sample:
     entropy: float  # nats per token, by the surprise of the sampled ones
     generation_s: float  # the engine's start and weights, and waiting for rewards, left out
     reward_s: float  # waiting for verdicts after the last rollout
-    update_s: float  # per completion token, reckoned as three of the forward passes measured
+    update_s: float  # per completion token on one device, as three of the forward passes measured
     mismatch: Mismatch
+    processes: int = 1  # that sampled at once
 
     @property
     def tokens_per_s(self) -> float:
-        """Completion tokens per second of sampling."""
+        """Completion tokens per second of sampling, of all processes together."""
         return float(self.lengths.sum()) / self.generation_s
 
     @property
     def trained_tokens_per_s(self) -> float:
         """Completion tokens per second of sampling and updating, one after the other."""
-        return 1 / (1 / self.tokens_per_s + self.update_s)
+        return 1 / (1 / self.tokens_per_s + self.update_s / self.processes)
 
     @property
     def has_signal(self) -> bool:

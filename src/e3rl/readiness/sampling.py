@@ -18,11 +18,9 @@ from e3rl.config.build import build
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
 from e3rl.evaluation.sampling import PolicyHolder, validate
-from e3rl.functional.kl import k3
 from e3rl.functional.logprobs import token_logprobs
-from e3rl.functional.mismatch import WeightSums, summarize_weights
 from e3rl.policy.policy import Policy
-from e3rl.readiness.sample import Mismatch, Sample
+from e3rl.readiness.partial_sample import PartialSample
 from e3rl.rewards.pool import RewardPool
 from e3rl.training.forward import cut, measure
 
@@ -69,14 +67,6 @@ class SamplingModule(PolicyHolder):
         seconds = sum(seconds for _, seconds in passes)
         return forwards * seconds / sum(tokens for tokens, _ in passes)
 
-    def mismatch(self) -> Mismatch:
-        """How far the engine's log-probs are from the trainer's, where both scored a token."""
-        gaps = torch.cat(self.gaps)
-        weights = WeightSums()
-        weights.add(gaps.exp())
-        kl, largest = float(k3(gaps * 0, gaps).mean()), float(gaps.abs().max())
-        return Mismatch(gaps.numel(), kl, largest, summarize_weights(weights).ess)
-
 
 def sample_rollouts(
     cfg: DictConfig,
@@ -85,7 +75,7 @@ def sample_rollouts(
     temperature: float,
     engine: RolloutEngine,
     pool: RewardPool,
-) -> Sample:
+) -> PartialSample:
     """Rollouts of `problems` as a step of training samples them, on one device, without an update.
 
     Args:
@@ -111,11 +101,11 @@ def sample_rollouts(
             build, cfg, "trainer", num_nodes=1, strategy="auto", limit_val_batches=None
         ),
     )
-    return gather_sample(module, temperature)
+    return gather(module)
 
 
-def gather_sample(module: SamplingModule, temperature: float) -> Sample:
-    """One `Sample` of all batches that the module has been given."""
+def gather(module: SamplingModule) -> PartialSample:
+    """What all batches that the module has been given say."""
     batches = module.batches
     metrics = [batch.metrics for batch in batches]
     waited = sum(each["time/reward_s"] for each in metrics)
@@ -127,21 +117,18 @@ def gather_sample(module: SamplingModule, temperature: float) -> Sample:
         )
     tallies = [batch.tally() for batch in batches]
     masks = [batch.tensor("completion_mask").sum(dim=1).numpy() for batch in batches]
-    surprise = -sum(float(batch.tensor("sampler_logprobs").double().sum()) for batch in batches)
-    lengths = np.concatenate(masks)
     answers = [answer for batch in batches for answer in batch.given_answers or []]
-    return Sample(
+    return PartialSample(
         prompt_ids=[name for batch in batches for name in batch.prompt_ids],
         right=np.concatenate([right for _, right in tallies]).astype(np.int64),
         rollouts=np.concatenate([n for n, _ in tallies]),
-        lengths=lengths,
+        lengths=np.concatenate(masks),
         truncated=np.concatenate([batch.tensor("truncated").numpy() for batch in batches]),
         answered=np.array([answer is not None for answer in answers]),
         statuses=statuses,
-        temperature=temperature,
-        entropy=surprise / float(lengths.sum()),
+        surprise=-sum(float(b.tensor("sampler_logprobs").double().sum()) for b in batches),
         generation_s=rolled - waited,
         reward_s=waited,
         update_s=module.update_s(),
-        mismatch=module.mismatch(),
+        gaps=torch.cat(module.gaps).numpy(),
     )

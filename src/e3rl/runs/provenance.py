@@ -13,11 +13,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl import __version__
-from e3rl.analysis.sources.runs import CONFIG
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.differences import ABSENT, differences
 from e3rl.config.saved import read_saved_configuration
+from e3rl.ledger.files import CONFIG
 
 # A resumed run may change these and what is below them: where and how it is observed, and the
 # machine it runs on. Everything else decides its numbers.

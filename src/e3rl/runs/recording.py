@@ -8,21 +8,14 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from e3rl.analysis.sources.runs import (
-    CONFIG,
-    SUMMARY,
-    VALIDATION,
-    Run,
-    group_by_arm,
-    load_run,
-    load_runs,
-)
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import silence_libraries
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.archive import archive_of, open_runs, pack_runs
+from e3rl.ledger.files import CONFIG, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import pack, read_rows
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 

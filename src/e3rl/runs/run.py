@@ -1,13 +1,11 @@
 """One run from a composed configuration to a finished run folder."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ProgressBar
@@ -15,19 +13,12 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 from torch import distributed
 
-from e3rl.analysis.figures.run_figures import save_figures
-from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.analysis.measures.phases import SINCE_LAST_ROW
-from e3rl.analysis.sources.runs import SUMMARY, Run, load_run
-from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside
 from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.stall import StallGuard
 from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
-from e3rl.checkpoints.durable import write_atomically
 from e3rl.checkpoints.files import checkpoints, find_damage, step_of
 from e3rl.config.build import build, build_data, silence_libraries
 from e3rl.config.cautions import find_cautions
@@ -35,7 +26,6 @@ from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.ledger.clock import PhaseClock
-from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
 from e3rl.planning.plan import ProblemCounts, derive_plan
@@ -43,24 +33,16 @@ from e3rl.planning.processes import is_sharded
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.process.environment import claim_start
-from e3rl.runs.control import check_control, control_evaluations
+from e3rl.runs.control import check_control
 from e3rl.runs.provenance import write_provenance
 from e3rl.runs.ranks import Ranks, watch_parent
 from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint, is_job
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a finished run leaves."""
-
-    run_dir: Path
-    evaluations: list[EvaluationResult]
-    control: str | None  # arm name of the control among the evaluations
-    figures: list[Path]
-    pass_at_1: float | None  # at temperature 1, where that was validated
+if TYPE_CHECKING:
+    from e3rl.runs.outcome import Outcome
 
 
-def execute(cfg: DictConfig) -> Outcome | None:
+def execute(cfg: DictConfig) -> "Outcome | None":
     """Check, build, validate, train, and write everything a run folder holds.
 
     Returns None on other ranks than zero. Raises ConfigurationError, with every mistake that can
@@ -70,7 +52,7 @@ def execute(cfg: DictConfig) -> Outcome | None:
         return _execute(cfg, stop)
 
 
-def _execute(cfg: DictConfig, stop: StopRequest) -> Outcome | None:
+def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     began = claim_start()
     watch_parent()
     check(cfg)
@@ -211,56 +193,9 @@ def resume_hint(cfg: DictConfig) -> str:
 
 
 def finish(
-    cfg: DictConfig,
-    run_dir: Path,
-    clock: PhaseClock,
-    loggers: Sequence[Logger] = (),
-) -> Outcome:
-    """Export the ledger, compare with the control, draw the figures, write the summary.
+    cfg: DictConfig, run_dir: Path, clock: PhaseClock, loggers: Sequence[Logger] = ()
+) -> "Outcome":
+    """See `conclude`; what that takes is loaded when a run has ended, and not before it begins."""
+    from e3rl.runs.outcome import conclude
 
-    The summary has the seconds since the ledger's last row, by phase; the figures go without those
-    that it takes to draw the last of them.
-    """
-    export(run_dir)
-    run = load_run(run_dir)
-    evaluations = arm_evaluations({run.name: [run]})
-    control = control_evaluations(cfg, run)
-    evaluations += control
-    pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
-    arm = control[0].arm if control else None
-    rows = outcome_rows(evaluations, arm)
-    figures = save_figures(run_dir, clock.look) if cfg.figures else []
-    summary: dict[str, Any] = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
-    summary |= {SINCE_LAST_ROW: clock.lap()}
-    write_atomically(
-        run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n"
-    )  # it says finished: what comes after it may fail, or be killed
-    for logger in loggers:
-        if isinstance(logger, WandbMirror):
-            logger.log_completions(read_rows(run_dir / "completions.jsonl"))
-            logger.log_counts("validation", run.problems)
-            logger.log_counts("prompts", run.prompts)
-            logger.close()
-    return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
-
-
-def render_outcome(outcome: Outcome) -> str:
-    """The summary table and where everything is."""
-    table = arm_table_text(outcome_rows(outcome.evaluations, outcome.control))
-    lines = [f"run folder: {outcome.run_dir}", *["figures:"] * bool(outcome.figures)]
-    lines += [f"  {path}" for path in outcome.figures]
-    return "\n".join(["", table, "", *lines])
-
-
-def outcome_rows(evaluations: Sequence[EvaluationResult], control: str | None) -> list[Row]:
-    """Rows of the run, and of the control in the evaluations that the run has too."""
-    own = {each.name for each in evaluations if each.arm != control}
-    rows = arm_rows(evaluations, control=control)
-    return [row for row in rows if row["arm"] != control or row["evaluation"] in own]
-
-
-def _costs(run: Run) -> dict[str, float]:
-    if run.train.empty:
-        return {}
-    last = run.train.iloc[-1]
-    return {key: float(last[key]) for key in run.train.columns if key.startswith("cost/")}
+    return conclude(cfg, run_dir, clock, loggers)

@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from e3rl.analysis.sources.runs import CONFIG, SUMMARY
 from e3rl.checkpoints.files import checkpoints, find_damage, newest_sound
 from e3rl.config.composition import checkpoint_to_resume, run_folder_of
 from e3rl.config.saved import read_saved_configuration
+from e3rl.ledger.files import CONFIG, SUMMARY
 from e3rl.runs.provenance import check_same_run
 
 

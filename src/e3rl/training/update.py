@@ -6,11 +6,11 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
-from e3rl.functional.mismatch import WeightSummary, WeightSums, summarize_weights
+from e3rl.functional.mismatch import WeightSums, summarize_weights
 from e3rl.losses.exploration import TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import LossParts, PolicyLoss
-from e3rl.process.distributed import all_max, all_sum
+from e3rl.process.distributed import all_sum_and_max
 
 Skip = Literal["off", "exact", "renormalise"]
 EmptyBatch = Literal["step", "skip"]
@@ -163,9 +163,18 @@ class UpdateStatistics:
             *("tokens", "loss", "clipped", "clipped_high", "divergence", "cut"),
             *("fresh_tokens", "mismatch", "rollouts", "skipped"),
         )
-        total = dict(zip(names, all_sum([getattr(self, n) for n in names]), strict=True))
+        both = (self.mismatch_weights, self.correction_weights)
+        sums, largest = all_sum_and_max(
+            [*(getattr(self, n) for n in names), *(x for w in both for x in _sums(w))],
+            [self.mismatch_max, *(weights.largest for weights in both)],
+        )
+        total = dict(zip(names, sums[: len(names)], strict=True))
+        tokens, weight, squares = sums[len(names) :][:3]
+        of_mismatch = WeightSums(tokens, weight, squares, largest[1])
+        tokens, weight, squares = sums[len(names) :][3:]
+        of_correction = WeightSums(tokens, weight, squares, largest[2])
         tokens = max(1.0, total["tokens"])
-        weights = _sum_over_ranks(self.mismatch_weights)
+        weights = summarize_weights(of_mismatch)
         metrics = {
             "policy/loss": total["loss"] / max(1.0, self.steps),
             "policy/clip_fraction": total["clipped"] / tokens,
@@ -173,7 +182,7 @@ class UpdateStatistics:
             "policy/clip_fraction_low": (total["clipped"] - total["clipped_high"]) / tokens,
             "policy/approx_kl": total["divergence"] / tokens,
             "policy/mismatch_kl": total["mismatch"] / max(1.0, total["fresh_tokens"]),
-            "policy/mismatch_max": all_max(self.mismatch_max),
+            "policy/mismatch_max": largest[0],
             "policy/mismatch_weight": weights.mean,
             "policy/mismatch_weight_max": weights.largest,
             "policy/mismatch_ess": weights.ess,
@@ -185,7 +194,7 @@ class UpdateStatistics:
             "policy/lr": learning_rate,
         }
         if self.corrects:
-            weights = _sum_over_ranks(self.correction_weights)
+            weights = summarize_weights(of_correction)
             metrics |= {
                 "policy/correction_weight": weights.mean,
                 "policy/correction_weight_max": weights.largest,
@@ -195,6 +204,5 @@ class UpdateStatistics:
         return metrics
 
 
-def _sum_over_ranks(sums: WeightSums) -> WeightSummary:
-    tokens, total, squares = all_sum([sums.tokens, sums.total, sums.squares])
-    return summarize_weights(WeightSums(tokens, total, squares, all_max(sums.largest)))
+def _sums(weights: WeightSums) -> tuple[float, float, float]:
+    return weights.tokens, weights.total, weights.squares

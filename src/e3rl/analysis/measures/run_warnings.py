@@ -10,9 +10,10 @@ import yaml
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.matched_control import WHOLE_RUN
 from e3rl.analysis.sources.config_differences import config_differences
-from e3rl.analysis.sources.runs import CONFIG, Arms, Run
+from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.config.differences import flatten
 from e3rl.config.saved import read_saved_configuration
+from e3rl.ledger.files import CONFIG
 from e3rl.statistics.means import ENOUGH_SEEDS
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS
 

@@ -10,10 +10,8 @@ import pandas as pd
 
 from e3rl.config.saved import read_saved_configuration
 from e3rl.ledger.archive import ledger_folders, open_run
+from e3rl.ledger.files import CONFIG, METRICS, PROMPTS, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import find_ledger, read_rows
-
-CONFIG, METRICS = "config.yaml", "metrics.jsonl"
-PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.json"
 
 PROBLEM_COLUMNS = ("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct")
 EVALUATION_COLUMNS = (

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from e3rl.analysis.sources.runs import METRICS, Run, arm_and_seed, load_runs
+from e3rl.analysis.sources.runs import Run, arm_and_seed, load_runs
 from e3rl.analysis.sources.wandb_offline import find_offline_files, load_offline_runs
 from e3rl.analysis.sources.wandb_project import load_project
 from e3rl.ledger.archive import ledger_folders
+from e3rl.ledger.files import METRICS
 
 PROJECT = "wandb:"
 
