@@ -9,7 +9,6 @@ interpreter. Each has a pipe of its own, so that a killed one leaves no lock beh
 import multiprocessing
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from e3rl.process.leftovers import remove_if_killed
 from e3rl.rewards.scorer import Scorer, Task
 from e3rl.rewards.verdict import TIMEOUT, Verdict
 
@@ -149,12 +149,14 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _start(self) -> None:
+        if multiprocessing.parent_process() is None:  # else the folder is the parent's
+            remove_if_killed(get_temp_dir())  # the socket of the server that forks is in it
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([type(self.scorer).__module__, *self.scorer.preload])
         self._pipe, theirs = context.Pipe()
         process = context.Process(
             target=serve,
-            args=(theirs, self.scorer, self.memory_limit_mb, own_folder()),
+            args=(theirs, self.scorer, self.memory_limit_mb),
             name="reward-worker",
             daemon=True,
         )
@@ -176,9 +178,7 @@ class Worker:
             )
 
 
-def serve(
-    pipe: Connection, scorer: Scorer, memory_limit_mb: int, folder: str | None = None
-) -> None:
+def serve(pipe: Connection, scorer: Scorer, memory_limit_mb: int) -> None:
     """The life of a worker process: judge until the other end of the pipe is closed.
 
     An alarm, whose default action ends the process even inside C code, sees to it that a trainer
@@ -198,7 +198,7 @@ def serve(
             signal.setitimer(signal.ITIMER_REAL, 0)
             pipe.send(Judged(verdicts, time.process_time() - started))
     except HUNG_UP:
-        clear_up(folder)
+        return
 
 
 def score_within_memory(scorer: Scorer, contents: Sequence[Any]) -> Sequence[Verdict]:
@@ -211,24 +211,6 @@ def score_within_memory(scorer: Scorer, contents: Sequence[Any]) -> Sequence[Ver
         return scorer.score(contents)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
-
-
-def own_folder() -> str | None:
-    """The temporary folder that multiprocessing has made for this process and its children.
-
-    It holds the socket of the server that workers are forked from. None where this process is
-    itself a child: the folder is its parent's then.
-    """
-    return get_temp_dir() if multiprocessing.parent_process() is None else None
-
-
-def clear_up(folder: str | None) -> None:
-    """Remove the trainer's temporary folder if it was killed before it could do so."""
-    trainer = multiprocessing.parent_process()
-    if trainer is not None and folder is not None:
-        trainer.join(GRACE_S)
-        if not trainer.is_alive():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 class CarriedOver:
