@@ -47,6 +47,8 @@ WAYS = {  # how runs are made: processes, who starts them, and settings
     "one process, vLLM": (1, "", ("engine=vllm",)),
     "one process, vLLM, ahead": (1, "", ("engine=vllm", *AHEAD)),
     "two ranks, ddp": (2, "torchrun", ("trainer=ddp",)),
+    "two ranks, ddp, ahead": (2, "torchrun", ("trainer=ddp", *AHEAD)),
+    "two ranks, ddp, vLLM": (2, "srun", ("trainer=ddp", "engine=vllm")),
     "two ranks, fsdp2, ahead": (2, "srun", ("trainer=fsdp2", *AHEAD)),
     "four ranks, ddp": (4, "srun", ("trainer=ddp",)),
 }
