@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from compositions import composed
+from e3rl.config.composition import ConfigurationError
+from e3rl.readiness import processes
 from e3rl.readiness.partial_sample import PartialSample, combine
 from e3rl.readiness.processes import choose_processes
 
@@ -78,4 +80,14 @@ def test_as_many_processes_sample_as_train_on_this_machine(
     settings: tuple[str, ...], count: int
 ) -> None:
     cfg = composed(*settings, "trainer.accelerator=cpu", root="preflight")
-    assert choose_processes(cfg) == count
+    assert choose_processes(cfg, cfg.preflight.prompts) == count
+
+
+def test_there_are_no_more_processes_than_problems_or_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    four = ("trainer=ddp", "trainer.devices=4")
+    cpu = composed(*four, "trainer.accelerator=cpu", root="preflight")
+    assert choose_processes(cpu, 3) == 3
+    monkeypatch.setattr(processes, "visible_devices", lambda: ["0", "1"])
+    assert choose_processes(composed(*four, root="preflight"), 2) == 2
+    with pytest.raises(ConfigurationError, match="processes=4 with 1 GPUs each: there are 2"):
+        choose_processes(composed(*four, root="preflight"), 64)

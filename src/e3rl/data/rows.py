@@ -152,14 +152,10 @@ def _python_bytes(values: "pyarrow.Array | pyarrow.ChunkedArray") -> int:
         fields = (values.field(number) for number in range(kind.num_fields))
         return len(values) * RECORD_BYTES + sum(map(_python_bytes, fields))
     if pyarrow.types.is_map(kind):  # as pairs
-        return (
-            own
-            + VALUE_BYTES * len(values.keys)
-            + sum(map(_python_bytes, (values.keys, values.items)))
-        )
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
-        return own + _python_bytes(values.flatten())
-    if pyarrow.types.is_fixed_size_list(kind):
+        own += VALUE_BYTES * len(values.keys)
+        return own + _python_bytes(values.keys) + _python_bytes(values.items)
+    lists = (pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list)
+    if any(is_of(kind) for is_of in lists):
         return own + _python_bytes(values.flatten())
     return own + int(values.nbytes)
 

@@ -27,6 +27,7 @@ from e3rl.readiness.checks import Finding
 from e3rl.readiness.partial_sample import combine
 from e3rl.readiness.pass_rates import GroupOutcomes, fit_posterior, predict_group_outcomes
 from e3rl.readiness.processes import (
+    build_policy,
     choose_processes,
     draw_problems,
     sample_in_processes,
@@ -85,7 +86,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     for part in ("budget", "advantage", "shaping", "loss"):
         build(cfg, part)  # a value that its constructor refuses
     rules, own = find_comparable_rules(cfg)
-    policy: Policy = build(cfg, "policy")
+    policy = build_policy(cfg)
     cfg.vocabulary_size = policy.vocabulary_size
     data = build_data(cfg, policy)
     counts, shape = ProblemCounts.of(data), ModelShape.of_policy(policy)
@@ -122,7 +123,7 @@ def sample_and_test_answers(
     cfg: DictConfig, policy: Policy, problems: list[Problem], temperature: float
 ) -> tuple[Sample, Finding]:
     """A few rollouts, and whether gold answers score."""
-    if (count := choose_processes(cfg)) > 1:
+    if (count := choose_processes(cfg, len(problems))) > 1:
         sample = sample_in_processes(cfg, count, problems, temperature)
     else:
         part = sample_once(cfg, policy, problems, temperature)

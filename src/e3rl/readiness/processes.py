@@ -16,6 +16,7 @@ from e3rl.config.composition import to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.data.problem import Problem
 from e3rl.engines.canary import EngineMismatchError
+from e3rl.evaluation.processes import count_processes as check_processes
 from e3rl.evaluation.processes import run_parts, visible_devices
 from e3rl.planning.forecast import has_servers
 from e3rl.planning.processes import count_processes
@@ -29,16 +30,30 @@ PART, FAILURE = "part-{}.npz", "part-{}.json"
 FAILURES = {"EngineMismatchError": EngineMismatchError, "MemoryError": MemoryError}
 
 
-def choose_processes(cfg: DictConfig) -> int:
+def choose_processes(cfg: DictConfig, problems: int) -> int:
     """How many sample at once: `preflight.processes`, or those that train on this machine.
 
     One where servers sample, which serve one as fast as several, and no more than problems.
+
+    Raises ConfigurationError where there are GPUs, but not enough of them.
     """
     asked = cfg.preflight.processes
     if asked == "auto":
         here = count_processes(cfg) // int(cfg.trainer.get("num_nodes", 1))
         asked = 1 if has_servers(cfg) else here
-    return int(min(asked, cfg.preflight.prompts))
+    devices = [] if cfg.trainer.accelerator == "cpu" else visible_devices()
+    return check_processes(min(int(asked), problems), devices, _devices_of_each(cfg))
+
+
+def _devices_of_each(cfg: DictConfig) -> int:
+    return OmegaConf.select(cfg, "engine.settings.tensor_parallel_size") or 1
+
+
+def build_policy(cfg: DictConfig) -> Policy:
+    """The run's; fresh weights are the same in all processes."""
+    torch.manual_seed(cfg.seed)
+    policy: Policy = build(cfg, "policy")
+    return policy
 
 
 def sample_in_processes(
@@ -49,7 +64,7 @@ def sample_in_processes(
     Raises EngineMismatchError and MemoryError where a process does, ChildProcessError where one
     ends otherwise.
     """
-    each = OmegaConf.select(cfg, "engine.settings.tensor_parallel_size") or 1
+    each = _devices_of_each(cfg)
     with tempfile.TemporaryDirectory(prefix="preflight-") as name:
         folder = Path(name)
         work = partial(sample_part, folder=folder, temperature=temperature)
@@ -71,7 +86,7 @@ def sample_part(settings: dict[str, Any], folder: Path, temperature: float) -> N
     del settings["processes"]
     cfg = OmegaConf.create(settings)
     try:
-        policy: Policy = build(cfg, "policy")
+        policy = build_policy(cfg)
         problems = draw_problems(build_data(cfg, policy), cfg)[index - 1 :: count]
         found = sample_once(cfg, policy, problems, temperature)
     except (EngineMismatchError, MemoryError, torch.OutOfMemoryError) as error:
