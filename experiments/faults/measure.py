@@ -235,15 +235,20 @@ def is_running(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
-def inflict(way: str, sent: str, draw: random.Random, out: Path) -> Fault | None:
-    """End a run at a random moment, go on with it, and compare; None where it was over before."""
+def inflict(
+    way: str, sent: str, draw: random.Random, out: Path, after: int | None = None
+) -> Fault | None:
+    """End a run at a random moment, go on with it, and compare; None where it was over before.
+
+    `after`: a step, with which the time begins that the moment is drawn from.
+    """
     from tiny_runs import sound
 
     whole, moments = reference(way, out)
     name = f"{sent}-{draw.getrandbits(32):08x}"
     folder, scratch = whole.with_name(name), whole.with_name(f"tmp-{name}")
     rank = draw.randrange(ALL, WAYS[way][0]) if WAYS[way][0] > 1 else 0
-    reached = draw.randrange(len(moments) - 1)
+    reached = draw.randrange(len(moments) - 1) if after is None else after
     then = draw.random() * (moments[reached + 1] - moments[reached])
     before, began = shared(), time.monotonic()
     pids = start(folder, scratch, way)
@@ -348,6 +353,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--only", action="append", choices=WAYS, help="may be repeated")
     parser.add_argument("--signals", default=",".join(SIGNALS))
+    parser.add_argument("--after", type=int, choices=range(STEPS + 1), help="this step alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "e3rl-faults"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="where lines are added")
@@ -364,7 +370,7 @@ def main() -> None:
     for number in range(0 if args.table else args.faults):
         draw = random.Random(f"{args.seed} {done + number}")
         way, sent = ways[number % len(ways)], draw.choice(args.signals.split(","))
-        fault = inflict(way, sent, draw, args.out)
+        fault = inflict(way, sent, draw, args.out, args.after)
         if fault is not None:
             with results.open("a") as file:
                 file.write(json.dumps(asdict(fault)) + "\n")

@@ -10,17 +10,14 @@ README.md.
 
 import argparse
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import sides
-from inputs import make_policy, make_problems
 from report import insert
-from sides import HERE, ROOT, Inputs, Setting, run_e3rl
+from sides import HERE, ROOT, Setting, make_inputs, run_e3rl
 from works import WORKS
 
 EMBEDDED, LARGE, REAL = "equal work, embedded", "equal work, 134M", "real work, 134M"
@@ -34,7 +31,7 @@ class Lever(NamedTuple):
 
     name: str
     settings: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+    threads: int | None = None
     works: tuple[str, ...] = (EMBEDDED, LARGE)
 
 
@@ -53,7 +50,7 @@ LEVERS = (
     Lever("layers compiled", (COMPILED,)),
     Lever("update in bfloat16", ("trainer.precision=bf16-mixed",)),
     Lever("engine in bfloat16", ("engine.settings.dtype=bfloat16",), works=(LARGE,)),
-    Lever("one thread", environment=(("OMP_NUM_THREADS", "1"),)),
+    Lever("one thread", threads=1),
     Lever("as it is, again", works=(EMBEDDED, LARGE, REAL, WIDE)),
 )
 
@@ -61,26 +58,18 @@ LEVERS = (
 def measure(lever: Lever, name: str, folder: Path) -> dict[str, Any]:
     """Seconds by phase, memory, and how long it took until the first step had ended."""
     work = next(work for work in WORKS if work.name == name)
-    made = folder / "inputs"
-    made.mkdir(parents=True, exist_ok=True)
-    inputs = Inputs(
-        make_policy(made, work.policy, work.fixed),
-        *make_problems(made, work, work.problems),
-        work.problems,
-    )
+    inputs = make_inputs(folder / "inputs", work)
     place = folder / "runs" / "lever"
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(exist_ok=True)
-    told = sides.policy_overrides
-    sides.policy_overrides = lambda *args: [*told(*args), *lever.settings]
-    os.environ |= dict(lever.environment)
-    try:
-        setting = Setting(folder, Path("none"))
-        run = run_e3rl(setting, replace(work, steps=STEPS[name]), inputs, ENGINES[name], place)
-    finally:
-        sides.policy_overrides = told
-        for key, _ in lever.environment:
-            del os.environ[key]
+    run = run_e3rl(
+        Setting(folder, Path("none"), threads=lever.threads),
+        replace(work, steps=STEPS[name]),
+        inputs,
+        ENGINES[name],
+        place,
+        settings=lever.settings,
+    )
     phases = {key: run["phases"][key] for key in ("rollout", "update", "probe", "rest")}
     own = {key: run[key] for key in ("seconds", "cpu_s", "peak_gib", "start_s")}
     return {"lever": lever.name, "work": name, **own, **phases}

@@ -22,9 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from inputs import make_policy, make_problems
 from report import write_report
-from sides import HERE, ROOT, Inputs, Setting, run_e3rl, run_trl
+from sides import HERE, ROOT, Inputs, Setting, make_inputs, run_e3rl, run_trl
 from transformers import AutoConfig, PreTrainedTokenizerFast
 from watch import read_rows
 from works import QUICK, WORKS, Growth, Work, growths
@@ -115,11 +114,7 @@ class Measurement:
         return run
 
     def inputs(self, work: Work, problems: int | None = None) -> Inputs:
-        made = self.setting.folder / "inputs"
-        made.mkdir(parents=True, exist_ok=True)
-        count = problems or work.problems
-        policy = make_policy(made, work.policy, work.fixed)
-        return Inputs(policy, *make_problems(made, work, count), count)
+        return make_inputs(self.setting.folder / "inputs", work, problems)
 
     def matmul_rate(self, size: dict[str, Any]) -> float:
         """GFLOP/s by peak.py in a process of its own."""

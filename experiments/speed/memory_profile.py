@@ -18,9 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inputs import make_policy, make_problems
 from report import insert
-from sides import HERE, ROOT, Inputs, Setting, run_e3rl, run_trl
+from sides import HERE, ROOT, Setting, make_inputs, run_e3rl, run_trl
 from watch import processes
 from works import SHAPES, WORKS, Shape, Work
 
@@ -123,10 +122,7 @@ def weights_mib(shape: Shape) -> float:
 
 def profile(work: Work, engine: str, folder: Path, trl: Path) -> dict[str, Any]:
     setting = Setting(folder, trl / "bin" / "python")
-    made = folder / "inputs"
-    made.mkdir(parents=True, exist_ok=True)
-    policy = make_policy(made, work.policy, work.fixed)
-    inputs = Inputs(policy, *make_problems(made, work, work.problems), work.problems)
+    inputs = make_inputs(folder / "inputs", work)
     found: dict[str, Any] = {"work": work.name, "engine": engine, "sides": {}}
     found["weights_mib"] = weights_mib(SHAPES[work.policy])
     for side, python in (("trl", setting.trl_python), ("e3rl", Path(sys.executable))):

@@ -70,24 +70,17 @@ def sender() -> str:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    import sides
-    from inputs import make_policy, make_problems
+    from sides import Setting, make_inputs, run_e3rl
     from works import WORKS
 
     work = replace(next(work for work in WORKS if work.name == WORK), steps=STEPS)
-    made, place = folder / "inputs", folder / "runs" / "messages"
-    made.mkdir(parents=True, exist_ok=True)
+    place = folder / "runs" / "messages"
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(exist_ok=True)
-    inputs = sides.Inputs(
-        make_policy(made, work.policy, work.fixed),
-        *make_problems(made, work, work.problems),
-        work.problems,
-    )
-    told, path = sides.policy_overrides, folder / "messages.json"
+    path = folder / "messages.json"
     profiler = f"profiler={{_target_:messages.MessageProfiler,path:{path}}}"
-    sides.policy_overrides = lambda *args: [*told(*args), profiler]
-    run = sides.run_e3rl(sides.Setting(folder, Path()), work, inputs, "transformers:2", place)
+    inputs, setting = make_inputs(folder / "inputs", work), Setting(folder, Path("none"))
+    run = run_e3rl(setting, work, inputs, "transformers:2", place, settings=[profiler])
     steps = STEPS + 1
     places = {
         name: {"messages": count / steps, "seconds": seconds / steps}

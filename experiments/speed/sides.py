@@ -3,13 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from inputs import make_policy, make_problems
 from watch import Seen, watch
 from works import Work
 
@@ -61,6 +62,14 @@ class Inputs:
     problems: int
 
 
+def make_inputs(folder: Path, work: Work, problems: int | None = None) -> Inputs:
+    """What both sides read, made in a folder, or found there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    count = problems or work.problems
+    policy = make_policy(folder, work.policy, work.fixed)
+    return Inputs(policy, *make_problems(folder, work, count), count)
+
+
 def run_e3rl(
     setting: Setting,
     work: Work,
@@ -68,10 +77,11 @@ def run_e3rl(
     engine: str,
     folder: Path,
     experiment: str = "grpo",
+    settings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The public command with a ledger and nothing else; one rollout to validate on.
 
-    `engine` may name a number of processes: "transformers:2".
+    `engine` may name a number of processes: "transformers:2". `settings` come last.
     """
     engine, _, processes = engine.partition(":")
     steps = work.steps + 1
@@ -90,6 +100,7 @@ def run_e3rl(
         *(f"checkpoint_every={epochs * per_epoch}", "control=null", "logger=ledger_only"),
         *(ONE_EVALUATION, "callbacks.pass_at_k.ks=[1]", "trainer.enable_progress_bar=false"),
         *("name=speed", f"hydra.run.dir={folder}", *device_overrides(setting, engine)),
+        *settings,
     ]
     seen = watch(
         command,

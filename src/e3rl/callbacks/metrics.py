@@ -103,6 +103,31 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     Accuracy is the mean over prompts; the mean over rollouts beside it is pulled towards the
     prompts that got more of them.
     """
+    sums, longest_here = _sums(batch)
+    totals, (longest,) = all_sum_and_max(list(sums.values()), [longest_here])
+    s = dict(zip(sums, totals, strict=True))
+    kinds = ("all_wrong", "all_right", "mixed")
+    row = {
+        "accuracy": s["accuracy"] / s["prompts"],
+        "accuracy_rollouts": s["correct"] / s["n"],
+        "reward": s["reward"] / s["n"],
+        "truncated": s["truncated"] / s["n"],
+        "length": s["tokens"] / s["n"],
+        "length_max": longest,
+        "n": s["n"],
+        "tokens": s["tokens"],
+        "n_rounds": float(batch.rounds),
+        **{kind: s[kind] / s["prompts"] for kind in kinds},
+        **{f"{kind}_n": s[kind] for kind in kinds},
+    }
+    if batch.grad_norms is not None:
+        row |= _grad_norms(batch.grad_norms, batch.tensor("correct"))
+    metrics = {f"rollout/{name}": value for name, value in row.items()}
+    return metrics | {"budget/spent": s["n"], "budget/effective": s["effective"]}
+
+
+def _sums(batch: RolloutBatch) -> tuple[dict[str, float], float]:
+    """What this rank adds to the figures of a step, and its longest completion."""
     correct = batch.tensor("correct")
     sizes = batch.group_sizes
     sampled = sizes > 0  # an allocation may leave prompts out
@@ -123,26 +148,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         "mixed": float(mixed.sum()),
         "effective": float(sizes[sampled][mixed].sum()),
     }
-    totals, (longest,) = all_sum_and_max(list(sums.values()), [float(lengths.max())])
-    s = dict(zip(sums, totals, strict=True))
-    kinds = ("all_wrong", "all_right", "mixed")
-    row = {
-        "accuracy": s["accuracy"] / s["prompts"],
-        "accuracy_rollouts": s["correct"] / s["n"],
-        "reward": s["reward"] / s["n"],
-        "truncated": s["truncated"] / s["n"],
-        "length": s["tokens"] / s["n"],
-        "length_max": longest,
-        "n": s["n"],
-        "tokens": s["tokens"],
-        "n_rounds": float(batch.rounds),
-        **{kind: s[kind] / s["prompts"] for kind in kinds},
-        **{f"{kind}_n": s[kind] for kind in kinds},
-    }
-    if batch.grad_norms is not None:
-        row |= _grad_norms(batch.grad_norms, correct)
-    metrics = {f"rollout/{name}": value for name, value in row.items()}
-    return metrics | {"budget/spent": s["n"], "budget/effective": s["effective"]}
+    return sums, float(lengths.max())
 
 
 def resources(batch: RolloutBatch, device: torch.device) -> dict[str, float]:

@@ -77,14 +77,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
 
     Raises ConfigurationError for every mistake that can be known before anything is sampled.
     """
-    check(cfg, also={"preflight": PreflightSettings})
-    if cfg.ckpt_path:
-        raise ConfigurationError(
-            f"ckpt_path={cfg.ckpt_path}: preflight looks at a run before its first step; leave it "
-            "out, or measure a checkpoint by e3rl evaluate"
-        )
-    for part in ("budget", "advantage", "shaping", "loss"):
-        build(cfg, part)  # a value that its constructor refuses
+    check_preflight(cfg)
     rules, own = find_comparable_rules(cfg)
     policy = build_policy(cfg)
     cfg.vocabulary_size = policy.vocabulary_size
@@ -117,6 +110,18 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
         *checks.list_cautions(inert),
     ]
     return PreflightResult(sample, groups, scores, forecast, findings)
+
+
+def check_preflight(cfg: DictConfig) -> None:
+    """Raise ConfigurationError for what is wrong before anything is loaded."""
+    check(cfg, also={"preflight": PreflightSettings})
+    if cfg.ckpt_path:
+        raise ConfigurationError(
+            f"ckpt_path={cfg.ckpt_path}: preflight looks at a run before its first step; leave it "
+            "out, or measure a checkpoint by e3rl evaluate"
+        )
+    for part in ("budget", "advantage", "shaping", "loss"):
+        build(cfg, part)  # a value that its constructor refuses
 
 
 def sample_and_test_answers(

@@ -13,6 +13,11 @@ from e3rl.losses.policy_loss import LossParts, PolicyLoss
 from e3rl.process.distributed import all_sum_and_max
 
 Skip = Literal["off", "exact", "renormalise"]
+# Of an update's metrics what is added up over ranks.
+SUMS = (
+    *("tokens", "loss", "clipped", "clipped_high", "divergence", "cut"),
+    *("fresh_tokens", "mismatch", "rollouts", "skipped"),
+)
 EmptyBatch = Literal["step", "skip"]
 OldLogprobs = Literal["trainer", "sampler"]
 
@@ -159,20 +164,7 @@ class UpdateStatistics:
         correction_ metrics describe the weights that multiplied the losses. Both are about the
         forwarded tokens, which are not all where rollouts are skipped.
         """
-        names = (
-            *("tokens", "loss", "clipped", "clipped_high", "divergence", "cut"),
-            *("fresh_tokens", "mismatch", "rollouts", "skipped"),
-        )
-        both = (self.mismatch_weights, self.correction_weights)
-        sums, largest = all_sum_and_max(
-            [*(getattr(self, n) for n in names), *(x for w in both for x in _sums(w))],
-            [self.mismatch_max, *(weights.largest for weights in both)],
-        )
-        total = dict(zip(names, sums[: len(names)], strict=True))
-        tokens, weight, squares = sums[len(names) :][:3]
-        of_mismatch = WeightSums(tokens, weight, squares, largest[1])
-        tokens, weight, squares = sums[len(names) :][3:]
-        of_correction = WeightSums(tokens, weight, squares, largest[2])
+        total, mismatch_max, (of_mismatch, of_correction) = self._over_ranks()
         tokens = max(1.0, total["tokens"])
         weights = summarize_weights(of_mismatch)
         metrics = {
@@ -182,7 +174,7 @@ class UpdateStatistics:
             "policy/clip_fraction_low": (total["clipped"] - total["clipped_high"]) / tokens,
             "policy/approx_kl": total["divergence"] / tokens,
             "policy/mismatch_kl": total["mismatch"] / max(1.0, total["fresh_tokens"]),
-            "policy/mismatch_max": largest[0],
+            "policy/mismatch_max": mismatch_max,
             "policy/mismatch_weight": weights.mean,
             "policy/mismatch_weight_max": weights.largest,
             "policy/mismatch_ess": weights.ess,
@@ -203,6 +195,18 @@ class UpdateStatistics:
             }
         return metrics
 
-
-def _sums(weights: WeightSums) -> tuple[float, float, float]:
-    return weights.tokens, weights.total, weights.squares
+    def _over_ranks(self) -> tuple[dict[str, float], float, list[WeightSums]]:
+        """Sums by name, the largest mismatch, and both kinds of weights, by one message."""
+        both = (self.mismatch_weights, self.correction_weights)
+        of_weights = [x for each in both for x in (each.tokens, each.total, each.squares)]
+        sums, (mismatch_max, *largest) = all_sum_and_max(
+            [*(getattr(self, name) for name in SUMS), *of_weights],
+            [self.mismatch_max, *(each.largest for each in both)],
+        )
+        weights = [
+            WeightSums(count, total, squares, most)
+            for count, total, squares, most in zip(
+                sums[-6::3], sums[-5::3], sums[-4::3], largest, strict=True
+            )
+        ]
+        return dict(zip(SUMS, sums[:-6], strict=True)), mismatch_max, weights
