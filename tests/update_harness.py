@@ -75,7 +75,7 @@ def measure_apart(
     meter: EntropyMeter, policy: Policy, batch: RolloutBatch, budget: int = 10**6
 ) -> MeasuredEntropy:
     """What the meter finds without an update, by passes of its own."""
-    probe = meter.begin(batch)
+    probe = meter.begin(batch, torch.ones(batch.n_rollouts, dtype=torch.bool))
     measure_entropy(policy, batch, torch.arange(batch.n_rollouts), budget, probe)
     return probe.result()
 

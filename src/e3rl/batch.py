@@ -66,13 +66,13 @@ TruncationOf = Callable[[Sequence[int], Sequence[int]], Sequence[tuple[float, in
 
 @dataclass(frozen=True)
 class MeasuredEntropy:
-    """Exact entropies of the sampling policy on a uniform sample of this step's rollouts.
+    """Exact entropies of the sampling policy on a random sample of this step's rollouts.
 
-    Sums over tokens and a token count, so that ranks and micro-batches add up exactly. All in
-    nats, at the states that the sampler visited.
+    Sums over tokens and a token count, so that ranks and micro-batches add up exactly; a rollout
+    counts by its weight in the sample. All in nats, at the states that the sampler visited.
     """
 
-    tokens: int
+    tokens: float
     entropy_sum: float  # at the sampling temperature
     entropy_t1_sum: float  # at temperature 1
     varentropy_sum: float  # Var[log p] at the sampling temperature = dH / d ln tau

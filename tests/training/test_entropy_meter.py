@@ -6,6 +6,7 @@ import torch
 from e3rl.batch import MeasuredEntropy, RolloutBatch
 from e3rl.policy.policy import Policy
 from e3rl.training.entropy_meter import EntropyMeter
+from e3rl.training.forward import measure_entropy
 from update_harness import measure_apart
 
 FACTORS = (0.5, 1.0, 2.0)
@@ -38,7 +39,7 @@ def by_hand(policy: Policy, batch: RolloutBatch, rows: list[int]) -> MeasuredEnt
             values = [1.0, at_tau.entropy(), at_one.entropy(), varentropy]
             values += [-weight * at_one.log_prob(token), *(c.entropy() for c in curve)]
             sums += torch.tensor([float(v) for v in values], dtype=torch.float64)
-    return MeasuredEntropy(int(sums[0]), *sums[1:5].tolist(), FACTORS, tuple(sums[5:].tolist()))
+    return MeasuredEntropy(float(sums[0]), *sums[1:5].tolist(), FACTORS, tuple(sums[5:].tolist()))
 
 
 @pytest.mark.parametrize("budget", [1, 10**6])
@@ -70,7 +71,7 @@ def test_the_choice_repeats_for_a_stream_and_changes_with_it(batch):
     choices = set()
     for step in range(20):
         other.stream = (0, "train", step)
-        choices.add(tuple(probe.choose(other).tolist()))
+        choices.add(tuple(probe.choose(other).sort().values.tolist()))
     assert len(choices) > 10
 
 
@@ -92,6 +93,49 @@ def test_rollouts_without_advantage_are_measured_too(policy, batch):
     probe = EntropyMeter(8, 1.0)
     found = (measure_apart(probe, policy, each, 100) for each in (still, batch))
     assert next(found) == next(found)
+
+
+def skipping(batch: RolloutBatch) -> torch.Tensor:
+    """An update that forwards the first three rollouts of eight."""
+    return torch.arange(batch.n_rollouts) < 3
+
+
+def test_of_what_the_update_skips_two_in_three_are_measured_and_weigh_half_more(batch):
+    weights = EntropyMeter(7, 0.99).begin(batch, skipping(batch)).weights
+    drawn = EntropyMeter(7, 0.99).choose(batch)
+    skipped = int((drawn >= 3).sum())  # 4 or 5 of 5
+    kept = {4: 3, 5: 4}[skipped]  # 8/3 and 10/3, rounded up
+    assert weights[:3].sum() == len(drawn) - skipped
+    assert (weights[3:] > 0).sum() == kept
+    assert weights[3:].sum() == pytest.approx(skipped)
+    assert set(weights[3:].tolist()) <= {0.0, skipped / kept}
+
+
+def test_where_all_are_drawn_all_are_measured(batch):
+    assert EntropyMeter(8, 1.0).begin(batch, skipping(batch)).weights.tolist() == [1.0] * 8
+
+
+def test_weights_are_one_in_the_mean_whatever_the_update_skips(batch):
+    meter, other, n = EntropyMeter(6, 0.8), copy.deepcopy(batch), 2000
+    totals = torch.zeros(8, dtype=torch.float64)
+    for step in range(n):
+        other.stream = (0, "train", step)
+        totals += meter.begin(other, skipping(other)).weights
+    # 6 of 8: each draw of a rollout counts 6/8 in the mean, with a deviation below 0.7 a step
+    assert (totals / n - 0.75).abs().max() < 4 * 0.7 / n**0.5
+
+
+def test_sums_count_a_rollout_by_its_weight(policy, batch):
+    meter = EntropyMeter(6, 0.8, FACTORS)
+    probe = meter.begin(batch, skipping(batch))
+    measure_entropy(policy, batch, torch.arange(8), 100, probe)
+    found = probe.result()
+    apart = [by_hand(policy, batch, [row]) for row in range(8)]
+    weights = probe.weights.tolist()
+    assert 0 < min(w for w in weights if w) < max(weights)
+    for name in ("tokens", "entropy_sum", "varentropy_sum"):
+        wanted = sum(w * getattr(each, name) for w, each in zip(weights, apart, strict=True))
+        assert getattr(found, name) == pytest.approx(wanted, rel=1e-4), name
 
 
 def test_each_rank_measures_its_share_of_the_rows(batch, monkeypatch):

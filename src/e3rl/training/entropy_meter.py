@@ -1,7 +1,8 @@
 """Exact entropy of the sampling policy on a uniform sample of a step's rollouts.
 
 Rollouts that the update forwards anyway are measured in passing, before the first step; only those
-that it skips take a pass of their own.
+that it skips take a pass of their own. These cost more, so fewer of them are drawn and each counts
+for more, as strata of unequal cost are sampled (Cochran, Sampling Techniques, section 5.5).
 """
 
 import math
@@ -18,6 +19,7 @@ from e3rl.losses.micro_batch import SampledTokens
 from e3rl.process.distributed import all_sum
 from e3rl.seeds import derive_seed
 
+APART = 2 / 3  # of the drawn rollouts that the update skips
 SUMS = 5  # tokens, entropy, the same at temperature 1, varentropy, sampled entropy at temperature 1
 
 
@@ -26,8 +28,9 @@ class EntropyMeter:
     """How much to measure, without gradient, before each update.
 
     Args:
-        rows: rollouts measured, a uniform sample of the step's on all ranks together (rounded up
-            on each); 0 switches the probe off.
+        rows: rollouts drawn, a uniform sample of the step's on all ranks together (rounded up
+            on each); 0 switches the probe off. Of those that the update skips two in three are
+            measured and weighed by 3/2, unless every rollout of the step is drawn.
         share: at most this part of the step's rollouts, so that the probe stays cheap beside the
             update whatever their number.
         factors: multipliers of the sampling temperature at which the entropy is measured too
@@ -47,7 +50,8 @@ class EntropyMeter:
             raise ValueError(f"probe.factors={self.factors}: temperature multipliers must be > 0")
 
     def choose(self, batch: RolloutBatch) -> Tensor:
-        """(m,) uniform rows of this rank, drawn from the batch's seed stream."""
+        """(m,) uniform rows of this rank in random order, drawn from the batch's seed stream; all
+        of them in their own order where the settings ask for no fewer."""
         n = batch.n_rollouts
         everywhere = int(all_sum([n])[0])
         wanted = min(self.rows, self.share * everywhere)
@@ -55,13 +59,19 @@ class EntropyMeter:
             return torch.arange(n)
         own = math.ceil(wanted * n / everywhere)  # budgets give ranks unequal numbers of rollouts
         generator = torch.Generator().manual_seed(derive_seed(*batch.stream, "probe"))
-        return torch.randperm(n, generator=generator)[:own].sort().values
+        return torch.randperm(n, generator=generator)[:own]
 
-    def begin(self, batch: RolloutBatch) -> "EntropyProbe":
-        """A measurement of the batch's chosen rollouts."""
-        chosen = torch.zeros_like(batch.tensor("lengths"), dtype=torch.bool)
-        chosen[self.choose(batch).to(chosen.device)] = True
-        return EntropyProbe(chosen, tuple(self.factors))
+    def begin(self, batch: RolloutBatch, forwarded: Tensor) -> "EntropyProbe":
+        """A measurement of rollouts of the batch, (N,) bool of which the update forwards."""
+        rows = self.choose(batch).to(forwarded.device)
+        weights = torch.zeros_like(forwarded, dtype=torch.float64)
+        weights[rows] = 1
+        apart = rows[~forwarded[rows]]
+        if len(apart) and len(rows) < batch.n_rollouts:
+            kept = math.ceil(APART * len(apart))
+            weights[apart] = 0
+            weights[apart[:kept]] = len(apart) / kept
+        return EntropyProbe(weights, tuple(self.factors))
 
 
 class EntropyProbe:
@@ -70,12 +80,13 @@ class EntropyProbe:
     The rollouts that an update does not skip would not do: their entropy is another one.
 
     Args:
-        chosen: (N,) bool.
+        weights: (N,) float64, how often each rollout counts, 0 for those that are not chosen.
         factors: see `EntropyMeter`.
     """
 
-    def __init__(self, chosen: Tensor, factors: tuple[float, ...]) -> None:
-        self.chosen = chosen
+    def __init__(self, weights: Tensor, factors: tuple[float, ...]) -> None:
+        self.weights = weights
+        self.chosen = weights > 0
         self._factors = factors
         self._sums = torch.zeros(SUMS + len(factors), dtype=torch.float64)
 
@@ -86,13 +97,14 @@ class EntropyProbe:
         if len(tokens):
             of, taus = sampled.tokens[tokens], sampled.temperatures[tokens]
             found = predictions.at(tokens).measure(self._columns, of, taus)
-            self._sums += found.sum(dim=0, dtype=torch.float64).cpu()
+            weights = self.weights[pack.rows][sampled.rollout[tokens]]
+            self._sums += (weights @ found.double()).cpu()
 
     def result(self) -> MeasuredEntropy:
-        """Sums over the sampled tokens of the chosen rollouts, on all ranks."""
+        """Weighted sums over the sampled tokens of the chosen rollouts, on all ranks."""
         totals = all_sum(self._sums.tolist())
         return MeasuredEntropy(
-            tokens=int(totals[0]),
+            tokens=totals[0],
             entropy_sum=totals[1],
             entropy_t1_sum=totals[2],
             varentropy_sum=totals[3],

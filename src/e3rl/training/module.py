@@ -140,10 +140,10 @@ class GRPOModule(LightningModule):
 
     def _begin_probe(self, batch: RolloutBatch, first: Tensor) -> EntropyProbe:
         """Measure what it has chosen of the rollouts that the first minibatch does not forward."""
-        probe = self.probe.begin(batch)
-        passed = torch.zeros_like(probe.chosen)
+        passed = torch.zeros_like(batch.tensor("lengths"), dtype=torch.bool)
         if self._skips or not self.settings.passes_over_empty(self.loss):
             passed[self._active(batch, first)] = True
+        probe = self.probe.begin(batch, passed)
         rows, budget = (~passed).nonzero()[:, 0], self.settings.tokens_per_microbatch
         measure_entropy(self.policy, batch, rows, budget, probe)
         return probe
