@@ -115,7 +115,7 @@ def test_extend_refuses_another_number_of_scores_before_it_changes_anything():
 
 def test_every_field_that_a_slot_fills_in_names_that_slot_when_it_is_missing():
     late = {item.name for item in fields(RolloutBatch) if item.default is None}
-    late -= {"upcoming", "truncation_of"}  # written by nobody whom one could ask for
+    late -= {"under_way", "truncation_of"}  # written by nobody whom one could ask for
     assert late == set(WRITERS)
     for name in late:
         with pytest.raises(RuntimeError, match=rf"batch\.{name} is missing: the `{WRITERS[name]}`"):

@@ -4,6 +4,7 @@
     .venv/bin/python experiments/server_overlap/measure.py http://127.0.0.1:8001,http://127.0.0.1:8002
     .venv/bin/python experiments/server_overlap/measure.py http://127.0.0.1:8001 --throughput 5
     .venv/bin/python experiments/server_overlap/measure.py --stand-ins 5
+    .venv/bin/python experiments/server_overlap/measure.py --uneven 5
     .venv/bin/python experiments/server_overlap/measure.py --table      # what has been measured
 
 Servers and trainer share the cores of this machine, so real sampling cannot overlap with an update.
@@ -11,8 +12,9 @@ Servers and trainer share the cores of this machine, so real sampling cannot ove
 were slower, and elsewhere. Trains on the embedded default with `rollout.lookahead` 0 and 1, and
 takes medians over the steps behind the first two. `--throughput` compares rollouts through the
 engine with requests to the server by aiohttp alone. `--stand-ins` takes one and two servers of the
-tests, which speak vLLM's routes and wait .3 s for each token. Everything is
-appended to results.jsonl, and the README's table made from that.
+tests, which speak vLLM's routes and wait .3 s for each token. `--uneven` has a stand-in sample, and
+makes both sampling and update of each step one or `SECONDS` seconds longer, as its number decides.
+Everything is appended to results.jsonl, and the README's table made from that.
 """
 
 import argparse
@@ -23,8 +25,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count, repeat
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,36 +45,47 @@ from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy
 from e3rl.runs import run as running
 from e3rl.seeds import derive_seed
+from e3rl.training.module import GRPOModule
 
 WARM_UP = 2
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parents[1] / "tests"))  # where stand-ins for servers are
 RESULTS, README = HERE / "results.jsonl", HERE / "README.md"
 BEGIN, END = "<!-- table: measured -->", "<!-- end -->"
 
 
 class SlowServerEngine(VLLMServerEngine):
-    """Servers that take `seconds` more for a call, and leave the CPU alone meanwhile."""
+    """Servers that take `seconds` more for a call, and leave the CPU alone meanwhile: always as
+    many, or in turn."""
 
-    seconds = 0.0
+    seconds: Iterator[float] = repeat(0.0)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
-        time.sleep(self.seconds)
+        if requests[0].may_be_cut:  # not in validation
+            time.sleep(next(self.seconds))
         yield from super().generate(requests)
 
 
-def steps(urls: str, lookahead: int, prompts: int) -> list[dict[str, float]]:
-    """Train on the embedded default; the rows of its ledger."""
+def one_or(seconds: float, stream: str) -> Iterator[float]:
+    """One second or so many, by a coin for each step."""
+    return ((seconds if derive_seed(stream, step) % 2 else 1.0) for step in count())
+
+
+def steps(
+    urls: str, lookahead: int, prompts: int, n: int = 8, *more: str
+) -> list[dict[str, float]]:
+    """Train on the embedded default for n steps; the rows of its ledger."""
     register_resolvers()
     with tempfile.TemporaryDirectory() as folder:
         settings = (
-            *(f"rollout.lookahead={lookahead}", "epochs=1", f"data.train.size={8 * prompts}"),
+            *(f"rollout.lookahead={lookahead}", "epochs=1", f"data.train.size={n * prompts}"),
             *(f"paths.run_dir={folder}/run", "logger=ledger_only", "control=null"),
-            *("data.validation.size=8", "validate_every=8", "checkpoint_every=1000"),
+            *("data.validation.size=8", f"validate_every={n}", "checkpoint_every=1000"),
             *("temperature=fixed", "budget=uniform", "sweep.name=overlap", "figures=false"),
             *(f"prompts_per_step={prompts}", "module.settings.skip_zero_advantage=off"),
             *("loss/correction=tis", "trainer.enable_progress_bar=false"),
             *("engine=vllm_server", "engine._target_=__main__.SlowServerEngine"),
-            *(f"engine.urls=[{urls}]", "engine.progress=false"),
+            *(f"engine.urls=[{urls}]", "engine.progress=false", *more),
         )
         with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
             cfg = compose("train", list(settings))
@@ -82,7 +96,7 @@ def steps(urls: str, lookahead: int, prompts: int) -> list[dict[str, float]]:
 
 def overlap(urls: str, seconds: float, prompts: int) -> dict[str, Any]:
     """Seconds of sampling, update and step without look-ahead, and of a step with it."""
-    SlowServerEngine.seconds = seconds
+    SlowServerEngine.seconds = repeat(seconds)
     found: dict[str, Any] = {"servers": urls.count(",") + 1, "added_s": seconds}
     for lookahead in (0, 1):
         rows = steps(urls, lookahead, prompts)
@@ -95,6 +109,40 @@ def overlap(urls: str, seconds: float, prompts: int) -> dict[str, Any]:
             "update_s": update,
             "step_s": step,
             "step_over_longer": step / longer,
+        }
+    return found
+
+
+def uneven(seconds: float, prompts: int = 2, n: int = 32) -> dict[str, Any]:
+    """Seconds of a step where sampling and update take now longer, now shorter."""
+    from server_stand_in import stand_ins
+
+    update = GRPOModule.training_step
+    found: dict[str, Any] = {"uneven_s": seconds}
+    for lookahead in (0, 1, 2, 4):
+        SlowServerEngine.seconds = one_or(seconds, "sampling")
+        own = one_or(seconds, "update")
+
+        def slow(
+            module: GRPOModule, batch: Any, batch_idx: int, own: Iterator[float] = own
+        ) -> None:
+            started = time.monotonic()
+            update(module, batch, batch_idx)
+            time.sleep(next(own))
+            batch.metrics["time/update_s"] = time.monotonic() - started
+
+        GRPOModule.training_step = slow  # type: ignore[method-assign]
+        with stand_ins(Policy("embedded"), 1) as (server,):
+            rows = steps(server.url, lookahead, prompts, n, "rollouts_per_prompt=2")
+        GRPOModule.training_step = update  # type: ignore[method-assign]
+        sampling, updating, step = (
+            fmean(row[f"time/{name}_s"] for row in rows) for name in ("rollout", "update", "step")
+        )
+        found[f"lookahead_{lookahead}"] = {
+            "sampling_s": sampling,
+            "update_s": updating,
+            "step_s": step,
+            "step_over_longer": step / max(sampling, updating),
         }
     return found
 
@@ -138,7 +186,6 @@ def throughput(url: str, turns: int, n: int = 512, at_once: int = 256) -> dict[s
 
 def scaling(turns: int, n: int = 64, at_once: int = 8, token_s: float = 0.3) -> dict[str, Any]:
     """Seconds of the same rollouts by one and by two stand-ins that wait for each token."""
-    sys.path.append(str(HERE.parents[1] / "tests"))
     from server_stand_in import stand_ins
 
     policy = Policy("embedded")
@@ -172,11 +219,17 @@ def table() -> str:
             took = f"{found['one_s']:.1f} s, {found['two_s']:.1f} s"
             lines.append(f"| {what} | {took} | {found['two_over_one']:.2f} |")
         else:
-            for ahead in (0, 1):
-                row = found[f"lookahead_{ahead}"]
-                what = f"step, of the longer of sampling and update, `rollout.lookahead={ahead}`"
-                parts = "step {step_s:.1f} s, sampling {sampling_s:.1f} s, update {update_s:.1f} s"
-                took = f"{found['servers']} servers: {parts.format(**row)}"
+            uneven_s = found.get("uneven_s")
+            kind = (
+                "step"
+                if uneven_s is None
+                else f"step of 1 or {uneven_s:g} s more each, in the mean"
+            )
+            for name in (name for name in found if name.startswith("lookahead_")):
+                row, ahead = found[name], name.removeprefix("lookahead_")
+                what = f"{kind}, of the longer of sampling and update, `rollout.lookahead={ahead}`"
+                took = "step {step_s:.1f} s, sampling {sampling_s:.1f} s, update {update_s:.1f} s"
+                took = took.format(**row)
                 lines.append(f"| {what} | {took} | {row['step_over_longer']:.2f} |")
     return "\n".join(lines)
 
@@ -194,6 +247,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8, help="of a step, 8 rollouts each")
     parser.add_argument("--throughput", type=int, default=0, metavar="TURNS")
     parser.add_argument("--stand-ins", type=int, default=0, metavar="TURNS")
+    parser.add_argument("--uneven", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
@@ -201,6 +255,8 @@ def main() -> None:
         return
     if given.stand_ins:
         found = scaling(given.stand_ins)
+    elif given.uneven:
+        found = uneven(given.uneven)
     elif given.throughput:
         found = throughput(given.urls.split(",")[0], given.throughput)
     else:

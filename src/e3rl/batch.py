@@ -11,6 +11,7 @@ speaks about `tokens[:, t]`.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -98,7 +99,9 @@ class RolloutBatch:
     priors: list[float | None] = field(default_factory=list)  # P difficulty ranks in [0, 1)
     problem_rows: list[Mapping[str, Any]] = field(default_factory=list)  # P further columns
     stream: tuple[int | str, ...] = ()  # what the seeds of this batch derive from
-    upcoming: "RolloutBatch | None" = None  # the next step's batch, where a run looks ahead
+    # Where a run looks ahead: batches that are sampled from this step on, by how many steps later.
+    upcoming: "dict[int, RolloutBatch]" = field(default_factory=dict)
+    under_way: "Future[None] | None" = None  # done once what is sampled beside updates is there
 
     # -- written by `budget` and `temperature` (in validation by `pass_at_k`)
     allocation: "Allocation[RolloutBatch] | None" = None
@@ -173,6 +176,11 @@ class RolloutBatch:
             group, correct = self.tensor("group").cpu(), self.tensor("correct").cpu()
             right.index_add_(0, group, correct.double())
         return self.group_sizes.cpu().numpy(), right.numpy()
+
+    def settle(self) -> None:
+        """Wait for rollouts that are being sampled; raises what went wrong with them."""
+        if self.under_way is not None:
+            self.under_way.result()
 
     def require(self, *names: str) -> None:
         """Raise a `RuntimeError` that names the slot whose field is missing."""
@@ -307,7 +315,7 @@ Columns = Mapping[str, list[Any]]
 # Done with once a batch is sampled, or of the process that holds it.
 LEFT_OUT = {
     *("allocation", "base_temperature", "temperature_of", "truncation_of", "scorer"),
-    *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "born", "born_cpu"),
+    *("wants_grad_norms", "grad_norms", "entropy", "upcoming", "under_way", "born", "born_cpu"),
     "passes",
 }
 PADS = {"completion_mask": 0, "sampler_logprobs": 0}

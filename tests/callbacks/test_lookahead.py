@@ -1,8 +1,10 @@
-"""Sampling one step ahead: which policy, temperature and prompts, what overlaps, what is state."""
+"""Sampling steps ahead: which policy, temperature and prompts, what overlaps, what is state."""
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.data.loader import PromptLoader
 from e3rl.engines.base import RolloutRequest
+from e3rl.policy.policy import Policy
 from e3rl.temperatures.entropy_target import EntropyTarget
 from e3rl.temperatures.gains import PaperGain
 
@@ -47,6 +50,23 @@ class SlowEngine(ScriptedEngine):
                 assert self.updated.wait(20)
             yield rollout
         self.updated.clear()
+
+
+@dataclass
+class PatientEngine(ScriptedEngine):
+    """Has weights of its own and others held back; every call takes as long as its seeds say."""
+
+    holds_weights: bool = True
+    held: int = 0  # versions that were held back
+
+    def hold(self, policy: Policy, version: int) -> Callable[[], None]:
+        self.held += 1
+        assert version > self.versions[-1]
+        return lambda: self.versions.append(version)
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        time.sleep(requests[0].seed % 5 / 100)
+        yield from super().generate(requests)
 
 
 def fit_of(engine: ScriptedEngine, folder: Path | None = None, **settings: Any) -> Fit:
@@ -77,16 +97,70 @@ def sampled(fit: Fit) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_every_step_but_the_first_trains_on_rollouts_of_the_policy_before() -> None:
-    fit = fit_of(ScriptedEngine(), lookahead=1).fit()
+ENGINES = pytest.mark.parametrize(
+    "make",
+    [ScriptedEngine, partial(ScriptedEngine, holds_weights=True), PatientEngine],
+    ids=["without weights", "with weights", "holding weights"],
+)
+
+
+@ENGINES
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 9])
+def test_every_step_trains_on_rollouts_of_the_policy_so_many_updates_before(
+    n: int, make: Callable[[], ScriptedEngine]
+) -> None:
+    fit = fit_of(make(), lookahead=n).fit()
     versions = [set(b.tensor("policy_version").tolist()) for b in fit.watcher.trained]
-    assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]
+    assert versions == [{max(0, step - n)} for step in range(6)]
     ages = [b.metrics["policy/age"] for b in fit.watcher.trained]
-    assert ages == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert ages == [float(min(step, n)) for step in range(6)]
 
 
-def test_prompts_and_seeds_are_those_of_a_run_that_does_not_look_ahead() -> None:
-    ahead, plain = (fit_of(ScriptedEngine(), lookahead=n).fit() for n in (1, 0))
+@pytest.mark.parametrize("n", [2, 3])
+def test_rollouts_do_not_depend_on_what_takes_how_long(n: int) -> None:
+    """Nor on who samples: right before the update, beside it, from weights that were held."""
+    plain = sampled(fit_of(ScriptedEngine(uneven), lookahead=n).fit())
+    engine = PatientEngine(uneven)
+    assert sampled(fit_of(engine, lookahead=n).fit()) == plain
+    beside = ScriptedEngine(uneven, holds_weights=True)
+    assert sampled(fit_of(beside, lookahead=n).fit()) == plain
+
+
+def test_the_sampler_is_several_steps_ahead_of_the_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first update ends only when the rollouts of steps 1 to 3 are there."""
+    engine, there = PatientEngine(), threading.Semaphore(0)
+    extend, step = RolloutBatch.extend, StubModule.training_step
+
+    def arrived(self: RolloutBatch, *args: Any, **named: Any) -> None:
+        extend(self, *args, **named)
+        if threading.current_thread() is not threading.main_thread():
+            there.release()
+
+    def updated(self: StubModule, batch: RolloutBatch, batch_idx: int) -> None:
+        if batch_idx == 0:
+            assert all(there.acquire(timeout=20) for _ in range(3))
+        step(self, batch, batch_idx)
+
+    monkeypatch.setattr(RolloutBatch, "extend", arrived)
+    monkeypatch.setattr(StubModule, "training_step", updated)
+    fit = Fit(slots(rollout=RolloutSampler(engine, 3, SEED)), lookahead=3, n_prompts=12).fit()
+    assert [b.tensor("policy_version").unique().tolist() for b in fit.watcher.trained] == [
+        *([0], [0], [0], [0], [1], [2])
+    ]
+
+
+def test_one_step_ahead_no_weights_are_held_back() -> None:
+    """At a step's beginning nobody samples, so that a canary may compare engine and policy."""
+    engine = PatientEngine()
+    fit_of(engine, lookahead=1).fit()
+    assert engine.held == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_prompts_and_seeds_are_those_of_a_run_that_does_not_look_ahead(n: int) -> None:
+    ahead, plain = (fit_of(ScriptedEngine(), lookahead=n).fit() for n in (n, 0))
     prompts = [[b.prompt_ids for b in fit.watcher.trained] for fit in (ahead, plain)]
     assert prompts[0] == prompts[1]
     assert len(prompts[0]) == 6  # none is lost at the end, none sampled beyond it
@@ -140,18 +214,23 @@ def test_budgets_know_everything_up_to_the_step_before_the_current_one() -> None
     assert known == [(0, 0), (1, 0), (2, 2), (3, 4), (4, 6), (5, 6)]
 
 
+@ENGINES
+@pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("finished", [1, 2, 3, 5])
-def test_a_run_resumed_anywhere_ends_as_the_whole_one(finished: int, tmp_path: Path) -> None:
-    whole = fit_of(ScriptedEngine(), tmp_path, lookahead=1).fit()
-    rest = fit_of(ScriptedEngine(), lookahead=1)
+def test_a_run_resumed_anywhere_ends_as_the_whole_one(
+    finished: int, n: int, make: Callable[..., ScriptedEngine], tmp_path: Path
+) -> None:
+    whole = fit_of(make(uneven), tmp_path, lookahead=n).fit()
+    rest = fit_of(make(uneven), lookahead=n)
     rest.fit(tmp_path / "checkpoints" / f"step-{finished:06d}.ckpt")
     assert sampled(rest) == sampled(whole)[finished:]
     rewards = [[b.tensor("rewards").tolist() for b in f.watcher.trained] for f in (whole, rest)]
     assert rewards[1] == rewards[0][finished:]
-    # The first step's rollouts came with the checkpoint; the last step samples nothing.
+    # The next steps' rollouts came with the checkpoint; the last step samples nothing.
     fresh = {r.seed for r in rest.engine.requests}
     first = {r.seed for r in whole.engine.requests} - fresh
-    assert len(first) >= whole.watcher.trained[finished].n_rollouts
+    there = whole.watcher.trained[finished : finished + n]
+    assert len(first) >= sum(batch.n_rollouts for batch in there)
 
 
 def test_a_run_goes_on_without_looking_ahead_and_loses_no_rollouts(tmp_path: Path) -> None:
@@ -163,7 +242,17 @@ def test_a_run_goes_on_without_looking_ahead_and_loses_no_rollouts(tmp_path: Pat
     assert versions == [{1}, {3}, {4}, {5}]
 
 
-def test_an_error_while_sampling_ahead_ends_the_run_with_that_error() -> None:
+def test_a_run_goes_on_with_less_look_ahead_and_loses_no_rollouts(tmp_path: Path) -> None:
+    whole = fit_of(PatientEngine(), tmp_path, lookahead=3).fit()
+    rest = fit_of(PatientEngine(), lookahead=1)
+    rest.fit(tmp_path / "checkpoints" / "step-000002.ckpt")
+    assert sampled(rest)[:3] == sampled(whole)[2:5]
+    versions = [set(b.tensor("policy_version").tolist()) for b in rest.watcher.trained]
+    assert versions == [{0}, {0}, {1}, {4}]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_error_while_sampling_ahead_ends_the_run_with_that_error(n: int) -> None:
     class Broken(ScriptedEngine):
         def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
             if threading.current_thread() is not threading.main_thread():
@@ -172,11 +261,13 @@ def test_an_error_while_sampling_ahead_ends_the_run_with_that_error() -> None:
 
     engine = Broken(holds_weights=True)
     with pytest.raises(FloatingPointError, match="log-probs are not finite"):
-        fit_of(engine, lookahead=1).fit()
+        fit_of(engine, lookahead=n).fit()
     assert engine.closed == 1
 
 
+@pytest.mark.parametrize("n", [1, 3])
 def test_an_error_in_the_update_stops_the_sampling_before_the_engine_is_closed(
+    n: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
@@ -204,31 +295,32 @@ def test_an_error_in_the_update_stops_the_sampling_before_the_engine_is_closed(
 
     monkeypatch.setattr(StubModule, "training_step", fails)
     with pytest.raises(RuntimeError, match="the update failed"):
-        fit_of(Endless(holds_weights=True), lookahead=1).fit()
+        fit_of(Endless(holds_weights=True), lookahead=n).fit()
     assert order[-2:] == ["sampling ended", "closed"]
 
 
 def test_state_holds_the_sampled_batch_of_every_rank_as_builtins_and_tensors(
     tmp_path: Path,
 ) -> None:
-    fit = fit_of(ScriptedEngine(), tmp_path, lookahead=1).fit()
+    fit = fit_of(ScriptedEngine(), tmp_path, lookahead=2).fit()
     saved = torch.load(tmp_path / "checkpoints" / "step-000003.ckpt", weights_only=True)
     (loader,) = saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-    (upcoming,) = loader["upcoming"]
-    assert upcoming["completions"] == fit.watcher.trained[3].completions
-    assert upcoming["rewards"].equal(fit.watcher.trained[3].tensor("rewards"))
     assert loader["step"] == 3
+    for upcoming, batch in zip(loader["upcoming"], fit.watcher.trained[3:5], strict=True):
+        (shard,) = upcoming["shards"]
+        assert shard["completions"] == batch.completions
+        assert shard["rewards"].equal(batch.tensor("rewards"))
+        assert [f"p{row}" for row in upcoming["rows"]] == batch.prompt_ids
 
 
 def test_rollouts_ahead_are_sampled_anew_by_another_number_of_ranks() -> None:
     loader = Fit(slots(), lookahead=1).training
     batch = next(iter(loader))
-    assert batch.upcoming is not None
-    batch.upcoming.extend([], [], pad=0)
+    batch.upcoming[1].extend([], [], pad=0)
     state = loader.state_dict()
-    assert len(state["upcoming"]) == 1
+    assert len(state["upcoming"][0]["shards"]) == 1
     two = PromptLoader(problems(6), encode, 2, SEED, rank=1, world_size=2, lookahead=1)
     two.load_state_dict(state)
     following = next(iter(two))
     assert following.group is None
-    assert following.prompt_ids == batch.upcoming.prompt_ids[1::2]
+    assert following.prompt_ids == batch.upcoming[1].prompt_ids[1::2]

@@ -146,6 +146,13 @@ def test_looking_ahead_keeps_an_engine_awake() -> None:
     assert "sleep_level=1 frees no memory for the update" in line
 
 
+def test_several_steps_ahead_pay_with_servers_alone() -> None:
+    ahead = ("rollout.lookahead=3", "loss/correction=tis")
+    (line,) = told(*ahead, "engine=vllm")
+    assert line.startswith("rollout.lookahead=3 saves no more time than 1 does")
+    assert told(*ahead, "engine=vllm_server", "experiment=grpo") == []
+
+
 @pytest.mark.parametrize("engine", ["engine=vllm_server", "engine=vllm_ray"])
 def test_servers_sample_up_to_a_temperature(engine: str) -> None:
     (line,) = told(engine, "experiment=ts")
@@ -157,7 +164,7 @@ def test_servers_sample_up_to_a_temperature(engine: str) -> None:
 def test_a_disturbance_comes_late_for_what_is_sampled_ahead() -> None:
     assert told("callbacks=disturbed") == []
     (line,) = told("callbacks=disturbed", "rollout.lookahead=1", BYPASS)
-    assert line.startswith("callbacks=disturbed shows one step late")
+    assert line.startswith("callbacks=disturbed shows 1 step late")
 
 
 def test_trained_weights_of_few_bits_lose_updates() -> None:

@@ -121,8 +121,9 @@ def test_state_is_plain_and_independent_of_the_number_of_ranks():
     state = loader.state_dict()
     assert state["order"] == {"taken": 8, "waiting": []}
     assert state["left"] == []
-    others = {type(value) for name, value in state.items() if name not in ("order", "left")}
-    assert others <= {int, str, type(None)}
+    assert state["upcoming"] == []
+    plain = ("order", "left", "upcoming")
+    assert {type(value) for name, value in state.items() if name not in plain} <= {int, str}
     shard = training(12, 4, rank=1, world_size=2)
     shard.load_state_dict(state)
     assert drawn(shard, 1)[0][1] == drawn(loader, 1)[0][1][1::2]
@@ -139,8 +140,8 @@ def played(loader, steps, kept):
     out = []
     batches = (batch for _ in itertools.count() for batch in loader)
     for batch in itertools.islice(batches, steps):
-        for each in (batch, batch.upcoming):
-            if each is not None and each.group is None:
+        for each in (batch, *batch.upcoming.values()):
+            if each.group is None:
                 sample(each, kept[each.stream[1] % len(kept)])
         out.append(batch.prompt_ids)
     return out
@@ -162,6 +163,31 @@ def test_with_look_ahead_they_come_in_the_first_batch_made_after_they_are_known(
     assert played(training(lookahead=1), 4, [1, 2, 3])[3] == c
 
 
+@pytest.mark.parametrize("lookahead", [0, 1, 2, 5, 20])
+def test_each_batch_brings_those_along_that_none_before_did(lookahead):
+    loader, seen = training(lookahead=lookahead), [0]
+    for step, batch in enumerate(itertools.islice(loader, 4)):
+        assert batch.stream == ("train", step)
+        assert {step + n for n in batch.upcoming} == {x.stream[1] for x in batch.upcoming.values()}
+        seen += [step + n for n in batch.upcoming]
+        for each in (batch, *batch.upcoming.values()):
+            sample(each, 3)
+    assert seen == (list(range(4 + lookahead)) if lookahead else [0])
+
+
+def test_batches_that_were_made_are_state_whether_they_are_sampled_or_not():
+    whole = drawn(training(lookahead=2), 6)
+    first = training(lookahead=2)
+    assert drawn(first, 2) == whole[:2]
+    state = first.state_dict()
+    assert [each["shards"] for each in state["upcoming"]] == [None, None]
+    for lookahead in (0, 1, 2, 3):
+        second = training(lookahead=lookahead)
+        second.load_state_dict(state)
+        assert second.peek().prompt_ids == whole[2][1]
+        assert drawn(second, 4) == whole[2:]
+
+
 def test_epochs_keep_their_length_whatever_is_handed_back():
     loader = training()
     for _ in range(2):
@@ -173,7 +199,7 @@ def test_epochs_keep_their_length_whatever_is_handed_back():
     assert loader.step == 2 * BATCHES
 
 
-@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
 @settings(deadline=None, max_examples=40)
 @given(st.integers(3, 10), st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(1, 8))
 def test_a_loader_restored_after_any_step_hands_back_the_same(lookahead, size, kept, cut):

@@ -9,8 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from engine_requests import by_place, many
 
-from e3rl.engines import vllm_server
-from e3rl.engines.servers import ray_actors
+from e3rl.engines.servers import ray_actors, roll_call
 from e3rl.engines.servers.client import ServerLostError
 from e3rl.engines.servers.files import FileTransfer
 from e3rl.engines.servers.ray_actors import Placement, PlacementError, ServerActor
@@ -136,7 +135,7 @@ def pair(policy):
 
 @pytest.fixture
 def ray(pair, monkeypatch):
-    monkeypatch.setattr(vllm_server, "LOOK_S", 0.05)
+    monkeypatch.setattr(roll_call, "LOOK_S", 0.05)
     return Ray([server.url for server in pair]).install(monkeypatch)
 
 

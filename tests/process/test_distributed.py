@@ -1,3 +1,5 @@
+from threading import Thread
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from e3rl.process.distributed import (
     all_sum,
     all_sum_and_max,
     from_rank_0,
+    on_group,
     rank,
     world_size,
 )
@@ -39,13 +42,13 @@ def test_a_group_of_one_needs_no_exchange():
 def test_sums_and_largest_values_go_in_one_message(monkeypatch):
     sent = []
 
-    def gather(places, own):
+    def gather(places, own, group):
         sent.append(own.tolist())
         for place, values in zip(places, ([1.0, 2.0, -5.0], own.tolist()), strict=True):
             place.copy_(torch.tensor(values))
 
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
     monkeypatch.setattr(dist, "all_gather", gather)
     assert all_sum_and_max([10.0, 20.0], [-7.0]) == ([11.0, 22.0], [-5.0])
     assert sent == [[10.0, 20.0, -7.0]]
@@ -78,3 +81,23 @@ def test_where_rank_0_fails_all_ranks_do(monkeypatch):
         with pytest.raises(RuntimeError, match="no server"):
             from_rank_0(fail)
     assert sent[1] == (None, None)
+
+
+def test_a_thread_may_have_a_group_of_its_own_for_a_while(monkeypatch):
+    asked, here = [], object()
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, operation, group: asked.append(group))
+
+    def beside() -> None:
+        with on_group(here):
+            all_sum([1.0])
+        all_sum([1.0])
+
+    with on_group(other := object()):
+        thread = Thread(target=beside)
+        thread.start()
+        thread.join()
+        all_sum([1.0])
+    all_sum([1.0])
+    assert asked == [here, None, other, None]

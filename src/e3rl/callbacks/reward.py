@@ -52,9 +52,8 @@ class RewardScorer(Slot):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        for each in (batch, batch.upcoming):
-            if each is not None:
-                each.scorer = self._scorer(trainer, each, self.shaping)
+        for each in (batch, *batch.upcoming.values()):
+            each.scorer = self._scorer(trainer, each, self.shaping)
 
     def on_validation_batch_start(
         self,

@@ -1,8 +1,9 @@
 """Slot `rollout`: samples the rounds of an allocation and has them scored meanwhile."""
 
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Event
 from typing import Any
@@ -13,6 +14,7 @@ from lightning import LightningModule, Trainer
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot
 from e3rl.engines.base import (
+    HoldingEngine,
     ManagedEngine,
     PlannedEngine,
     RolloutEngine,
@@ -21,6 +23,7 @@ from e3rl.engines.base import (
 )
 from e3rl.ledger.clock import SYNC
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import all_sum
 from e3rl.seeds import derive_seed
 
 
@@ -30,10 +33,13 @@ class RolloutSampler(Slot):
     The same object samples in training and in validation, so pass@k measures the code that is
     trained with. Every rollout's seed derives from (run seed, stream, prompt id, sample).
 
-    A batch that brings the next one along (`rollout.lookahead=1`) has that sampled during its own
-    update, by the policy as it was before: one update older than the one that is going to be
-    trained on it. Engines without weights of their own sample it right before the update instead,
-    which gives the same rollouts.
+    A batch that brings another one along, n steps ahead of it (`rollout.lookahead=n`), has that
+    sampled from its own update on, by the policy as it was before: n updates older than the one
+    that is going to be trained on it. Batches are sampled in their order, one at a time, and each
+    by the version n before its own whatever takes how long, so a run may be repeated and resumed.
+    Engines without weights of their own sample right before the update instead, and those that
+    cannot hold weights back (`HoldingEngine`) once they have nothing else to do, which gives the
+    same rollouts. A checkpoint and a validation wait for all that are being sampled.
 
     What an allocation says of its decision goes into the metrics of the batch it was made for,
     and so into the checkpoint with its rollouts.
@@ -60,7 +66,7 @@ class RolloutSampler(Slot):
         self.seed = seed
         self.version = 0  # finished updates; stamped on every rollout
         self._thread: ThreadPoolExecutor | None = None  # made for the first batch sampled ahead
-        self._ahead: tuple[RolloutBatch, Future[None]] | None = None  # under way
+        self._ahead: deque[RolloutBatch] = deque()  # under way, or done and not trained on yet
         self._stop = Event()
 
     def plan_for(self, longest_prompt: int) -> None:
@@ -77,11 +83,9 @@ class RolloutSampler(Slot):
             self._sync(trainer, batch, policy)
             self._sample(batch, policy)
             batch.to(pl_module.device)
-        following = batch.upcoming
-        if following is not None and following.allocation is not None:
-            self._seed(following)
-            self._sync(trainer, following, policy)
-            self._sample_ahead(following, policy)
+        following = [each for each in batch.upcoming.values() if each.allocation is not None]
+        if following:
+            self._sample_ahead(trainer, following, policy)
 
     def on_validation_batch_start(
         self,
@@ -92,6 +96,7 @@ class RolloutSampler(Slot):
         dataloader_idx: int = 0,
     ) -> None:
         policy = policy_of(pl_module)
+        self._settle()
         self._sync(trainer, batch, policy)
         self._sample(batch, policy)
         batch.to(pl_module.device)
@@ -141,25 +146,74 @@ class RolloutSampler(Slot):
         batch.metrics["time/rollout_s"] = seconds + batch.metrics.get("time/sync_s", 0.0)
         batch.metrics["time/reward_s"] = waited  # the part that generation did not hide
 
-    def _sample_ahead(self, batch: RolloutBatch, policy: Policy) -> None:
-        if not self.engine.holds_weights:
-            self._sample(batch, policy)
-            batch.to(policy.device)
-            return
+    def _sample_ahead(
+        self, trainer: Trainer, batches: Sequence[RolloutBatch], policy: Policy
+    ) -> None:
+        """Have batches sampled by the policy as it is now, in their order, behind those before."""
+        for batch in batches:
+            self._seed(batch)
+        first, take_over = batches[0], None
+        if self._samples_anywhere() and isinstance(self.engine, HoldingEngine):
+            take_over = self._hold(trainer, first, policy)
+        else:
+            self._settle()
+            self._sync(trainer, first, policy)
+        for batch in batches:
+            if self.engine.holds_weights:
+                batch.under_way = self._submit(batch, policy, take_over)
+                self._ahead.append(batch)
+                take_over = None
+            else:
+                self._sample(batch, policy)
+                batch.to(policy.device)
+
+    def _samples_anywhere(self) -> bool:
+        """Whether a rank samples ahead just now; all of them must ask."""
+        if not self._ahead:
+            return False  # on no rank, for all sample the same batches
+        own = sum(not each.under_way.done() for each in self._ahead if each.under_way is not None)
+        return all_sum([own])[0] > 0
+
+    def _hold(self, trainer: Trainer, batch: RolloutBatch, policy: Policy) -> Callable[[], None]:
+        """Have the engine keep the policy's weights for a batch that it is going to sample."""
+        batch.require("allocation", "base_temperature", "temperature_of", "scorer")
+        assert isinstance(self.engine, HoldingEngine)
+        started = time.monotonic()
+        with trainer.profiler.profile(SYNC):  # type: ignore[attr-defined]
+            take_over = self.engine.hold(policy, self.version)
+        batch.metrics["time/sync_s"] = time.monotonic() - started
+        return take_over
+
+    def _submit(
+        self, batch: RolloutBatch, policy: Policy, take_over: Callable[[], None] | None
+    ) -> Future[None]:
         if self._thread is None:
             device = policy.device  # a thread starts on the first GPU, whatever the other ones do
             chosen = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
             self._thread = ThreadPoolExecutor(1, "rollouts", initializer=chosen)
-        self._ahead = batch, self._thread.submit(self._sample, batch, policy)
+
+        def sample() -> None:
+            if take_over is not None:
+                started = time.monotonic()
+                take_over()
+                batch.metrics["time/sync_s"] += time.monotonic() - started
+            self._sample(batch, policy)
+
+        return self._thread.submit(sample)
+
+    def _settle(self) -> None:
+        """Wait for all rollouts that are being sampled; raises what went wrong with them."""
+        for batch in self._ahead:
+            batch.settle()
 
     def _finish(self, batch: RolloutBatch) -> None:
-        """Wait for the upcoming batch's rollouts; raises what went wrong with them."""
-        if self._ahead is None:
+        """Wait for the rollouts of the batch that comes next."""
+        if not self._ahead:
             return
-        ahead, future = self._ahead
         started = time.monotonic()
-        future.result()
-        self._ahead = None
+        self._ahead[0].settle()
+        ahead = self._ahead.popleft()
+        ahead.under_way = None
         waited = time.monotonic() - started  # the rest of the sampling was hidden by the update
         batch.metrics["time/lookahead_wait_s"] = waited
         ahead.to(batch.tensor("tokens").device)
@@ -229,15 +283,13 @@ class RolloutSampler(Slot):
 
     def _close(self) -> None:
         """Let no thread use the engine any more, then close it."""
-        if self._ahead is not None:
-            self._stop.set()
-            if isinstance(self.engine, ManagedEngine):
-                self.engine.interrupt()
-            wait([self._ahead[1]])
-            self._stop.clear()
-            self._ahead = None
         if self._thread is not None:
-            self._thread.shutdown()
+            self._stop.set()
+            if self._ahead and isinstance(self.engine, ManagedEngine):
+                self.engine.interrupt()
+            self._thread.shutdown(cancel_futures=True)
+            self._stop.clear()
+            self._ahead.clear()
             self._thread = None
         self.engine.close()
 

@@ -82,13 +82,12 @@ def total_steps(trainer: Trainer) -> int:
 
 
 def batches_to_decide(trainer: Trainer, batch: RolloutBatch) -> list[tuple[RolloutBatch, int]]:
-    """Batches that are sampled during the current step, each with its own rollout step.
+    """Batches that are sampled from the current step on, each with its own rollout step.
 
-    That is the batch itself, unless it was sampled a step ahead, and with look-ahead the upcoming
-    one, unless the run ends before it.
+    That is the batch itself, unless it was sampled steps ahead, and with look-ahead the upcoming
+    ones, unless the run ends before them.
     """
-    step = rollout_step(trainer)
+    step, end = rollout_step(trainer), total_steps(trainer)
     found = [(batch, step)] if batch.group is None else []
-    if batch.upcoming is not None and step + 1 < total_steps(trainer):
-        found.append((batch.upcoming, step + 1))
-    return found
+    found += [(each, step + later) for later, each in batch.upcoming.items()]
+    return [(each, when) for each, when in found if when < end]

@@ -143,23 +143,31 @@ def _mismatch(plain: dict[str, Any]) -> Iterator[str]:
 
 def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
     """Look-ahead that hides nothing, keeps awake what should sleep, or comes before its time."""
-    if plain["rollout"]["lookahead"] == 0:
+    n = plain["rollout"]["lookahead"]
+    if n == 0:
         return
     if any(_name(node) == "Disturbance" for node in plain["callbacks"].values()):
         yield (
-            "callbacks=disturbed shows one step late with rollout.lookahead=1: the step that it is "
-            "set for is sampled before the policy changes; use rollout.lookahead=0"
+            f"callbacks=disturbed shows {n} step{'s' * (n > 1)} late with rollout.lookahead={n}: "
+            "the step that it is set for is sampled before the policy changes; use "
+            "rollout.lookahead=0"
         )
     engine = plain["engine"]
     if _name(engine) == "TransformersEngine":
         yield (
-            "rollout.lookahead=1 saves no time: engine=transformers samples with the trainer's own "
-            "weights, before the update; use engine=vllm"
+            f"rollout.lookahead={n} saves no time: engine=transformers samples with the trainer's "
+            "own weights, before the update; use engine=vllm"
         )
-    elif engine.get("settings", {}).get("sleep_level", 0):
+    elif _name(engine) == "VLLMEngine" and n > 1:
+        yield (
+            f"rollout.lookahead={n} saves no more time than 1 does: an engine in this process "
+            f"takes new weights only once it has sampled all before, and rollouts are {n} updates "
+            "old; use 1, or engine=vllm_server"
+        )
+    if engine.get("settings", {}).get("sleep_level", 0):
         yield (
             f"engine.settings.sleep_level={engine['settings']['sleep_level']} frees no memory for "
-            "the update: with rollout.lookahead=1 the engine is awake during it; use 0"
+            f"the update: with rollout.lookahead={n} the engine is awake during it; use 0"
         )
 
 

@@ -73,7 +73,7 @@ class Paths:
 class RolloutTiming:
     """When rollouts are sampled."""
 
-    lookahead: Annotated[int, Field(ge=0, le=1)]
+    lookahead: Annotated[int, Field(ge=0)]
 
 
 Above0 = Annotated[float, Field(gt=0)]

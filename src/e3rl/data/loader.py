@@ -4,17 +4,18 @@ A training run gives out one sequence of global batches 0, 1, 2, ...; epoch e is
 (e+1)*L - 1 of it (L batches an epoch), and unless prompts are handed back, one pass over the
 problems in the order of a permutation of its own. The batches given out so far and a `PromptOrder`
 say where a loader stands: at the last batch of an epoch it already points at the first batch of
-the next. With look-ahead each batch brings the next one along; once that is sampled, its rollouts
-are state as well.
+the next. With look-ahead each batch brings later ones along, which are made by then: their rows
+are state as well, and their rollouts once they are sampled.
 
 Where a batch says so (`requeue`), prompts that got no rollout come again, first in the batch that
-is made next: with look-ahead that is one that was not made yet when this one was sampled. Epochs
+is made next: with look-ahead that is one that was not made yet when this one was given out. Epochs
 keep their length.
 """
 
 import hashlib
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,8 +35,8 @@ class PromptLoader:
     which all ranks learn of together.
 
     Args:
-        lookahead: 1 gives every batch the one after it as `upcoming`, the very object that is
-            given out next; 0 does not.
+        lookahead: steps that rollouts are sampled ahead. Batches bring those among the next so
+            many along (`upcoming`) that none before did, the very objects that are given out later.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class PromptLoader:
         lookahead: int = 0,
     ) -> None:
         _check_sizes("prompts_per_step", prompts_per_step, rank, world_size)
-        if lookahead not in (0, 1):
-            raise ValueError(f"rollout.lookahead={lookahead}: use 0, or 1 to sample one step ahead")
+        if lookahead < 0:
+            raise ValueError(
+                f"rollout.lookahead={lookahead}: use 0, or a number of steps to sample ahead"
+            )
         if prompts_per_step % world_size:
             raise ValueError(
                 f"prompts_per_step={prompts_per_step} cannot be shared equally by {world_size} "
@@ -69,7 +72,7 @@ class PromptLoader:
         self.world_size = world_size
         self.lookahead = lookahead
         self.step = 0  # global batches given out so far, over all passes
-        self._upcoming: RolloutBatch | None = None
+        self._made: deque[tuple[RolloutBatch, list[int]]] = deque()  # with rows, to be given out
         self._order = PromptOrder(len(problems), prompts_per_step, seed)
         self._given: tuple[RolloutBatch, list[int]] | None = None  # may hand rows back
         self._left: list[int] = []  # to be handed back of a batch before a checkpoint
@@ -93,17 +96,18 @@ class PromptLoader:
         epochs short wherever `limit_train_batches` makes them shorter than a pass.
         """
         for _ in range(len(self)):
-            if self._upcoming is None:
-                self._take_back()
-            batch = self._upcoming or self.peek()
+            self._take_back()  # of the batch before, where it was given out unsampled
+            if not self._made:
+                self._make(1)
+            self._given = batch, _ = self._made.popleft()
             # Counted before the step is taken, since the checkpoint is written within the step.
-            rows = self._order.take()
             self.step += 1
-            self._take_back()  # of the batch before, which was not sampled when this one was made
-            self._given = batch, rows
             if batch.group is not None:
                 self._take_back()
-            self._upcoming = batch.upcoming = self.peek() if self.lookahead else None
+            self._make(self.lookahead)
+            later = enumerate((each for each, _ in self._made), start=1)
+            new = {n: x for n, x in later if x.group is None and x.under_way is None}
+            batch.upcoming = new
             batch.born, batch.born_cpu = time.monotonic(), time.process_time()
             yield batch
 
@@ -113,9 +117,18 @@ class PromptLoader:
         Each call makes a new batch, equal to the one that is later given out unless prompts are
         handed back before.
         """
-        rows = self._order.peek()
+        rows = self._made[0][1] if self._made else self._order.peek()
+        return self._batch(rows, self.step)
+
+    def _make(self, wanted: int) -> None:
+        """Have so many batches made that are not given out yet, or more."""
+        while len(self._made) < wanted:
+            rows = self._order.take()
+            self._made.append((self._batch(rows, self.step + len(self._made)), rows))
+
+    def _batch(self, rows: Sequence[int], step: int) -> RolloutBatch:
         chosen = [self.problems[row] for row in rows[self.rank :: self.world_size]]
-        return collate(chosen, self.encode, ("train", self.step))
+        return collate(chosen, self.encode, ("train", step))
 
     def _take_back(self) -> None:
         """Queue what the batch given out last, if it is sampled, hands back."""
@@ -133,12 +146,19 @@ class PromptLoader:
         return [row for row in rows if self.problems[row].id in left]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, what that refers to, and the upcoming batch of every rank if it
-        is sampled. All ranks must call it."""
-        ahead = self._upcoming
-        sampled = None if ahead is None or ahead.group is None else batch_state(ahead)
-        shards = all_gather(sampled)
-        upcoming = None if sampled is None else shards
+        """Where the loader stands, what that refers to, and the batches that were made but not
+        given out: their rows, and of each rank's batch what has been sampled, once that is all.
+
+        All ranks must call it.
+        """
+        for batch, _ in self._made:
+            batch.settle()
+        own = [None if batch.group is None else batch_state(batch) for batch, _ in self._made]
+        shards = list(zip(*all_gather(own), strict=True))
+        upcoming = [
+            {"rows": rows, "shards": None if None in found else list(found)}
+            for (_, rows), found in zip(self._made, shards, strict=True)
+        ]
         return {
             "step": self.step,
             "order": self._order.state_dict(),
@@ -150,7 +170,7 @@ class PromptLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch that the state was taken at.
 
-        Rollouts of an upcoming batch are taken over, unless the number of ranks has changed: they
+        Rollouts of upcoming batches are taken over, unless the number of ranks has changed: they
         are then sampled anew.
 
         Raises ValueError for unknown or missing keys, and where seed, batch size or problems
@@ -177,11 +197,13 @@ class PromptLoader:
         self.step = step
         self._order.load_state_dict(state["order"])
         self._given, self._left = None, list(state["left"])
-        shards = state["upcoming"]
-        if shards is not None and len(shards) == self.world_size:
-            self._upcoming = batch_from_state(shards[self.rank])
-        else:
-            self._upcoming = None
+        self._made = deque()
+        for each in state["upcoming"]:
+            rows, shards = list(each["rows"]), each["shards"]
+            if shards is not None and len(shards) == self.world_size:
+                self._made.append((batch_from_state(shards[self.rank]), rows))
+            else:
+                self._made.append((self._batch(rows, step + len(self._made)), rows))
 
     def _problems_state(self) -> dict[str, int | str]:
         return {

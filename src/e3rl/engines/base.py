@@ -1,6 +1,6 @@
 """The protocol between the rollout callback and whatever samples tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -76,6 +76,21 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Release everything; safe to call twice."""
+
+
+@runtime_checkable
+class HoldingEngine(Protocol):
+    """An engine that can be given weights while it samples from others, to take them over later."""
+
+    def hold(self, policy: "Policy", version: int) -> Callable[[], None]:
+        """Keep the policy's weights as they are now, which may go on training meanwhile.
+
+        What it returns makes the engine sample from them, and is called once, by the thread that
+        samples, between two calls of `generate`. `close` lets go of what nobody took over. All
+        ranks call both, in the same order.
+
+        Raises like `sync`.
+        """
 
 
 @runtime_checkable

@@ -136,6 +136,16 @@ def largest_quartile(gaps: Sequence[Tensor]) -> float:
     return max(float(each.topk(math.ceil(len(each) / SHARE)).values[-1]) for each in gaps)
 
 
+def gap_metrics(gaps: Sequence[Tensor]) -> dict[str, float]:
+    """What gaps, (t,) at each temperature, are like: mean, largest quartile and maximum, nats."""
+    every = torch.cat(list(gaps))
+    return {
+        "engine/canary_mean": float(every.mean()),
+        "engine/canary_quartile": largest_quartile(gaps),
+        "engine/canary_max": float(every.max()),
+    }
+
+
 def check_canary(
     gaps: Sequence[Tensor], tolerance: float, version: int, engine: str = "engine"
 ) -> None:

@@ -27,7 +27,7 @@ from e3rl.engines.canary import (
     canary_requests,
     check_canary,
     expected_rounding,
-    largest_quartile,
+    gap_metrics,
 )
 from e3rl.engines.completions import stop_finder, to_rollout
 from e3rl.engines.engine_thread import EngineThread
@@ -301,9 +301,7 @@ class VLLMEngine:
         rollouts = [to_rollout(f, policy, self._version) for f in sampled]
         ranks = all_gather(canary_gaps(policy, rollouts))
         gaps = [each for rank in ranks for each in rank]  # where one engine is wrong, all must stop
-        self._metrics["engine/canary_mean"] = float(torch.cat(gaps).mean())
-        self._metrics["engine/canary_quartile"] = largest_quartile(gaps)
-        self._metrics["engine/canary_max"] = float(torch.cat(gaps).max())
+        self._metrics |= gap_metrics(gaps)
         self._metrics["engine/canary_s"] = time.monotonic() - started
         check_canary(gaps, self.canary_tolerance or rounding.tolerance, self._version)
 

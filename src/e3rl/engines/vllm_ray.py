@@ -1,8 +1,8 @@
 """Rollouts by vLLM servers that Ray starts, on actors in a placement group.
 
-An engine of servers (`engines/vllm_server.py`) whose servers are its own: rank 0 has Ray start them
-at the first `sync`, one on each bundle, and they end with the engine. A server that ends is started
-anew by its actor, an actor by Ray; the next `sync` that finds it up takes it in.
+An engine of servers (`engines/servers/engine.py`) whose servers are its own: rank 0 has Ray start
+them at the first `sync`, one on each bundle, and they end with the engine. A server that ends is
+started anew by its actor, an actor by Ray; the next `sync` that finds it up takes it in.
 """
 
 import socket
@@ -11,12 +11,12 @@ from typing import Any
 
 from e3rl.engines.progress import show_notice
 from e3rl.engines.servers.client import ServerLostError
+from e3rl.engines.servers.engine import ServerEngine
 from e3rl.engines.servers.fleet import Fleet
 from e3rl.engines.servers.launch import plan_launch
 from e3rl.engines.servers.ray_actors import Placement, RayServers, check_ray
 from e3rl.engines.servers.supervised import ATTEMPTS
 from e3rl.engines.servers.transfer import WeightTransfer
-from e3rl.engines.vllm_server import ServerEngine
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import dtype_name
 from e3rl.policy.policy import Policy

@@ -86,5 +86,12 @@ def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
         yield HEAD, Weight(model.get_output_embeddings().weight).whole()
 
 
+def named_shapes(model: Any, expected: Shapes, tied_head: bool) -> Shapes:
+    """Shapes of what `named_weights` is going to yield."""
+    if not (tied_head and model.config.get_text_config().tie_word_embeddings):
+        return expected
+    return {**expected, HEAD: tuple(model.get_output_embeddings().weight.shape)}
+
+
 def _own_part(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value

@@ -1,6 +1,11 @@
-"""Sums and gathers over ranks; without a process group they return what they were given."""
+"""Sums and gathers over ranks; without a process group they return what they were given.
 
-from collections.abc import Callable, Sequence
+Messages of two threads of a rank must not meet: a thread beside the trainer's says `on_group`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import local
 from typing import Any, TypeVar
 
 import torch
@@ -9,6 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
+_of_thread = local()  # .group, where the thread has one of its own
 
 
 def world_size() -> int:
@@ -17,6 +23,30 @@ def world_size() -> int:
 
 def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def new_group() -> dist.ProcessGroup | None:
+    """A further group of all ranks, over their CPUs; all must call it. None for a single one."""
+    return dist.new_group(backend="gloo") if world_size() > 1 else None
+
+
+@contextmanager
+def on_group(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Have what this thread sums and gathers go over another group of all ranks."""
+    before, _of_thread.group = _group(), group
+    try:
+        yield
+    finally:
+        _of_thread.group = before
+
+
+def _group() -> dist.ProcessGroup | None:
+    return getattr(_of_thread, "group", None)
+
+
+def _device() -> str:
+    """Where messages come from."""
+    return "cuda" if dist.get_backend(_group()) == "nccl" else "cpu"
 
 
 def all_sum(values: Sequence[float]) -> list[float]:
@@ -35,10 +65,9 @@ def all_sum_and_max(
     """Sums of some values and the largest of others over ranks, by one message."""
     if world_size() == 1:
         return [float(value) for value in sums], [float(value) for value in largest]
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    own = torch.tensor([*sums, *largest], dtype=torch.float64, device=device)
+    own = torch.tensor([*sums, *largest], dtype=torch.float64, device=_device())
     found = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(found, own)
+    dist.all_gather(found, own, _group())
     ranks = torch.stack(found)
     return ranks[:, : len(sums)].sum(dim=0).tolist(), ranks[:, len(sums) :].amax(dim=0).tolist()
 
@@ -47,9 +76,8 @@ def _all_reduce(values: Sequence[float], operation: Any) -> list[float]:
     """One message, where a gather of objects takes two and pickles them."""
     if world_size() == 1:
         return [float(value) for value in values]
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    tensor = torch.tensor(list(values), dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, operation)
+    tensor = torch.tensor(list(values), dtype=torch.float64, device=_device())
+    dist.all_reduce(tensor, operation, _group())
     return [float(value) for value in tensor.tolist()]
 
 
@@ -58,7 +86,7 @@ def all_gather(item: Any) -> list[Any]:
     if world_size() == 1:
         return [item]
     items: list[Any] = [None] * world_size()
-    dist.all_gather_object(items, item)
+    dist.all_gather_object(items, item, _group())
     return items
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -40,11 +41,21 @@ class FileTransfer:
         A server that cannot is marked as lost. vLLM takes its old weights down before it reads,
         so such a server has to be started anew.
         """
-        folder = self._write(weights, common_dtype(servers))
+        held = self.hold(servers, weights)
         try:
-            fleet.on_each(servers, lambda server: self._read(server, folder))
+            self.send_held(fleet, servers, held, shapes)
         finally:
-            shutil.rmtree(folder)
+            held.discard()
+
+    def hold(self, servers: Sequence[Server], weights: Weights) -> "HeldFolder":
+        """Write the weights in the precision of the servers."""
+        return HeldFolder(self._write(weights, common_dtype(servers)))
+
+    def send_held(
+        self, fleet: Fleet, servers: Sequence[Server], held: "HeldFolder", shapes: Shapes
+    ) -> None:
+        """Have servers read a folder of weights."""
+        fleet.on_each(servers, lambda server: self._read(server, held.path))
 
     def close(self) -> None:
         """Nothing is left of what was sent."""
@@ -76,6 +87,17 @@ class FileTransfer:
                 "engine.weights.folder=FOLDER on a file system that the trainer and all servers "
                 "share, and start the server anew"
             ) from error
+
+
+@dataclass(frozen=True)
+class HeldFolder:
+    """Weights in files of a folder."""
+
+    path: Path
+
+    def discard(self) -> None:
+        """Delete it; safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def common_dtype(servers: Sequence[Server]) -> torch.dtype | None:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, StopFinder
 from e3rl.engines.servers.client import (
-    CONNECT_S,
     NO_LOGPROB,
     START,
     Part,
@@ -260,22 +259,6 @@ class Fleet:
 def remaining(servers: Iterable[Server]) -> list[Server]:
     """Those that are not lost."""
     return [server for server in servers if server.lost is None]
-
-
-async def meet(server: Server, model: str, new: Sequence[Server]) -> None:
-    """Greet a server that is new; see whether another one is still up."""
-    if server in new:
-        await server.greet(model)
-    else:
-        await server.get("/health", CONNECT_S)
-
-
-def report_change(server: Server, known: str | None) -> None:
-    """Say of a server that was found at an address, or was lost (None), what has changed."""
-    if server.lost is None and server.url != known:
-        log.warning("the server at %s is back", server.url)
-    elif server.lost is not None and known is not None:
-        log.warning("%s. The others go on without it", server.lost)
 
 
 async def _begin(

@@ -7,6 +7,7 @@ the order of the servers. Not run yet: NCCL needs GPUs. What is said to the serv
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,6 +66,20 @@ class NCCLTransfer:
             self._engine = self._client = None  # a group with a missing member never ends
             raise ServerLostError(f"servers did not take weights over NCCL: {error}") from error
 
+    def hold(self, servers: Sequence[Server], weights: Weights) -> "HeldTensors":
+        """Copy the weights to the memory of this machine, in the precision of the servers."""
+        dtype = common_dtype(servers)
+        return HeldTensors(
+            [(name, value.detach().to("cpu", dtype, copy=True)) for name, value in weights]
+        )
+
+    def send_held(
+        self, fleet: Fleet, servers: Sequence[Server], held: "HeldTensors", shapes: Shapes
+    ) -> None:
+        """Broadcast copies, each of which goes to this process's GPU before."""
+        on_gpu = ((name, value.to("cuda")) for name, value in held.tensors)
+        self.send(fleet, servers, on_gpu, shapes)
+
     def close(self) -> None:
         """Leave the process group."""
         engine, client = self._engine, self._client
@@ -88,6 +103,17 @@ class NCCLTransfer:
         self._engine = WeightTransferTrainerFactory.trainer_init(
             meeting, client=self._client, source=empty
         )
+
+
+@dataclass
+class HeldTensors:
+    """Weights in the memory of this machine."""
+
+    tensors: list[tuple[str, Tensor]]
+
+    def discard(self) -> None:
+        """Let the tensors go."""
+        self.tensors = []
 
 
 class FanOut:

@@ -1,7 +1,7 @@
 """How weights get from the trainer to servers: what every way offers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -31,5 +31,24 @@ class WeightTransfer(Protocol):
         Raises ServerLostError where all would be.
         """
 
+    def hold(self, servers: Sequence[Server], weights: Weights) -> "HeldWeights":
+        """Keep a copy of the weights, to be sent by `send_held`."""
+
+    def send_held(self, fleet: Fleet, servers: Sequence[Server], held: Any, shapes: Shapes) -> None:
+        """As `send`, of what this way holds."""
+
     def close(self) -> None:
         """Release what `send` has opened; safe to call twice."""
+
+
+class HeldWeights(Protocol):
+    """A copy of a policy's weights."""
+
+    def discard(self) -> None:
+        """Let go of it; safe to call twice."""
+
+
+def use_up(weights: Weights) -> None:
+    """Go through what is left: sharded weights are gathered by all ranks at the same time."""
+    for _ in weights:
+        pass
