@@ -68,10 +68,12 @@ WITH_VLLM = (
 )
 TRANSFORMERS = ("engine=transformers",)
 VLLM_AHEAD = ("engine=vllm", "rollout.lookahead=1")
+VLLM_TOGETHER = ("engine=vllm", "engine.settings.tensor_parallel_size=2", "rollout.lookahead=1")
 SETTINGS = [
     pytest.param("fsdp2", TRANSFORMERS, id="fsdp2-transformers"),
     pytest.param("ddp", VLLM_AHEAD, id="ddp-vllm-ahead", marks=WITH_VLLM),
     pytest.param("fsdp2", VLLM_AHEAD, id="fsdp2-vllm-ahead", marks=WITH_VLLM),
+    pytest.param("fsdp2", VLLM_TOGETHER, id="fsdp2-one-vllm-ahead", marks=WITH_VLLM),
 ]
 
 
@@ -80,7 +82,8 @@ def test_two_ranks_sample_and_learn_what_one_process_does(
     strategy: str, settings: tuple[str, ...], tmp_path: Path, alone: Alone
 ) -> None:
     ranks = run_on_ranks(tmp_path, f"trainer={strategy}", *settings)
-    reference, steps = alone(*settings)
+    apart = [each for each in settings if "tensor_parallel" not in each]
+    reference, steps = alone(*apart)
     assert len(steps) == 6
     assert len({heat for heat, _ in steps}) > 2
     check_one_course(ranks, steps)

@@ -174,7 +174,8 @@ def sample(rank: int) -> dict[str, Any]:
     finally:
         engine.close()
     found["group_survives"] = dist.get_world_size()
-    found["other_world"] = message_of(lambda: _with_tensor_parallelism(policy))
+    found["unequal"] = message_of(lambda: _shared_by_ranks(policy, 3).sync(policy, 0))
+    found["shared"] = _sample_together(policy, whole, rank)
     return found
 
 
@@ -198,6 +199,25 @@ def _fail_once(engine: vllm_engine.VLLMEngine, rank: int) -> list[int]:
     return built
 
 
-def _with_tensor_parallelism(policy: Policy) -> None:
-    settings = VLLMSettings(tensor_parallel_size=2)
-    vllm_engine.VLLMEngine(settings, progress=False).sync(policy, 0)
+def _shared_by_ranks(policy: Policy, ranks: int) -> vllm_engine.VLLMEngine:
+    settings = VLLMSettings(tensor_parallel_size=ranks, max_num_seqs=32)
+    return vllm_engine.VLLMEngine(settings, progress=False)
+
+
+def _sample_together(policy: Policy, whole: Policy, rank: int) -> dict[str, Any]:
+    """What two ranks sample by one engine, each something else: gaps, and whether it is theirs."""
+    engine, gaps, own = _shared_by_ranks(policy, 2), [], []
+    try:
+        for version in (0, 1):
+            engine.sync(policy, version)
+            wanted = many(policy, n=1 + 2 * rank)
+            rollouts = list(engine.generate(wanted))
+            gaps.append(largest_gap(whole, rollouts))
+            places = sorted((r.prompt, r.sample) for r in rollouts)
+            own.append(places == sorted((r.prompt, r.sample) for r in wanted))
+            with torch.no_grad():
+                for parameter in (*policy.model.parameters(), *whole.model.parameters()):
+                    parameter.mul_(1.02)
+    finally:
+        engine.close()
+    return {"gaps": gaps, "own": own}

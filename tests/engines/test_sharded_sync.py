@@ -86,6 +86,8 @@ def test_vllm_on_each_rank_follows_a_sharded_policy_and_is_rebuilt_on_all_of_the
         assert found["stale"] > 1e-2
         assert found["rebuilt"] == [number]
         assert found["group_survives"] == 2
-        assert found["other_world"].startswith(
-            "ValueError: engine.settings.tensor_parallel_size=2 with 2 ranks"
+        assert found["unequal"].startswith(
+            "ValueError: engine.settings.tensor_parallel_size=3 with 2 ranks: as many ranks share"
         )
+        assert max(found["shared"]["gaps"]) < 1e-4
+        assert found["shared"]["own"] == [True, True]

@@ -76,10 +76,11 @@ def test_what_building_does_to_threads_and_environment_is_undone_after_an_error_
         assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
 
 
-def test_tensor_parallelism_within_ranks_is_refused(monkeypatch):
-    set_ranks(monkeypatch, own=0, n=2)
-    with pytest.raises(ValueError, match=r"size=4 with 2 ranks: .* trainer.devices=1"):
-        place_engine(4, CPU).__enter__()
+def test_ranks_that_share_an_engine_have_it_in_their_own_processes(monkeypatch):
+    set_ranks(monkeypatch, own=1, n=2)
+    with place_engine(2, torch.device("cuda:1")) as arguments:
+        assert arguments == {"distributed_executor_backend": "external_launcher"}
+        assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == ("1", "1")
 
 
 def weights() -> Iterator[tuple[str, Tensor]]:

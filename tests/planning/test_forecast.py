@@ -266,6 +266,17 @@ def test_files_that_are_given_are_counted(tmp_path: Path) -> None:
     assert found["the run"] == "3 epochs x 10 = 30 steps, 15360 rollouts"
 
 
+def test_ranks_that_share_an_engine_need_no_further_gpus() -> None:
+    """A process alone has vLLM start workers on others. The update is the same."""
+    ranks = ("experiment=paper/7b/e3", "trainer.devices=4")
+    apart, together = (planned(*ranks, f"engine.settings.tensor_parallel_size={n}") for n in (1, 2))
+    assert "hours on 4 a100, at most" in apart["time"]
+    assert "hours on 4 a100, at most" in together["time"]
+    assert together["time: update"] == apart["time: update"]
+    alone = planned(ranks[0], "trainer.devices=1", "engine.settings.tensor_parallel_size=2")
+    assert "hours on 2 a100, at most" in alone["time"]
+
+
 @pytest.mark.end_to_end
 def test_the_command_prints_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "e3rl.train", "experiment=paper/1_5b/e3", "debug=plan"]

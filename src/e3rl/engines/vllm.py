@@ -46,6 +46,7 @@ from e3rl.engines.vllm_build import (
 from e3rl.engines.vllm_loop import StepLoop, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.vllm_split import SharedRequests, check_split, is_split
 from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,
@@ -100,6 +101,7 @@ class VLLMEngine:
         self._thread = EngineThread()
         self._llm: Any = None
         self._loop: StepLoop | None = None
+        self._shared: SharedRequests | None = None  # where ranks share an engine
         self._shapes: Shapes = {}
         self._longest: int | None = None  # tokens of a rollout, where somebody knows
         self._preemptions: PreemptionCount | None = None
@@ -174,9 +176,11 @@ class VLLMEngine:
             raise RuntimeError("engine.generate was called before engine.sync")
         check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
-        sampled = loop.run(requests, policy.stop_ids, deadline_s, partial(stop_finder, policy))
+        every = self._shared.gather(requests) if self._shared else requests
+        sampled = loop.run(every, policy.stop_ids, deadline_s, partial(stop_finder, policy))
         with rollout_bar(len(requests), self.progress) as bar, name_memory_errors("sampled"):
-            for finished in self._thread.iterate(sampled):
+            finishing = self._thread.iterate(sampled)
+            for finished in self._shared.own(finishing) if self._shared else finishing:
                 bar.update()
                 yield to_rollout(finished, policy, self._version)
 
@@ -247,7 +251,7 @@ class VLLMEngine:
     def _send(self, policy: Policy) -> None:
         on_cpu = policy.device.type == "cpu"
         weights: Weights = named_weights(policy.model, tied_head=on_cpu)
-        if self.settings.tensor_parallel_size > 1:  # it travels to other processes
+        if self.settings.tensor_parallel_size > 1 and not self._shared:  # to other processes
             weights = iter([(name, value.cpu()) for name, value in weights])
         self._thread.call(load_on_all_ranks, self._load, weights)
 
@@ -269,7 +273,9 @@ class VLLMEngine:
 
     def _start(self, policy: Policy) -> None:
         """Build vLLM from the policy's configuration, with dummy weights."""
-        started = time.monotonic()
+        started, parts = time.monotonic(), self.settings.tensor_parallel_size
+        check_split(parts, self.deadline_s)
+        self._shared = SharedRequests(parts) if is_split(parts) else None
         self._thread = EngineThread()
         self._thread.call(enter_device, policy.device)
         with name_memory_errors("was being built"):

@@ -29,6 +29,7 @@ from e3rl.engines.vllm_sharing import PrefixSharing
 from e3rl.engines.weight_checks import dtype_name
 from e3rl.policy.model_cache import make_once
 from e3rl.policy.policy import Policy
+from e3rl.process.distributed import world_size
 from e3rl.process.environment import cache_folder
 
 INSTALL = (
@@ -64,17 +65,18 @@ def build_llm(
     rollouts of `longest` tokens. All ranks must build theirs at the same time.
 
     Raises RuntimeError where vLLM has been told to run in a process of its own, ValueError for
-    tensor parallelism within data-parallel ranks and for heads that its attention on CPUs lacks.
+    heads that its attention on CPUs lacks.
     """
     check_in_process()
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
-    on_cpu, alone = policy.device.type == "cpu", settings.tensor_parallel_size == 1
+    on_cpu = policy.device.type == "cpu"
+    here = settings.tensor_parallel_size == 1 or world_size() > 1  # in processes of the trainer
     settings.limit_length(config, on_cpu, longest)
     arguments = settings.arguments(dtype_name(policy.model), on_cpu)
     if not _world.llms:
         # vLLM makes its own on the first GPU; for another one it expects that of a launcher.
-        _init_process_group((on_cpu or bool(policy.device.index)) and alone)
+        _init_process_group((on_cpu or bool(policy.device.index)) and here)
     try:
         folder = config_folder(config_files(config))
         place = place_engine(settings.tensor_parallel_size, policy.device)
@@ -82,7 +84,7 @@ def build_llm(
             if on_cpu:
                 check_head_size(policy)
             llm = _start(str(folder), arguments | own)
-            if on_cpu and alone:
+            if on_cpu and here:
                 llm.collective_rpc(_gather_without_ranks)
         _world.llms.add(llm)
     finally:

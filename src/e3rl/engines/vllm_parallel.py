@@ -1,8 +1,9 @@
 """vLLM beside other ranks, and in several processes of its own.
 
-With data-parallel ranks every rank has an engine of its own, in its process and on its device; the
-engines share nothing but process groups, which all ranks make and leave together. So whatever one
-rank finds out that makes it build an engine anew must be known to all, by `load_on_all_ranks`.
+With data-parallel ranks every rank has an engine of its own, in its process and on its device, or
+shares one with its neighbours (`vllm_split`). Engines have process groups in common, which all
+ranks make and leave together. So whatever one rank finds out that makes it build an engine anew
+must be known to all, by `load_on_all_ranks`.
 """
 
 import os
@@ -32,17 +33,10 @@ def place_engine(tensor_parallel_size: int, device: torch.device) -> Iterator[di
 
     It runs in this process, on the device that the process trains on. vLLM's own choice would be
     the first one, for every rank and for a process alone on another device; only a launcher's
-    variables tell it which. Tensor parallelism gets worker processes, whose effects on this one
-    are undone.
-
-    Raises ValueError for tensor parallelism within data-parallel ranks.
+    variables tell it which. Tensor parallelism is over consecutive ranks; a process alone gets
+    worker processes for it, whose effects on this one are undone.
     """
     ranks = world_size()
-    if tensor_parallel_size > 1 and ranks > 1:
-        raise ValueError(
-            f"engine.settings.tensor_parallel_size={tensor_parallel_size} with {ranks} ranks: "
-            "each rank has an engine of its own; use tensor_parallel_size=1, or trainer.devices=1"
-        )
     environment: dict[str, str] = {}
     arguments: dict[str, Any] = {}
     if ranks > 1 or (device.index and tensor_parallel_size == 1):

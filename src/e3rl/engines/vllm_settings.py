@@ -20,8 +20,9 @@ class VLLMSettings:
     gradient needs log-probs of the policy's own. An `Evaluation` may have a top-p or top-k.
 
     Of several processes this is tested on the CPU: an engine per data-parallel rank, with policies
-    that FSDP2 shards too, and `tensor_parallel_size=2` in one training process, where the weights
-    pass through RAM, a copy for each worker. None of them has been tested on several GPUs.
+    that FSDP2 shards too; `tensor_parallel_size=2` over two ranks, which share an engine; and in
+    one training process, where the weights pass through RAM, a copy for each worker. None of them
+    has been tested on several GPUs.
     """
 
     dtype: str = "auto"  # of weights and activations; auto = the policy's

@@ -140,13 +140,16 @@ def forecast_time(
     _, validated, validations = _rollouts(cfg, steps, problems)
     ranks, limit = count_processes(cfg), cfg.max_new_tokens
     decoding, passes = _decoding(cfg, shape), _passes(cfg)
+    split = decoding.shards if ranks > 1 and not has_servers(cfg) else 1  # over ranks
+    engines, gpus = ranks / split, ranks * decoding.shards // split
     prompt = min(cfg.plan.mean_prompt_tokens, cfg.data.max_prompt_tokens)
 
     def reckon(mean: float) -> tuple[dict[str, float], dict[str, float], list[float]]:
-        rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt / ranks
-        own = Sampled(rollouts, cfg.prompts_per_step / ranks, prompt, mean, limit)
-        shown = Sampled(validated / validations / ranks, problems / ranks, prompt, mean, limit)
-        sampling = rollout_seconds(shape, gpu, decoding, own)
+        prompts, rollouts = cfg.prompts_per_step, cfg.prompts_per_step * cfg.rollouts_per_prompt
+        own = Sampled(rollouts / ranks, prompts / ranks, prompt, mean, limit)
+        asked = Sampled(rollouts / engines, prompts / engines, prompt, mean, limit)
+        shown = Sampled(validated / validations / engines, problems / engines, prompt, mean, limit)
+        sampling = rollout_seconds(shape, gpu, decoding, asked)
         update = update_seconds(shape, gpu, passes, own)
         sync = sync_seconds(shape, gpu, passes, decoding.element_bytes)
         together = max if cfg.rollout.lookahead else sum
@@ -157,7 +160,7 @@ def forecast_time(
     sampling, update, (step, sync, validation, hours) = reckon(cfg.plan.mean_tokens or limit)
     beneath = ", beside the rollouts" if cfg.rollout.lookahead else ""
     return {
-        "time": f"about {hours:.1f} hours on {ranks * decoding.shards} {name}, at most "
+        "time": f"about {hours:.1f} hours on {gpus} {name}, at most "
         f"{reckon(limit)[2][3]:.1f}; reckoned from operations and bytes",
         "time: a step": f"{step:.1f} s: rollouts {sampling['total']:.1f} s, update "
         f"{update['total']:.1f} s{beneath}, sync {sync:.1f} s",

@@ -30,6 +30,12 @@ def new_group() -> dist.ProcessGroup | None:
     return dist.new_group(backend="gloo") if world_size() > 1 else None
 
 
+def consecutive_group(size: int) -> dist.ProcessGroup:
+    """The group of so many consecutive ranks that this one belongs to; all ranks must call it."""
+    own: dist.ProcessGroup = dist.new_subgroups(size, backend="gloo")[0]
+    return own
+
+
 @contextmanager
 def on_group(group: dist.ProcessGroup | None) -> Iterator[None]:
     """Have what this thread sums and gathers go over another group of all ranks."""
@@ -82,10 +88,10 @@ def _all_reduce(values: Sequence[float], operation: Any) -> list[float]:
 
 
 def all_gather(item: Any) -> list[Any]:
-    """One picklable object per rank, in rank order."""
+    """One picklable object per rank (of the thread's group), in rank order."""
     if world_size() == 1:
         return [item]
-    items: list[Any] = [None] * world_size()
+    items: list[Any] = [None] * dist.get_world_size(_group())
     dist.all_gather_object(items, item, _group())
     return items
 
