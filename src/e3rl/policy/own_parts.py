@@ -21,6 +21,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from e3rl.process.distributed import is_sharded
 
 WORDS, LAYERS = 64, 2  # of the small model
+PIECE = 16 * 2**20  # bytes that are read at once: they take memory twice, in the file and as a copy
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 Files = Mapping[str, Path]  # by parameter
@@ -112,9 +113,12 @@ def read_own_parts(model: Any, root: nn.Module, files: Files, device: torch.devi
             own, first = _own_rows(parameter)
             if own.numel() == 0:
                 continue
-            # Opened for each anew: pages of a file that stays open would count as memory.
-            with safe_open(files[name], framework="pt") as file:
-                own.copy_(file.get_slice(name)[first : first + len(own)])
+            rows = max(1, PIECE * len(own) // own.nbytes)
+            for start in range(0, len(own), rows):
+                piece = own[start : start + rows]
+                # Opened for each anew: pages of a file that stays open would count as memory.
+                with safe_open(files[name], framework="pt") as file:
+                    piece.copy_(file.get_slice(name)[first + start : first + start + len(piece)])
 
 
 def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
