@@ -1,6 +1,7 @@
 """What two gloo ranks do that read their parts of a policy; see test_own_parts.py."""
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from e3rl.checkpoints.sharded import load_shards, save_shards
 from e3rl.policy.policy import EMBEDDED, Policy
 from e3rl.policy.sharding import shard
 from e3rl.process.distributed import gather_full
@@ -32,9 +34,11 @@ def _meet(rank: int, folder: str, path: str) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         policy, reference = _read(path)
         peak = _memory("VmHWM") - before
+        restored = _restore(policy, Path(folder) / "step-000001.ckpt")
         torch.save(
             {
                 "peak": peak,
+                "restored": restored,
                 "own": sum(p.to_local().nbytes for p in policy.parameters()),
                 "weights": _digests(policy),
                 "reference": _digests(reference),
@@ -58,6 +62,19 @@ def _read(path: str) -> tuple[Policy, Policy]:
         reference.read_weights(CPU)
         return policy, reference
     return policy, policy
+
+
+def _restore(policy: Policy, path: Path) -> int:
+    """Bytes that taking weights from a checkpoint takes at most beside the weights."""
+    tensors = {f"state_dict/{name}": p.detach() for name, p in policy.named_parameters()}
+    save_shards(tensors, {}, path)
+    for tensor in tensors.values():
+        tensor.zero_()
+    gc.collect()
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    load_shards(tensors, path)
+    return _memory("VmHWM") - before
 
 
 def _digests(policy: Policy) -> dict[str, float]:

@@ -91,13 +91,17 @@ def check_two_ranks(tmp_path: Path, **sizes: int) -> None:
         expected[name] = int((bits * torch.arange(1, len(bits) + 1)).sum())
     whole = sum(value.nbytes for value in weights.values())
     block = sum(value.nbytes for name, value in weights.items() if ".layers.0." in name)
+    largest = max(value.nbytes for value in weights.values())
     assert len(ranks) == 2
     for rank in ranks:
         assert rank["weights"] == rank["reference"] == expected
         assert rank["own"] == pytest.approx(whole / 2, rel=0.01)
         assert rank["peak"] <= whole / 2 + block + 8 * MIB
         assert rank["peak"] < 0.75 * whole
-    print(f"whole {whole / MIB:.0f} MiB, peaks {[r['peak'] / MIB for r in ranks]}")
+        # Beside the weights, which are there: a part's bytes in the file, and as a tensor.
+        assert rank["restored"] <= max(block, largest) + 8 * MIB
+    peaks = [[r[name] / MIB for r in ranks] for name in ("peak", "restored")]
+    print(f"whole {whole / MIB:.0f} MiB, peaks {peaks}")
 
 
 @pytest.mark.end_to_end
