@@ -39,7 +39,7 @@ AXES = {
 SETTINGS = {  # values of settings, and the choice of a group that has them
     "budget.difficulty": (get_args(DifficultyMeasure), "budget=e3_rank"),
     "budget.weight": (get_args(Weight), "budget=neyman"),
-    "rollout.lookahead": (("0", "1"), "experiment=grpo"),
+    "rollout.lookahead": (("0", "1", "3"), "experiment=grpo"),
 }
 # What a group needs to be there at all. A template is for chat models: embedded runs have none.
 PARENTS = {
@@ -48,7 +48,8 @@ PARENTS = {
     "policy/template": ("policy=pretrained", "policy.path=x"),
     "engine/weights": ("engine=vllm_server",),
 }
-SAMPLING_ALONE = {"test_preflight.py"}  # of the tests in end_to_end: no step is trained
+# Of the tests in end_to_end: no step is trained, or with others in the place of what is named.
+SAMPLING_ALONE = {"test_preflight.py", "test_cluster_page.py"}
 HEAD = """# What was tried
 
 One row per group of `conf/` (or setting of one), every choice with its mark:

@@ -58,6 +58,7 @@ class PatientEngine(ScriptedEngine):
 
     holds_weights: bool = True
     held: int = 0  # versions that were held back
+    wait_s: float = 0.0  # more, where it samples ahead
 
     def hold(self, policy: Policy, version: int) -> Callable[[], None]:
         self.held += 1
@@ -65,7 +66,8 @@ class PatientEngine(ScriptedEngine):
         return lambda: self.versions.append(version)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
-        time.sleep(requests[0].seed % 5 / 100)
+        ahead = threading.current_thread() is not threading.main_thread()
+        time.sleep(requests[0].seed % 5 / 100 + self.wait_s * ahead)
         yield from super().generate(requests)
 
 
@@ -231,6 +233,37 @@ def test_a_run_resumed_anywhere_ends_as_the_whole_one(
     first = {r.seed for r in whole.engine.requests} - fresh
     there = whole.watcher.trained[finished : finished + n]
     assert len(first) >= sum(batch.n_rollouts for batch in there)
+
+
+def test_a_resumed_run_is_as_far_ahead_as_before(tmp_path: Path) -> None:
+    """What came with the checkpoint is trained on while later steps are being sampled."""
+    settings = {"lookahead": 3, "epochs": 4, "validate_every": 12}
+    fit_of(PatientEngine(), tmp_path, **settings).fit()
+    engine = PatientEngine(wait_s=0.05)
+    rest = fit_of(engine, **settings)
+    rest.fit(tmp_path / "checkpoints" / "step-000004.ckpt")
+    assert engine.held >= 3
+    waits = [b.metrics.get("time/lookahead_wait_s") for b in rest.watcher.trained]
+    assert waits[:2] == [None, None]  # their followers came with it
+    assert None not in waits[2:-1]
+
+
+def test_what_comes_behind_an_error_is_not_sampled() -> None:
+    class Broken(PatientEngine):
+        def hold(self, policy: Policy, version: int) -> Callable[[], None]:
+            self.held += 1
+
+            def take_over() -> None:
+                if version == 1:
+                    raise RuntimeError("no server is left")
+                self.versions.append(version)
+
+            return take_over
+
+    engine = Broken(wait_s=0.05)
+    with pytest.raises(RuntimeError, match="no server is left"):
+        fit_of(engine, lookahead=3, epochs=4, validate_every=12).fit()
+    assert max(engine.versions) == 0
 
 
 def test_a_run_goes_on_without_looking_ahead_and_loses_no_rollouts(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ import copy
 import dataclasses
 import itertools
 import logging
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_requests import by_place, cut_at_stop, largest_gap, many, request, stopping
+from safetensors import SafetensorError
 
 from e3rl.engines.base import ManagedEngine
 from e3rl.engines.canary import EngineMismatchError
@@ -101,9 +105,60 @@ def test_weights_are_written_once_whole_and_deleted(policy, tmp_path, pair):
     engine = connect(*pair, folder=str(tmp_path))
     engine.sync(policy, 0)
     assert pair[0].read == pair[1].read == [(pair[0].read[0][0], ["model-00000.safetensors"])]
-    assert Path(pair[0].read[0][0]).parent == tmp_path
-    assert list(tmp_path.iterdir()) == []
+    (own,) = tmp_path.iterdir()  # of this process
+    assert Path(pair[0].read[0][0]).parent == own
+    assert list(own.iterdir()) == []
     engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_held_are_those_of_their_time_and_wait_for_the_thread(
+    policy, tmp_path, pair, changed
+):
+    engine = connect(*pair, folder=str(tmp_path))
+    trained = copy.deepcopy(policy)
+    engine.sync(trained, 0)
+    with torch.no_grad():
+        for own, other in zip(trained.parameters(), changed.parameters(), strict=True):
+            own.copy_(other)
+    take_over = engine.hold(trained, 1)
+    with torch.no_grad():
+        for own in trained.parameters():
+            own.mul_(0.9)  # the next update
+    rollouts = list(engine.generate(many(policy, 1)))
+    assert largest_gap(policy, rollouts) < 1e-4
+    assert {r.policy_version for r in rollouts} == {0}
+    take_over()
+    rollouts = list(engine.generate(many(policy, 1)))
+    assert largest_gap(changed, rollouts) < 1e-4
+    assert {r.policy_version for r in rollouts} == {1}
+    (own,) = tmp_path.iterdir()
+    assert list(own.iterdir()) == []
+    engine.hold(trained, 2)  # nobody takes these over
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_held_is_gone_when_the_process_is_killed(tmp_path):
+    code = (
+        "import os, signal, sys, torch\n"
+        "from e3rl.engines.servers.files import FileTransfer\n"
+        "held = FileTransfer(sys.argv[1]).hold(None, iter([('w', torch.zeros(3))]))\n"
+        "assert (held.path / 'model-00000.safetensors').is_file()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)])
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_folder_without_room_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(files, "save_file", full)
+    with pytest.raises(OSError, match=r"weights could not be written to .*No space left"):
+        FileTransfer(str(tmp_path)).hold(None, iter([("w", torch.zeros(3))]))
 
 
 def test_a_relative_folder_is_named_in_full_to_servers(policy, pair, tmp_path, monkeypatch):
@@ -111,7 +166,7 @@ def test_a_relative_folder_is_named_in_full_to_servers(policy, pair, tmp_path, m
     pair[0].read.clear()
     engine = connect(pair[0], folder="weights")
     engine.sync(policy, 0)
-    assert Path(pair[0].read[0][0]).parent == tmp_path / "weights"
+    assert Path(pair[0].read[0][0]).parents[1] == tmp_path / "weights"
     engine.close()
 
 

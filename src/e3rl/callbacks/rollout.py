@@ -1,8 +1,7 @@
 """Slot `rollout`: samples the rounds of an allocation and has them scored meanwhile."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Event
@@ -12,7 +11,7 @@ import torch
 from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch
-from e3rl.callbacks.slot import Slot
+from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.engines.base import (
     HoldingEngine,
     ManagedEngine,
@@ -66,7 +65,8 @@ class RolloutSampler(Slot):
         self.seed = seed
         self.version = 0  # finished updates; stamped on every rollout
         self._thread: ThreadPoolExecutor | None = None  # made for the first batch sampled ahead
-        self._ahead: deque[RolloutBatch] = deque()  # under way, or done and not trained on yet
+        # Batches under way, or done and not trained on yet, by the steps that train on them.
+        self._ahead: dict[int, RolloutBatch] = {}
         self._stop = Event()
 
     def plan_for(self, longest_prompt: int) -> None:
@@ -83,7 +83,12 @@ class RolloutSampler(Slot):
             self._sync(trainer, batch, policy)
             self._sample(batch, policy)
             batch.to(pl_module.device)
-        following = [each for each in batch.upcoming.values() if each.allocation is not None]
+        step = rollout_step(trainer)
+        following = {
+            step + later: each
+            for later, each in batch.upcoming.items()
+            if each.allocation is not None
+        }
         if following:
             self._sample_ahead(trainer, following, policy)
 
@@ -111,7 +116,7 @@ class RolloutSampler(Slot):
     ) -> None:
         ages = self.version - batch.tensor("policy_version").double()
         batch.metrics["policy/age"] = float(ages.mean())  # updates since the rollouts were sampled
-        self._finish(batch)
+        self._finish(batch, rollout_step(trainer) + 1)
         self.version += 1
 
     def _seed(self, batch: RolloutBatch) -> None:
@@ -147,21 +152,21 @@ class RolloutSampler(Slot):
         batch.metrics["time/reward_s"] = waited  # the part that generation did not hide
 
     def _sample_ahead(
-        self, trainer: Trainer, batches: Sequence[RolloutBatch], policy: Policy
+        self, trainer: Trainer, batches: Mapping[int, RolloutBatch], policy: Policy
     ) -> None:
-        """Have batches sampled by the policy as it is now, in their order, behind those before."""
-        for batch in batches:
+        """Have batches, by their steps, sampled by the policy as it is now, behind those before."""
+        for batch in batches.values():
             self._seed(batch)
-        first, take_over = batches[0], None
+        first, take_over = next(iter(batches.values())), None
         if self._samples_anywhere() and isinstance(self.engine, HoldingEngine):
             take_over = self._hold(trainer, first, policy)
         else:
             self._settle()
             self._sync(trainer, first, policy)
-        for batch in batches:
+        for step, batch in batches.items():
             if self.engine.holds_weights:
                 batch.under_way = self._submit(batch, policy, take_over)
-                self._ahead.append(batch)
+                self._ahead[step] = batch
                 take_over = None
             else:
                 self._sample(batch, policy)
@@ -171,8 +176,8 @@ class RolloutSampler(Slot):
         """Whether a rank samples ahead just now; all of them must ask."""
         if not self._ahead:
             return False  # on no rank, for all sample the same batches
-        own = sum(not each.under_way.done() for each in self._ahead if each.under_way is not None)
-        return all_sum([own])[0] > 0
+        under_way = [each.under_way for each in self._ahead.values() if each.under_way is not None]
+        return all_sum([sum(not each.done() for each in under_way)])[0] > 0
 
     def _hold(self, trainer: Trainer, batch: RolloutBatch, policy: Policy) -> Callable[[], None]:
         """Have the engine keep the policy's weights for a batch that it is going to sample."""
@@ -193,26 +198,39 @@ class RolloutSampler(Slot):
             self._thread = ThreadPoolExecutor(1, "rollouts", initializer=chosen)
 
         def sample() -> None:
-            if take_over is not None:
-                started = time.monotonic()
-                take_over()
-                batch.metrics["time/sync_s"] += time.monotonic() - started
-            self._sample(batch, policy)
+            failed = True
+            try:
+                self._go_on()
+                if take_over is not None:
+                    started = time.monotonic()
+                    take_over()
+                    batch.metrics["time/sync_s"] += time.monotonic() - started
+                    self._go_on()
+                self._sample(batch, policy)
+                failed = False
+            finally:
+                if failed:
+                    self._stop.set()  # what comes behind is not sampled either
 
         return self._thread.submit(sample)
 
+    def _go_on(self) -> None:
+        """Raise InterruptedError where sampling ahead is to end."""
+        if self._stop.is_set():
+            raise InterruptedError("the run ended while rollouts were being sampled ahead")
+
     def _settle(self) -> None:
         """Wait for all rollouts that are being sampled; raises what went wrong with them."""
-        for batch in self._ahead:
+        for batch in self._ahead.values():
             batch.settle()
 
-    def _finish(self, batch: RolloutBatch) -> None:
-        """Wait for the rollouts of the batch that comes next."""
-        if not self._ahead:
+    def _finish(self, batch: RolloutBatch, following: int) -> None:
+        """Wait for the rollouts of the following step, unless they came with a checkpoint."""
+        if following not in self._ahead:
             return
         started = time.monotonic()
-        self._ahead[0].settle()
-        ahead = self._ahead.popleft()
+        self._ahead[following].settle()
+        ahead = self._ahead.pop(following)
         ahead.under_way = None
         waited = time.monotonic() - started  # the rest of the sampling was hidden by the update
         batch.metrics["time/lookahead_wait_s"] = waited
@@ -252,8 +270,7 @@ class RolloutSampler(Slot):
         asked = {(request.prompt, request.sample): request for request in requests}
         arrived: list[Rollout] = []
         for rollout in self.engine.generate(requests):
-            if self._stop.is_set():
-                raise InterruptedError("the run ended while rollouts were being sampled ahead")
+            self._go_on()
             if (request := asked.get((rollout.prompt, rollout.sample))) is not None:
                 check_rollout(rollout, request, policy.vocabulary_size)
             batch.scorer.submit(rollout)

@@ -174,9 +174,9 @@ class VLLMEngine:
         policy, loop = self._policy, self._loop
         if policy is None or loop is None or self._asleep:
             raise RuntimeError("engine.generate was called before engine.sync")
-        check_room(requests, self._llm.llm_engine.vllm_config.model_config.max_model_len)
-        deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         every = self._shared.gather(requests) if self._shared else requests
+        check_room(every, self._llm.llm_engine.vllm_config.model_config.max_model_len)
+        deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         sampled = loop.run(every, policy.stop_ids, deadline_s, partial(stop_finder, policy))
         with rollout_bar(len(requests), self.progress) as bar, name_memory_errors("sampled"):
             finishing = self._thread.iterate(sampled)

@@ -31,7 +31,13 @@ from e3rl.planning.memory import (
     vllm_memory,
 )
 from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
-from e3rl.planning.processes import count_processes, count_shards, is_sharded
+from e3rl.planning.processes import (
+    count_processes,
+    count_shards,
+    has_servers,
+    is_sharded,
+    split_over_ranks,
+)
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
@@ -140,7 +146,7 @@ def forecast_time(
     _, validated, validations = _rollouts(cfg, steps, problems)
     ranks, limit = count_processes(cfg), cfg.max_new_tokens
     decoding, passes = _decoding(cfg, shape), _passes(cfg)
-    split = decoding.shards if ranks > 1 and not has_servers(cfg) else 1  # over ranks
+    split = split_over_ranks(cfg)
     engines, gpus = ranks / split, ranks * decoding.shards // split
     prompt = min(cfg.plan.mean_prompt_tokens, cfg.data.max_prompt_tokens)
 
@@ -237,7 +243,7 @@ def with_measured_speed(
     found.plan.mean_tokens = min(_rounded(mean_tokens), float(cfg.max_new_tokens))
     if found.plan.tokens_per_s is None:
         ranks = count_processes(cfg)
-        engines = 1 if has_servers(cfg) else ranks / processes
+        engines = 1 if has_servers(cfg) else ranks / split_over_ranks(cfg) / processes
         seconds = 1 / (tokens_per_s * engines) + update_s / ranks
         found.plan.tokens_per_s = _rounded(1 / seconds)
     return found
@@ -354,11 +360,6 @@ def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineM
         share,
         settings.kv_cache_memory_bytes or CPU_CACHE,
     )
-
-
-def has_servers(cfg: DictConfig) -> bool:
-    """Whether rollouts are sampled by servers, which have devices of their own."""
-    return "weights" in cfg.engine  # how they get there
 
 
 def _engine_bytes(cfg: DictConfig) -> int:

@@ -39,3 +39,15 @@ def count_processes(cfg: DictConfig) -> int:
     else:
         count = len(devices.split(",")) if "," in str(devices) else int(devices)
     return count * int(cfg.trainer.get("num_nodes", 1))
+
+
+def has_servers(cfg: DictConfig) -> bool:
+    """Whether rollouts are sampled by servers, which have devices of their own."""
+    return "weights" in cfg.engine  # how they get there
+
+
+def split_over_ranks(cfg: DictConfig) -> int:
+    """How many training processes share an engine."""
+    if count_processes(cfg) == 1 or has_servers(cfg):
+        return 1
+    return int(OmegaConf.select(cfg, "engine.settings.tensor_parallel_size") or 1)

@@ -18,8 +18,7 @@ from e3rl.data.problem import Problem
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.evaluation.processes import count_processes as check_processes
 from e3rl.evaluation.processes import run_parts, visible_devices
-from e3rl.planning.forecast import has_servers
-from e3rl.planning.processes import count_processes
+from e3rl.planning.processes import count_processes, has_servers, split_over_ranks
 from e3rl.policy.policy import Policy
 from e3rl.readiness.partial_sample import PartialSample, combine
 from e3rl.readiness.sample import Sample
@@ -31,7 +30,8 @@ FAILURES = {"EngineMismatchError": EngineMismatchError, "MemoryError": MemoryErr
 
 
 def choose_processes(cfg: DictConfig, problems: int) -> int:
-    """How many sample at once: `preflight.processes`, or those that train on this machine.
+    """How many sample at once: `preflight.processes`, or as many as engines sample for those that
+    train on this machine.
 
     One where servers sample, which serve one as fast as several, and no more than problems.
 
@@ -40,7 +40,7 @@ def choose_processes(cfg: DictConfig, problems: int) -> int:
     asked = cfg.preflight.processes
     if asked == "auto":
         here = count_processes(cfg) // int(cfg.trainer.get("num_nodes", 1))
-        asked = 1 if has_servers(cfg) else here
+        asked = 1 if has_servers(cfg) else max(1, here // split_over_ranks(cfg))
     devices = [] if cfg.trainer.accelerator == "cpu" else visible_devices()
     return check_processes(min(int(asked), problems), devices, _devices_of_each(cfg))
 

@@ -30,7 +30,7 @@ class EntropyMeter:
     Args:
         rows: rollouts drawn, a uniform sample of the step's on all ranks together (rounded up
             on each); 0 switches the probe off. Of those that the update skips two in three are
-            measured and weighed by 3/2, unless every rollout of the step is drawn.
+            measured and weighed by 3/2, unless all of a rank's are drawn.
         share: at most this part of the step's rollouts, so that the probe stays cheap beside the
             update whatever their number.
         factors: multipliers of the sampling temperature at which the entropy is measured too

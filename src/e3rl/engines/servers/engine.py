@@ -5,11 +5,9 @@ all weights to all servers, drops their prefix caches and lets a canary compare 
 policy. Each rollout is a request of its own with its own seed and temperature, as in
 `engines/vllm.py`, and has the same tokens in float32 on a CPU.
 
-With several training ranks all of them sample from all servers; rank 0 sends the weights.
-
-Weights may be held back while servers sample from others (`hold`). The canary needs the policy as
-the servers have it, so it sings at a `sync` alone: at the start, before validations, and whenever
-servers have nothing to do.
+With several training ranks all of them sample from all servers; rank 0 sends the weights. These may
+be held back while servers sample from others (`hold`). The canary needs the policy as servers have
+it, so it sings at a `sync` alone.
 
 A server that is lost while rollouts are sampled (killed, unreachable, started anew) leaves its
 rollouts to the others, which is said once; where none is left the call raises ServerLostError. What
@@ -24,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch.distributed import ProcessGroup
 
 from e3rl.batch import Rollout
@@ -45,6 +44,7 @@ from e3rl.engines.servers.client import (
     ServerLostError,
     check_temperatures,
 )
+from e3rl.engines.servers.files import common_dtype
 from e3rl.engines.servers.fleet import Fleet, Tally
 from e3rl.engines.servers.launch import served_name
 from e3rl.engines.servers.roll_call import (
@@ -129,6 +129,8 @@ class ServerEngine(ABC):
         self._counted = Tally()  # at the last sync
         self._held: list[HeldWeights] = []  # on rank 0, not taken over yet
         self._beside: ProcessGroup | None = None  # of the ranks' threads that sample
+        self._on_cpu = False  # whether servers are, as all ranks knew at the last sync
+        self._dtype: torch.dtype | None = None  # theirs, if it is one
 
     def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Send the policy's weights to all servers, and let the canary compare.
@@ -151,6 +153,8 @@ class ServerEngine(ABC):
         self._check(policy, version)  # all ranks meet here: none is sampling any more
         fleet = self._open(policy)
         self._find_servers(policy, version, writes)
+        self._on_cpu = any(facts.on_cpu for facts in self._facts())
+        self._dtype = common_dtype(fleet.there)
         weights, shapes = self._outgoing(policy)
         self._deliver(lambda servers: self.weights.send(fleet, servers, weights, shapes), weights)
         self._metrics["engine/sync_s"] = time.monotonic() - started
@@ -162,26 +166,24 @@ class ServerEngine(ABC):
         """Keep the policy's weights for servers that sample from others just now; what this returns
         sends them. Only after a `sync`. Raises like `sync`, and so does what it returns.
 
-        The weights are copied: into files, or into this machine's memory. A canary does not sing,
-        since the policy may be another one by the time they are sent.
+        The weights are copied: into files, or into this machine's memory.
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
         self._check(policy, version)
-        if self._beside is None:
-            self._beside = new_group()
+        self._beside = self._beside or new_group()
         weights, _ = self._outgoing(policy)
         held: list[HeldWeights] = []
 
         def keep() -> None:
             try:
-                held.append(self.weights.hold(self._opened.there, weights))
+                held.append(self.weights.hold(self._dtype, weights))
+                self._held.append(held[0])
             finally:
                 use_up(weights)
 
         if rank() > 0:
             use_up(weights)
         from_rank_0(keep)
-        self._held += held
         return partial(self._take_over, policy, version, writes, held)
 
     def _take_over(
@@ -318,9 +320,8 @@ class ServerEngine(ABC):
 
     def _outgoing(self, policy: Policy) -> tuple[Weights, Shapes]:
         """What servers are sent of a policy, whole and one after the other, and its shapes."""
-        on_cpu = any(facts.on_cpu for facts in self._facts())
-        shapes = named_shapes(policy.model, self._shapes, tied_head=on_cpu)
-        return named_weights(policy.model, tied_head=on_cpu), shapes
+        shapes = named_shapes(policy.model, self._shapes, tied_head=self._on_cpu)
+        return named_weights(policy.model, tied_head=self._on_cpu), shapes
 
     def _deliver(self, load: Callable[[Sequence[Server]], None], weights: Weights) -> None:
         """Have all servers that are there load weights, which all ranks go through."""

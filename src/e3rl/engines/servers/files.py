@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from e3rl.engines.servers.client import Server, ServerLostError
 from e3rl.engines.servers.fleet import Fleet
 from e3rl.engines.servers.transfer import Weights
 from e3rl.engines.weight_checks import HEAD, Shapes
+from e3rl.process.leftovers import remove_if_killed
 
 FILE_BYTES = 4 * 2**30  # of a file, and so of the memory that writing takes
 MEMORY = Path("/dev/shm")  # a folder in the memory of the machine
@@ -32,6 +34,7 @@ class FileTransfer:
 
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder
+        self._own: Path | None = None  # this process's part of it
 
     def send(
         self, fleet: Fleet, servers: Sequence[Server], weights: Weights, shapes: Shapes
@@ -41,15 +44,18 @@ class FileTransfer:
         A server that cannot is marked as lost. vLLM takes its old weights down before it reads,
         so such a server has to be started anew.
         """
-        held = self.hold(servers, weights)
+        held = self.hold(common_dtype(servers), weights)
         try:
             self.send_held(fleet, servers, held, shapes)
         finally:
             held.discard()
 
-    def hold(self, servers: Sequence[Server], weights: Weights) -> "HeldFolder":
-        """Write the weights in the precision of the servers."""
-        return HeldFolder(self._write(weights, common_dtype(servers)))
+    def hold(self, dtype: torch.dtype | None, weights: Weights) -> "HeldFolder":
+        """Write the weights in a precision, or in their own.
+
+        Raises OSError where there is no room.
+        """
+        return HeldFolder(self._write(weights, dtype))
 
     def send_held(
         self, fleet: Fleet, servers: Sequence[Server], held: "HeldFolder", shapes: Shapes
@@ -58,22 +64,36 @@ class FileTransfer:
         fleet.on_each(servers, lambda server: self._read(server, held.path))
 
     def close(self) -> None:
-        """Nothing is left of what was sent."""
+        """Leave nothing of what was sent or held."""
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own = None
 
     def _write(self, weights: Weights, dtype: torch.dtype | None) -> Path:
         """A folder with the weights, which appears under its name once it is complete."""
-        base = self.folder or (str(MEMORY) if MEMORY.is_dir() else None)
-        if base is not None:
-            base = os.path.abspath(base)  # servers have other working folders
-            os.makedirs(base, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=".e3rl-weights-", dir=base))
+        if self._own is None:
+            self._own = self._begin()
+        part = Path(tempfile.mkdtemp(prefix=".weights-", dir=self._own))
         part.chmod(0o755)  # servers may run under another name
         try:
             for number, tensors in enumerate(_in_files(weights, dtype)):
                 save_file(tensors, part / f"model-{number:05d}.safetensors")
             return part.rename(part.with_name(part.name.removeprefix(".")))
+        except SafetensorError as error:
+            raise OSError(f"weights could not be written to {self._own}: {error}") from error
         finally:
             shutil.rmtree(part, ignore_errors=True)  # where it is not complete
+
+    def _begin(self) -> Path:
+        """A folder of this process, of which nothing is left when it is killed either."""
+        base = self.folder or (str(MEMORY) if MEMORY.is_dir() else None)
+        if base is not None:
+            base = os.path.abspath(base)  # servers have other working folders
+            os.makedirs(base, exist_ok=True)
+        own = Path(tempfile.mkdtemp(prefix="e3rl-weights-", dir=base))
+        own.chmod(0o755)
+        remove_if_killed(str(own))
+        return own
 
     async def _read(self, server: Server, folder: Path) -> None:
         # Servers start with made-up weights, which vLLM does not read from files.

@@ -127,6 +127,8 @@ class Fleet:
             InterruptedError: once `interrupted` is set.
             FloatingPointError: for log-probs that are not finite.
         """
+        if self.interrupted.is_set():
+            raise InterruptedError("rollouts were to be sampled")
         results = self._results = SimpleQueue()
         there = self.servers if servers is None else servers
         call = _Call(there, deque(requests), stop_ids, finder_of, weights, results.put)

@@ -66,9 +66,8 @@ class NCCLTransfer:
             self._engine = self._client = None  # a group with a missing member never ends
             raise ServerLostError(f"servers did not take weights over NCCL: {error}") from error
 
-    def hold(self, servers: Sequence[Server], weights: Weights) -> "HeldTensors":
-        """Copy the weights to the memory of this machine, in the precision of the servers."""
-        dtype = common_dtype(servers)
+    def hold(self, dtype: torch.dtype | None, weights: Weights) -> "HeldTensors":
+        """Copy the weights to the memory of this machine, in a precision, or in their own."""
         return HeldTensors(
             [(name, value.detach().to("cpu", dtype, copy=True)) for name, value in weights]
         )

@@ -30,6 +30,8 @@ def look_for_servers(
         wait_for_all: wait until all are there, and not for any alone.
         wait_s: seconds to wait for them.
         progress: say so meanwhile.
+
+    Raises InterruptedError once the fleet is.
     """
     end = time.monotonic() + wait_s
     while True:
@@ -44,7 +46,8 @@ def look_for_servers(
         if len(fleet.there) >= enough or time.monotonic() >= end:
             return
         with show_notice("waiting for vLLM servers ...", progress):
-            time.sleep(LOOK_S)
+            if fleet.interrupted.wait(LOOK_S):
+                raise InterruptedError("servers were still being waited for")
 
 
 async def meet(server: Server, model: str, new: Sequence[Server]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from e3rl.engines.servers.client import Server
@@ -31,8 +32,8 @@ class WeightTransfer(Protocol):
         Raises ServerLostError where all would be.
         """
 
-    def hold(self, servers: Sequence[Server], weights: Weights) -> "HeldWeights":
-        """Keep a copy of the weights, to be sent by `send_held`."""
+    def hold(self, dtype: torch.dtype | None, weights: Weights) -> "HeldWeights":
+        """Keep a copy of the weights in a precision, or in their own, to be sent by `send_held`."""
 
     def send_held(self, fleet: Fleet, servers: Sequence[Server], held: Any, shapes: Shapes) -> None:
         """As `send`, of what this way holds."""
