@@ -44,6 +44,7 @@ class StandIn:
         self.version = "default"
         self.dev_mode = self.scale_out = True
         self.takes_weights = True
+        self.refusal = "no such folder"
         self.config = {
             "model_config": {
                 "dtype": "torch.float32",
@@ -140,7 +141,7 @@ class StandIn:
             assert self.paused
             folder = Path(body["kwargs"]["weights_path"])
             if not self.takes_weights or not folder.is_dir():
-                return web.json_response({"error": {"message": "no such folder"}}, status=500)
+                return web.json_response({"error": {"message": self.refusal}}, status=500)
             self.read.append((str(folder), sorted(path.name for path in folder.iterdir())))
             weights = {}
             for path in folder.glob("*.safetensors"):

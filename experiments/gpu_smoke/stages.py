@@ -213,7 +213,10 @@ def look_ahead(bench: Bench) -> Result:
         "longer phase s": longest,
         "age": runs[1].last("policy/age"),
     }
-    return figures, [Check("rollouts one update old", runs[1].last("policy/age") == 1)]
+    return figures, [
+        Check("rollouts one update old", runs[1].last("policy/age") == 1),
+        Check("a step is shorter than one after the other", seconds[1] < seconds[0]),
+    ]
 
 
 def large(bench: Bench) -> Result:
@@ -258,7 +261,8 @@ def beside_trl(bench: Bench) -> Result:
 
 def compile_cache(bench: Bench) -> Result:
     """Two starts of a compiled engine; the second finds what the first one compiled."""
-    cache = {"VLLM_CACHE_ROOT": str(bench.folder / "vllm-cache")}
+    places = {"VLLM_CACHE_ROOT": "vllm-cache", "TORCHINDUCTOR_CACHE_DIR": "inductor-cache"}
+    cache = {name: str(bench.folder / place) for name, place in places.items()}
     told = [*bench.embedded(), "engine.settings.enforce_eager=false"]
     starts = [
         bench.train(f"start-{n}", *told, environment=cache).largest("engine/start_s")

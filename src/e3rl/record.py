@@ -1,6 +1,6 @@
 """Record finished runs for studies.
 
-    e3rl record RUNS OUT [--control ARM] [--n N] [--archive] [--keep-control]
+    e3rl record RUNS OUT [--control ARM] [--n N] [--archive] [--keep-control] [--no-prompts]
 
 Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
 packed as `.jsonl.xz` and without clocks of parts of a step, each in a folder of its own name; put
@@ -18,7 +18,8 @@ does not do for itself, with N rollouts per problem:
 more runs are done. `--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as
 large and is unpacked where it is read; where OUT has one, it is written anew. `--keep-control`
 writes OUT/control.tar.xz, with the last validation of each run of the control: what later runs may
-be compared with when they end (`control=OUT/control`).
+be compared with when they end (`control=OUT/control`). `--no-prompts` leaves out what each prompt
+got at each step, half of what is kept of a run whose budget differs between prompts.
 """
 
 import argparse
@@ -41,6 +42,9 @@ def main() -> None:
     )
     parser.add_argument("--archive", action="store_true", help="keep OUT/runs as one file, packed")
     parser.add_argument("--keep-control", action="store_true", help="write OUT/control.tar.xz")
+    parser.add_argument(
+        "--no-prompts", action="store_true", help="leave out what each prompt got at each step"
+    )
     options = parser.parse_args()
     from e3rl.runs.recording import record_runs
 
@@ -49,6 +53,7 @@ def main() -> None:
             *(options.runs, options.out, options.control, options.n),
             archive=options.archive,
             keep_control=options.keep_control,
+            prompts=not options.no_prompts,
         )
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))

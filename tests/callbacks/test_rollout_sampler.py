@@ -17,9 +17,11 @@ from e3rl.batch import RolloutBatch, RolloutScore
 from e3rl.budgets.base import SingleRound
 from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.stopping import StopRequest
 from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.data.loader import collate
 from e3rl.engines.base import RolloutRequest
+from e3rl.runs.run import connect
 from e3rl.seeds import derive_seed
 from e3rl.temperatures.base import Constant
 from e3rl.temperatures.entropy_target import EntropyTarget
@@ -259,3 +261,16 @@ def test_time_is_reported_in_parts() -> None:
 def test_a_length_limit_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="max_new_tokens=0"):
         RolloutSampler(ScriptedEngine(), 0, SEED)
+
+
+def test_a_run_tells_its_engine_of_the_longest_rollout() -> None:
+    class Planned(ScriptedEngine):
+        longest = 0
+
+        def plan_for(self, longest: int) -> None:
+            self.longest = longest
+
+    engine = Planned()
+    trainer = SimpleNamespace(callbacks=[RolloutSampler(engine, 30, SEED)])
+    connect(trainer, StopRequest(), SimpleNamespace(longest_prompt=12))  # type: ignore[arg-type]
+    assert engine.longest == 12 + 30

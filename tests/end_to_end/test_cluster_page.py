@@ -130,6 +130,16 @@ def finished(folder: Path) -> dict[str, int]:
     }
 
 
+def test_several_processes_of_one_machine_train(place: tuple[Path, dict[str, str]]) -> None:
+    found = [blk.text for blk in blocks(PAGE, "bash") if "not run here" not in blk.info]
+    commands = [line for text in found for line in text.splitlines()]
+    assert len(commands) == 3  # ddp, fsdp2, and groups of fsdp2
+    for number, command in enumerate(commands):
+        run(small(command, (*E3, f"name=one{number}")), place)
+        (path,) = (place[0] / "runs" / f"one{number}").glob("*/metrics.jsonl")
+        assert sum(row["kind"] == "train" for row in read_rows(path)) == 6
+
+
 def test_slurms_launcher_runs_one_job_on_two_machines_and_four_on_one_each(
     place: tuple[Path, dict[str, str]],
 ) -> None:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from e3rl.engines.base import ManagedEngine
 from e3rl.engines.canary import EngineMismatchError
+from e3rl.engines.memory_errors import EngineMemoryError
 from e3rl.engines.servers import files
 from e3rl.engines.servers.client import ServerLostError, UnfitServerError
 from e3rl.engines.servers.files import FileTransfer
@@ -334,6 +335,16 @@ def test_a_server_that_cannot_read_the_weights_is_an_error_that_says_how_to_shar
         second.takes_weights = False
         engine = connect(first, second)
         with pytest.raises(ServerLostError, match=r"engine\.weights\.folder"):
+            engine.sync(policy, 0)
+        engine.close()
+
+
+def test_a_server_without_memory_for_the_weights_is_an_error_that_says_so(policy):
+    with stand_ins(policy, 1) as (server,):
+        server.takes_weights = False
+        server.refusal = "CUDA out of memory. Tried to allocate 2.00 GiB"
+        engine = connect(server)
+        with pytest.raises(EngineMemoryError, match=r"sent to servers .*gpu_memory_utilization"):
             engine.sync(policy, 0)
         engine.close()
 

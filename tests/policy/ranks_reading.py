@@ -29,15 +29,22 @@ def _meet(rank: int, folder: str, path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     try:
-        _read(EMBEDDED)  # libraries are loaded and have what they keep
+        for each in _shared_out(EMBEDDED):  # libraries are loaded and have what they keep
+            each.read_weights(CPU)
         before = _memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        policy, reference = _read(path)
+        policy, reference = _shared_out(path)
+        policy.read_weights(CPU)
         peak = _memory("VmHWM") - before
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        reference.read_weights(CPU)
+        peak_of_reference = _memory("VmHWM") - before
         restored = _restore(policy, Path(folder) / "step-000001.ckpt")
         torch.save(
             {
                 "peak": peak,
+                "peak of reference": peak_of_reference,
                 "restored": restored,
                 "own": sum(p.to_local().nbytes for p in policy.parameters()),
                 "weights": _digests(policy),
@@ -49,19 +56,14 @@ def _meet(rank: int, folder: str, path: str) -> None:
         dist.destroy_process_group()
 
 
-def _read(path: str) -> tuple[Policy, Policy]:
-    """A policy and a KL term's reference, shared and read; the reference of a large one is left out
-    of what is measured, since it would double everything."""
+def _shared_out(path: str) -> tuple[Policy, Policy]:
+    """A policy and a KL term's reference, shared among ranks and without weights."""
     policy = Policy(path, in_parts=True)
     reference = copy.deepcopy(policy)
     mesh = init_device_mesh("cpu", (2,))
-    shard(policy, mesh)
-    policy.read_weights(CPU)
-    if path == EMBEDDED:
-        shard(reference, mesh)
-        reference.read_weights(CPU)
-        return policy, reference
-    return policy, policy
+    for each in (policy, reference):
+        shard(each, mesh)
+    return policy, reference
 
 
 def _restore(policy: Policy, path: Path) -> int:

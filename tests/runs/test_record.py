@@ -181,6 +181,16 @@ def test_without_rollouts_runs_are_copied_and_nothing_is_sampled(
     assert sampled != []
 
 
+def test_what_each_prompt_got_may_be_left_out(arms: Arms, tmp_path: Path) -> None:
+    source = arms["grpo"][0].path.parent
+    for prompts, out in ((True, "with"), (False, "without")):
+        record.record_runs(source, tmp_path / out, "grpo", n=0, prompts=prompts)
+    kept = [len(list((tmp_path / out).rglob("prompts.jsonl*"))) for out in ("with", "without")]
+    assert kept[0] > 0
+    assert kept[1] == 0
+    assert len(list((tmp_path / "without").rglob("metrics.jsonl*"))) == 6
+
+
 def test_a_run_whose_weights_are_gone_is_not_sampled(
     arms: Arms,
     tmp_path: Path,

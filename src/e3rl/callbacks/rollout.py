@@ -83,9 +83,8 @@ class RolloutSampler(Slot):
             self._sync(trainer, batch, policy)
             self._sample(batch, policy)
             batch.to(pl_module.device)
-        step = rollout_step(trainer)
         following = {
-            step + later: each
+            rollout_step(trainer) + later: each
             for later, each in batch.upcoming.items()
             if each.allocation is not None
         }
@@ -116,7 +115,8 @@ class RolloutSampler(Slot):
     ) -> None:
         ages = self.version - batch.tensor("policy_version").double()
         batch.metrics["policy/age"] = float(ages.mean())  # updates since the rollouts were sampled
-        self._finish(batch, rollout_step(trainer) + 1)
+        if self._ahead:
+            self._finish(batch, rollout_step(trainer) + 1)
         self.version += 1
 
     def _seed(self, batch: RolloutBatch) -> None:

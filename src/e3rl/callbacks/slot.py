@@ -87,7 +87,9 @@ def batches_to_decide(trainer: Trainer, batch: RolloutBatch) -> list[tuple[Rollo
     That is the batch itself, unless it was sampled steps ahead, and with look-ahead the upcoming
     ones, unless the run ends before them.
     """
-    step, end = rollout_step(trainer), total_steps(trainer)
+    step = rollout_step(trainer)
     found = [(batch, step)] if batch.group is None else []
-    found += [(each, step + later) for later, each in batch.upcoming.items()]
-    return [(each, when) for each, when in found if when < end]
+    for later, each in batch.upcoming.items():
+        if step + later < total_steps(trainer):
+            found.append((each, step + later))
+    return found

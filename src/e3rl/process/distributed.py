@@ -73,7 +73,7 @@ def all_sum_and_max(
         return [float(value) for value in sums], [float(value) for value in largest]
     own = torch.tensor([*sums, *largest], dtype=torch.float64, device=_device())
     found = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(found, own, _group())
+    dist.all_gather(found, own, group=_group())
     ranks = torch.stack(found)
     return ranks[:, : len(sums)].sum(dim=0).tolist(), ranks[:, len(sums) :].amax(dim=0).tolist()
 
@@ -83,7 +83,7 @@ def _all_reduce(values: Sequence[float], operation: Any) -> list[float]:
     if world_size() == 1:
         return [float(value) for value in values]
     tensor = torch.tensor(list(values), dtype=torch.float64, device=_device())
-    dist.all_reduce(tensor, operation, _group())
+    dist.all_reduce(tensor, operation, group=_group())
     return [float(value) for value in tensor.tolist()]
 
 
@@ -92,15 +92,15 @@ def all_gather(item: Any) -> list[Any]:
     if world_size() == 1:
         return [item]
     items: list[Any] = [None] * dist.get_world_size(_group())
-    dist.all_gather_object(items, item, _group())
+    dist.all_gather_object(items, item, group=_group())
     return items
 
 
 def from_rank_0(make: Callable[[], T]) -> T:
     """What `make` returns on rank 0, where alone it is called; every rank gets it.
 
-    Errors that the outside world may cause (RuntimeError, ValueError, OSError) are raised on all
-    ranks alike, so that none waits for the others for ever.
+    Errors that the outside world may cause (RuntimeError, ValueError, OSError, MemoryError) are
+    raised on all ranks alike, so that none waits for the others for ever.
     """
     if world_size() == 1:
         return make()
@@ -108,7 +108,7 @@ def from_rank_0(make: Callable[[], T]) -> T:
     if rank() == 0:
         try:
             found = make(), None
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError, OSError, MemoryError) as error:
             found = None, error
     of_rank_0: tuple[T, Exception | None] = all_gather(found)[0]
     if of_rank_0[1] is not None:

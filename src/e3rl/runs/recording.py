@@ -35,6 +35,7 @@ def record_runs(
     n: int,
     archive: bool = False,
     keep_control: bool = False,
+    prompts: bool = True,
 ) -> None:
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
@@ -47,7 +48,7 @@ def record_runs(
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
     recorded = open_runs(out / "runs")
-    new = copy_new_runs(finished, recorded)
+    new = copy_new_runs(finished, recorded, prompts)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     if n > 0:
         add_evaluations(arms, control, recorded, n)
@@ -57,14 +58,18 @@ def record_runs(
         pack_runs(recorded)
 
 
-def copy_new_runs(runs: Sequence[Run], out: Path) -> list[Path]:
-    """Light copies of the runs that are not there yet; budgets where they differ, or of seed 1."""
+def copy_new_runs(runs: Sequence[Run], out: Path, prompts: bool = True) -> list[Path]:
+    """Light copies of the runs that are not there yet.
+
+    Args:
+        prompts: what each prompt got too, where that differs between prompts, or of seed 1.
+    """
     new = []
     for run in runs:
         folder = out / run.path.name
         if (folder / SUMMARY).is_file():
             continue
-        wanted = run.seed == 1 or run.prompts["n"].nunique() > 1
+        wanted = prompts and (run.seed == 1 or run.prompts["n"].nunique() > 1)
         copy_run(run, folder, LEDGERS if wanted else LEDGERS[:2])
         new.append(folder)
     return new

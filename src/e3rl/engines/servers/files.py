@@ -14,7 +14,7 @@ from torch import Tensor
 
 from e3rl.engines.servers.client import Server, ServerLostError
 from e3rl.engines.servers.fleet import Fleet
-from e3rl.engines.servers.transfer import Weights
+from e3rl.engines.servers.transfer import Weights, refuse_short_memory
 from e3rl.engines.weight_checks import HEAD, Shapes
 from e3rl.process.leftovers import remove_if_killed
 
@@ -102,6 +102,7 @@ class FileTransfer:
         try:
             await server.call_workers("reload_weights", weights_path=str(folder))
         except ServerLostError as error:
+            refuse_short_memory(error)
             raise ServerLostError(
                 f"{error}\nIt could not read the weights in {folder}: give "
                 "engine.weights.folder=FOLDER on a file system that the trainer and all servers "

@@ -16,7 +16,7 @@ from torch import Tensor
 from e3rl.engines.servers.client import Server, ServerLostError, UnfitServerError
 from e3rl.engines.servers.files import common_dtype
 from e3rl.engines.servers.fleet import Fleet
-from e3rl.engines.servers.transfer import Weights
+from e3rl.engines.servers.transfer import Weights, refuse_short_memory
 from e3rl.engines.weight_checks import Shapes
 
 
@@ -64,6 +64,7 @@ class NCCLTransfer:
             self._engine.send_weights()
         except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
             self._engine = self._client = None  # a group with a missing member never ends
+            refuse_short_memory(error)
             raise ServerLostError(f"servers did not take weights over NCCL: {error}") from error
 
     def hold(self, dtype: torch.dtype | None, weights: Weights) -> "HeldTensors":

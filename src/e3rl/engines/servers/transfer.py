@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from e3rl.engines.memory_errors import EngineMemoryError, memory_remedy
 from e3rl.engines.servers.client import Server
 from e3rl.engines.servers.fleet import Fleet
 from e3rl.engines.weight_checks import Shapes
@@ -47,6 +48,17 @@ class HeldWeights(Protocol):
 
     def discard(self) -> None:
         """Let go of it; safe to call twice."""
+
+
+def refuse_short_memory(error: Exception) -> None:
+    """Raise EngineMemoryError for an error that memory is the cause of, which no other folder, port
+    or server would change."""
+    if memory_remedy(error) is not None:
+        raise EngineMemoryError(
+            f"out of memory while weights were sent to servers ({error}): start them with a lower "
+            "engine.settings.gpu_memory_utilization (or kv_cache_memory_bytes), or split each over "
+            "more GPUs (engine.settings.tensor_parallel_size)"
+        ) from error
 
 
 def use_up(weights: Weights) -> None:
