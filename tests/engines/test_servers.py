@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from e3rl.engines.servers.client import Server, ServerFacts, UnfitServerError, read_facts
+from e3rl.engines.memory_errors import EngineMemoryError
+from e3rl.engines.servers.client import (
+    Server,
+    ServerFacts,
+    ServerLostError,
+    UnfitServerError,
+    read_facts,
+)
 from e3rl.engines.servers.files import FileTransfer, common_dtype
 from e3rl.engines.servers.launch import as_options, plan_launch, served_name, server_environment
 from e3rl.engines.servers.nccl import FanOut, NCCLTransfer, Source
@@ -160,6 +167,102 @@ def test_what_is_declared_to_nccl_is_what_is_sent(policy):
     sent = [(name, value.dtype, tuple(value.shape)) for name, value in source]
     assert declared == sent
     assert len(sent) == len(shapes)
+
+
+class Trainer:
+    """In the place of vLLM's side of the trainer: what it was made with, and what it has sent."""
+
+    def __init__(self, meeting, client, source):
+        self.meeting, self.client, self.source = meeting, client, source
+        self.sent, self.ended = [], False
+
+    def send_weights(self):
+        declared = [meta.name for meta in self.source.metadata()]
+        self.sent.append([(name, value.dtype) for name, value in self.source])
+        assert declared == [name for name, _ in self.sent[-1]]
+
+    def shutdown(self):
+        self.ended = True
+
+
+@pytest.fixture
+def trainers(monkeypatch):
+    """Trainers that were made; clients are recorders of what those of vLLM really have."""
+    pytest.importorskip("vllm")
+    from vllm.distributed.weight_transfer import clients, factory
+
+    made = []
+
+    def trainer_init(meeting, client, source):
+        made.append(Trainer(meeting, client, source))
+        return made[-1]
+
+    real = clients.HTTPVLLMWeightSyncClient
+
+    class Known(Recorder):
+        def __init__(self, url):
+            super().__init__(url, [])
+
+        def __getattr__(self, name):
+            assert callable(getattr(real, name)), name
+            return super().__getattr__(name)
+
+    monkeypatch.setattr(clients, "HTTPVLLMWeightSyncClient", Known)
+    monkeypatch.setattr(factory.WeightTransferTrainerFactory, "trainer_init", trainer_init)
+    return made
+
+
+def weights_of(names):
+    return iter([(name, torch.zeros(2)) for name in names])
+
+
+def test_nccl_keeps_its_group_while_servers_stay_and_makes_another_for_others(trainers):
+    transfer = NCCLTransfer(port=29999, address="node1")
+    servers, shapes = [server("a", devices=2), server("b")], {"w": (2,), "v": (2,)}
+    transfer.send(None, servers, weights_of("wv"), shapes)
+    transfer.send(None, servers, weights_of("wv"), shapes)
+    (first,) = trainers
+    assert (first.meeting.master_address, first.meeting.master_port) == ("node1", 29999)
+    assert (first.meeting.world_size, first.meeting.rank) == (4, 0)
+    assert first.sent == [[("w", torch.bfloat16), ("v", torch.bfloat16)]] * 2
+    transfer.send(None, servers[:1], weights_of("wv"), shapes)
+    assert first.ended
+    assert trainers[1].meeting.world_size == 3
+    transfer.close()
+    transfer.close()
+    assert trainers[1].ended
+
+
+def test_a_group_of_nccl_that_broke_is_made_anew_and_named(trainers, monkeypatch):
+    def breaks(self):
+        raise RuntimeError("NCCL error: remote process exited")
+
+    transfer, servers = NCCLTransfer(address="node1"), [server("a")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "send_weights", breaks)
+        with pytest.raises(ServerLostError, match="over NCCL: NCCL error"):
+            transfer.send(None, servers, weights_of("w"), {"w": (2,)})
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "send_weights", lambda self: (_ for _ in ()).throw(short()))
+        with pytest.raises(EngineMemoryError, match="sent to servers"):
+            transfer.send(None, servers, weights_of("w"), {"w": (2,)})
+    transfer.send(None, servers, weights_of("w"), {"w": (2,)})
+    assert len(trainers) == 3
+    assert len(trainers[2].sent) == 1
+
+
+def short() -> Exception:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_weights_that_are_held_for_nccl_are_copies_in_the_servers_precision():
+    weight = torch.ones(2)
+    held = NCCLTransfer().hold(torch.bfloat16, iter([("w", weight)]))
+    weight.zero_()
+    ((name, value),) = held.tensors
+    assert (name, value.dtype, value.tolist()) == ("w", torch.bfloat16, [1.0, 1.0])
+    held.discard()
+    assert held.tensors == []
 
 
 def test_nccl_is_for_servers_with_gpus_and_one_precision():

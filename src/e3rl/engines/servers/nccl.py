@@ -1,7 +1,7 @@
 """Weights to servers over NCCL, from GPU to GPU, by vLLM's own transfer classes.
 
 Rank 0 of the trainer is rank 0 of a process group; the processes of all servers come behind it, in
-the order of the servers. Not run yet: NCCL needs GPUs. What is said to the servers is tested.
+the order of the servers. Not run yet: NCCL needs GPUs. What is said to vLLM and servers is tested.
 """
 
 import socket
