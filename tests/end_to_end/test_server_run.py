@@ -77,6 +77,21 @@ def test_two_ranks_learn_with_one_server_and_with_two_what_one_process_does_with
     assert list(Path("/dev/shm").glob("*e3rl-weights-*")) == []
 
 
+def test_two_ranks_three_steps_ahead_learn_what_one_process_does_without_servers(
+    servers: Sequence[VLLMServer], tmp_path: Path
+) -> None:
+    ahead = ("rollout.lookahead=3", "loss/correction=tis", "validate_every=6")
+    steps = train(tmp_path / "alone", "engine=vllm", *ahead)
+    urls = ",".join(server.url for server in servers)
+    ranks = run_on_ranks(
+        tmp_path / "ranks", "trainer=ddp", "engine=vllm_server", f"engine.urls=[{urls}]", *ahead
+    )
+    check_one_course(ranks, steps)
+    rows = [r for r in read_rows(tmp_path / "ranks/run/metrics.jsonl") if r["kind"] == "train"]
+    assert [row["policy/age"] for row in rows] == [0, 1, 2, 3, 3, 3]
+    assert list(Path("/dev/shm").glob("*e3rl-weights-*")) == []
+
+
 def test_servers_sample_what_the_engine_in_this_process_does_and_are_replaced_when_killed(
     servers: Sequence[VLLMServer], policy: Policy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
