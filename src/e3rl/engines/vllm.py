@@ -45,7 +45,7 @@ from e3rl.engines.vllm_build import (
 )
 from e3rl.engines.vllm_loop import StepLoop, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
-from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.vllm_settings import VLLMSettings, check_limits
 from e3rl.engines.vllm_split import SharedRequests, check_split, is_split
 from e3rl.engines.weight_checks import (
     Shapes,
@@ -88,10 +88,7 @@ class VLLMEngine:
         deadline_s: float | None = None,
         progress: bool = True,
     ) -> None:
-        if deadline_s is not None and deadline_s <= 0:
-            raise ValueError(f"engine.deadline_s={deadline_s}: use seconds > 0, or null for none")
-        if canary_tolerance is not None and canary_tolerance <= 0:
-            raise ValueError(f"engine.canary_tolerance={canary_tolerance}: use nats > 0, or null")
+        check_limits(deadline_s, canary_tolerance)
         check_installed()
         self.settings = settings or VLLMSettings()
         self.canary = canary

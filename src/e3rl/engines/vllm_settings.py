@@ -104,6 +104,14 @@ class VLLMSettings:
         return policy_dtype if self.dtype == "auto" else self.dtype
 
 
+def check_limits(deadline_s: float | None, canary_tolerance: float | None) -> None:
+    """Raise ValueError for seconds of a call, or nats of a canary, that are not above 0."""
+    if deadline_s is not None and deadline_s <= 0:
+        raise ValueError(f"engine.deadline_s={deadline_s}: use seconds > 0, or null for none")
+    if canary_tolerance is not None and canary_tolerance <= 0:
+        raise ValueError(f"engine.canary_tolerance={canary_tolerance}: use nats > 0, or null")
+
+
 def check_in_process() -> None:
     """Raise RuntimeError where vLLM has been told to run its core in a process of its own."""
     if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":

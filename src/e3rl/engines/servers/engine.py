@@ -56,7 +56,7 @@ from e3rl.engines.servers.roll_call import (
 )
 from e3rl.engines.servers.transfer import HeldWeights, Weights, WeightTransfer, use_up
 from e3rl.engines.vllm_loop import check_room
-from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.vllm_settings import VLLMSettings, check_limits
 from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,
@@ -102,10 +102,7 @@ class ServerEngine(ABC):
         wait_s: float = 0.0,
         progress: bool = True,
     ) -> None:
-        if deadline_s is not None and deadline_s <= 0:
-            raise ValueError(f"engine.deadline_s={deadline_s}: use seconds > 0, or null for none")
-        if canary_tolerance is not None and canary_tolerance <= 0:
-            raise ValueError(f"engine.canary_tolerance={canary_tolerance}: use nats > 0, or null")
+        check_limits(deadline_s, canary_tolerance)
         if at_once < 1:
             raise ValueError(f"engine.at_once={at_once}: use at least 1")
         if wait_s < 0:
