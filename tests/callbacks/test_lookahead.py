@@ -58,10 +58,12 @@ class PatientEngine(ScriptedEngine):
 
     holds_weights: bool = True
     held: int = 0  # versions that were held back
+    held_at: list[float] = field(default_factory=list)  # and the temperatures they are for
     wait_s: float = 0.0  # more, where it samples ahead
 
-    def hold(self, policy: Policy, version: int) -> Callable[[], None]:
+    def hold(self, policy: Policy, version: int, temperature: float) -> Callable[[], None]:
         self.held += 1
+        self.held_at.append(temperature)
         assert version > self.versions[-1]
         return lambda: self.versions.append(version)
 
@@ -243,6 +245,7 @@ def test_a_resumed_run_is_as_far_ahead_as_before(tmp_path: Path) -> None:
     rest = fit_of(engine, **settings)
     rest.fit(tmp_path / "checkpoints" / "step-000004.ckpt")
     assert engine.held >= 3
+    assert set(engine.held_at) <= {b.base_temperature for b in rest.watcher.trained}
     waits = [b.metrics.get("time/lookahead_wait_s") for b in rest.watcher.trained]
     assert waits[:2] == [None, None]  # their followers came with it
     assert None not in waits[2:-1]
@@ -250,7 +253,7 @@ def test_a_resumed_run_is_as_far_ahead_as_before(tmp_path: Path) -> None:
 
 def test_what_comes_behind_an_error_is_not_sampled() -> None:
     class Broken(PatientEngine):
-        def hold(self, policy: Policy, version: int) -> Callable[[], None]:
+        def hold(self, policy: Policy, version: int, temperature: float) -> Callable[[], None]:
             self.held += 1
 
             def take_over() -> None:

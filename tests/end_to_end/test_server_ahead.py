@@ -102,9 +102,9 @@ def test_three_steps_ahead_each_step_has_the_weights_of_three_updates_before(
     only_train(monkeypatch)
     hold, held = VLLMServerEngine.hold, []
 
-    def counted(engine: VLLMServerEngine, policy: Policy, version: int) -> Any:
+    def counted(engine: VLLMServerEngine, policy: Policy, version: int, temperature: float) -> Any:
         held.append(version)
-        return hold(engine, policy, version)
+        return hold(engine, policy, version, temperature)
 
     monkeypatch.setattr(VLLMServerEngine, "hold", counted)
     settings = ("rollout.lookahead=3", "validate_every=6", "checkpoint_every=6")
@@ -118,6 +118,7 @@ def test_three_steps_ahead_each_step_has_the_weights_of_three_updates_before(
         for folder in (run, tmp_path / "alone")
     )
     assert [row["policy/age"] for row in rows] == [0, 1, 2, 3, 3, 3]
+    assert max(row["engine/canary_max"] for row in rows) < 1e-4
     for name in ("rollout/reward", "policy/entropy", "rollout/temperature", "policy/mismatch_max"):
         assert [row[name] for row in rows] == pytest.approx([r[name] for r in alone], abs=1e-4)
     assert list((tmp_path / "weights").iterdir()) == []

@@ -2,10 +2,12 @@
 
 import importlib.util
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from engine_requests import by_place, cut_at_stop, stopping
 from ranks_run import train
 from test_run_on_two_ranks import check_one_course, run_on_ranks
 from vllm_servers import VLLMServer, start
@@ -90,6 +92,52 @@ def test_two_ranks_three_steps_ahead_learn_what_one_process_does_without_servers
     rows = [r for r in read_rows(tmp_path / "ranks/run/metrics.jsonl") if r["kind"] == "train"]
     assert [row["policy/age"] for row in rows] == [0, 1, 2, 3, 3, 3]
     assert list(Path("/dev/shm").glob("*e3rl-weights-*")) == []
+
+
+def test_a_real_server_ends_rollouts_at_stop_strings_and_at_a_deadline_and_goes_idle(
+    servers: Sequence[VLLMServer], policy: Policy
+) -> None:
+    server = servers[0]
+    stopped = stopping(policy, "xed{4", "}", "+3")
+    engine = VLLMServerEngine([server.url], FileTransfer(), progress=False)
+    wanted = requests(policy, 16, 24)
+    engine.sync(policy, 0)
+    usual = by_place(engine.generate(wanted))
+    engine.sync(stopped, 1)
+    found = by_place(engine.generate(wanted))
+    cut = {place: cut_at_stop(stopped, rollout) for place, rollout in usual.items()}
+    assert {p: (r.tokens, r.truncated, r.text) for p, r in found.items()} == {
+        p: (r.tokens, r.truncated, r.text) for p, r in cut.items()
+    }
+    assert any(len(cut[place].tokens) < len(usual[place].tokens) for place in cut)
+
+    many = requests(policy, 150, 100)
+    engine.sync(policy, 2)
+    whole = by_place(engine.generate(many))
+    engine.deadline_s = 0.3
+    short = by_place(engine.generate(many))
+    assert short.keys() == whole.keys()
+    for place, rollout in short.items():
+        assert rollout.tokens == whole[place].tokens[: len(rollout.tokens)]
+    shorter = [r for place, r in short.items() if len(r.tokens) < len(whole[place].tokens)]
+    assert engine.metrics()["engine/cut"] == len(shorter) > 50
+    assert all(rollout.truncated for rollout in shorter)
+    assert any(len(rollout.tokens) > 1 for rollout in shorter)
+
+    engine.deadline_s = None
+    threading.Timer(0.3, engine.interrupt).start()
+    with pytest.raises(InterruptedError):
+        list(engine.generate(many))
+    engine.close()
+    end = time.monotonic() + 10
+    while (running := server.count("num_requests_running")) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert running + server.count("num_requests_waiting") == 0
+    again = VLLMServerEngine([server.url], FileTransfer(), progress=False)
+    again.sync(policy, 3)
+    assert by_place(again.generate(wanted)).keys() == usual.keys()
+    assert all(r.tokens == usual[r.prompt, r.sample].tokens for r in again.generate(wanted))
+    again.close()
 
 
 def test_servers_sample_what_the_engine_in_this_process_does_and_are_replaced_when_killed(

@@ -54,6 +54,13 @@ class VLLMServer:
                 time.sleep(0.2)
         raise TimeoutError(self.log.read_text()[-3000:])
 
+    def count(self, name: str) -> float:
+        """One of vLLM's own counters, such as num_requests_running."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if line.startswith((f"vllm:{name}{{", f"vllm:{name} "))]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
     def kill(self) -> None:
         """All its processes, by SIGKILL: as a machine fails that has no time to say so."""
         os.killpg(self.process.pid, signal.SIGKILL)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from engine_requests import many
 from torch import Tensor
 
 from e3rl.batch import Rollout
@@ -19,10 +18,13 @@ from e3rl.engines.canary import (
     canary_requests,
     check_canary,
     expected_rounding,
+    first_logits,
+    gaps_from,
     largest_quartile,
 )
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.policy.policy import Policy
+from engine_requests import many
 
 
 def test_prompts_are_fixed_span_a_block_that_they_share_and_end_differently(policy):
@@ -69,6 +71,28 @@ def test_gaps_are_distances_to_the_policys_own_log_probs_times_the_temperature(p
         assert torch.allclose(gaps, torch.tensor(0.25 * tau), atol=1e-4)
 
 
+def test_what_first_tokens_are_held_to_outlives_the_weights(policy):
+    engine = TransformersEngine(progress=False)
+    engine.sync(policy, 0)
+    asked = canary_requests(policy, 8, 64, 0.7, tokens=8, completions=8)
+    assert [r.max_new_tokens for r in asked] == [1] * 16
+    trained = copy.deepcopy(policy)
+    logits = first_logits(trained, asked)
+    assert logits.shape == (16, policy.vocabulary_size)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.mul_(1.05)
+    sampled = sorted(engine.generate(asked), key=lambda r: (r.prompt, r.sample))
+    gaps = gaps_from(logits, sampled)
+    assert [len(each) for each in gaps] == [8, 8]
+    assert torch.cat(gaps).max() < 1e-4
+    assert largest_quartile(gaps_from(first_logits(trained, asked), sampled)) > 1e-3
+    for one, other in zip(gaps, canary_gaps(policy, sampled), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+    with pytest.raises(RuntimeError, match="15 tokens where 16 were due"):
+        gaps_from(logits, sampled[:-1])
+
+
 def test_a_quarter_of_the_tokens_counts_and_one_far_off_does_not():
     few = torch.tensor([9.0, *[0.0] * 7])
     check_canary([few, few], 1e-2, 4)
@@ -100,6 +124,7 @@ HEALTHY = {
     "measured float16": ("float16", MEASURED / 8),
     "emulated TF32": ("tf32", MEASURED / 8),
     "float32": ("float32", 1e-5),
+    "emulated float8": ("float8", 0.39),
 }
 
 
@@ -235,6 +260,16 @@ def rollouts_of(
 
 
 @pytest.mark.end_to_end
+@pytest.mark.parametrize("path", ["embedded", "embedded_arithmetic"])
+@torch.no_grad()
+def test_among_float8_whatever_did_not_arrive_stops(path: str) -> None:
+    policy, rounding = Policy(path), ROUNDING["float8"]
+    for mistake in (unsent, unsent_head, stale_head, rolled_layers, exchanged_layers):
+        gaps = canary_gaps(policy, rollouts_of(mistake, policy, rounding.tokens))
+        with pytest.raises(EngineMismatchError):
+            check_canary(gaps, rounding.tolerance, 1)
+
+
 @pytest.mark.parametrize("path", ["embedded", "embedded_arithmetic"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @torch.no_grad()

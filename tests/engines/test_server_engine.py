@@ -210,6 +210,29 @@ def test_the_canary_names_the_server_that_samples_from_something_else(
         engine.close()
 
 
+def test_the_canary_names_the_server_that_did_not_take_over_what_was_held(
+    policy, changed, monkeypatch
+):
+    with stand_ins(policy, 2) as (good, bad):
+        engine = connect(good, bad)
+        engine.sync(policy, 0)
+        held, later = engine.hold(changed, 1, 0.8), copy.deepcopy(changed)
+        with torch.no_grad():
+            for parameter in changed.parameters():
+                parameter.mul_(0.9)  # the next update, which the canary must not go by
+        held()
+        assert engine.metrics()["engine/canary_max"] < 1e-4
+        assert engine.metrics()["engine/canary_s"] > 0
+        assert largest_gap(later, engine.generate(many(policy, 1))) < 1e-4
+        late = engine.hold(changed, 2)
+        monkeypatch.setattr(bad, "_workers", lambda body: {"results": [None]})
+        with pytest.raises(EngineMismatchError, match=rf"the server at {bad.url} and .* version 2"):
+            late()
+        with pytest.raises(RuntimeError, match=r"before engine\.sync"):
+            list(engine.generate(many(policy, 1)))
+        engine.close()
+
+
 @pytest.mark.end_to_end
 def test_a_deadline_keeps_what_is_there_and_gives_every_rollout_a_token(policy, expected):
     with stand_ins(policy, 1, token_s=0.15) as (server,):

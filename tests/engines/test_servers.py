@@ -22,7 +22,7 @@ from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import expected_shapes, named_weights
 from small_models import with_model
 
-FACTS = ServerFacts("m", "bfloat16", False, 16, 4096, 1)
+FACTS = ServerFacts("m", "bfloat16", False, 16, 4096, 1, "bfloat16")
 
 
 def server(url: str, **facts) -> Server:
@@ -111,6 +111,35 @@ def test_facts_are_read_from_the_configuration_that_a_server_tells():
     assert read_facts("u", "m", config, 1) == FACTS
     config["device_config"] = {"device": "cpu"}
     with pytest.raises(UnfitServerError, match="in parts"):
+        read_facts("u", "m", config, 1)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "cache_dtype", "rounding"),
+    [
+        (None, "auto", "bfloat16"),
+        ("fp8", "auto", "float8"),
+        ("fp8_per_block", "fp8_e4m3", "float8"),
+        (None, "fp8_e5m2", "float8"),
+    ],
+)
+def test_servers_of_8_bits_round_more_and_others_of_few_bits_are_refused(
+    quantization: str | None, cache_dtype: str, rounding: str
+) -> None:
+    settings = {
+        "dtype": "torch.bfloat16",
+        "logprobs_mode": "processed_logprobs",
+        "max_model_len": 4096,
+        "quantization": quantization,
+    }
+    config = {
+        "model_config": settings,
+        "cache_config": {"block_size": 16, "cache_dtype": cache_dtype},
+        "device_config": {"device": "cuda"},
+    }
+    assert read_facts("u", "m", config, 1) == replace(FACTS, rounding=rounding)
+    settings["quantization"] = "gptq_marlin"
+    with pytest.raises(UnfitServerError, match="quantized by gptq_marlin"):
         read_facts("u", "m", config, 1)
 
 

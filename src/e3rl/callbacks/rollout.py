@@ -182,10 +182,10 @@ class RolloutSampler(Slot):
     def _hold(self, trainer: Trainer, batch: RolloutBatch, policy: Policy) -> Callable[[], None]:
         """Have the engine keep the policy's weights for a batch that it is going to sample."""
         batch.require("allocation", "base_temperature", "temperature_of", "scorer")
-        assert isinstance(self.engine, HoldingEngine)
+        assert isinstance(self.engine, HoldingEngine) and batch.base_temperature is not None
         started = time.monotonic()
         with trainer.profiler.profile(SYNC):  # type: ignore[attr-defined]
-            take_over = self.engine.hold(policy, self.version)
+            take_over = self.engine.hold(policy, self.version, batch.base_temperature)
         batch.metrics["time/sync_s"] = time.monotonic() - started
         return take_over
 

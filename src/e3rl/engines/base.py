@@ -82,7 +82,7 @@ class RolloutEngine(Protocol):
 class HoldingEngine(Protocol):
     """An engine that can be given weights while it samples from others, to take them over later."""
 
-    def hold(self, policy: "Policy", version: int) -> Callable[[], None]:
+    def hold(self, policy: "Policy", version: int, temperature: float = 1.0) -> Callable[[], None]:
         """Keep the policy's weights as they are now, which may go on training meanwhile.
 
         What it returns makes the engine sample from them, and is called once, by the thread that

@@ -19,6 +19,7 @@ from e3rl.engines.base import RolloutRequest
 GENERATE = "/inference/v1/generate"
 NO_LOGPROB = -9999.0  # what the server says in the place of a log-prob that is not finite
 NAMED = "generate-tokens-"  # what the server puts before the name of a request
+FLOAT8 = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel")  # what vLLM calls it
 HOTTEST = 2.0  # temperature that it takes
 CONNECT_S = 30.0
 KEEP_S = 2.0  # that a connection waits for more; the server closes it after 5
@@ -53,6 +54,7 @@ class ServerFacts:
         block_size: tokens of a block of its KV cache.
         max_length: tokens of prompt and completion together.
         devices: processes of the server that hold weights.
+        rounding: the coarsest precision that it computes in: its dtype, or "float8".
     """
 
     model: str
@@ -61,6 +63,7 @@ class ServerFacts:
     block_size: int
     max_length: int
     devices: int
+    rounding: str
 
 
 @dataclass(frozen=True)
@@ -239,13 +242,22 @@ def read_facts(url: str, model: str, config: Mapping[str, Any], devices: int) ->
             f"the server at {url} computes prompts in parts, where seeds decide nothing on CPUs: "
             "start it with --no-enable-chunked-prefill"
         )
+    dtype = str(settings["dtype"]).removeprefix("torch.")
+    method = settings.get("quantization")
+    if method is not None and method not in FLOAT8:
+        raise UnfitServerError(
+            f"the server at {url} has weights that are quantized by {method}, and nothing is known "
+            f"of how far that is from the policy: start it without, or by one of {FLOAT8}"
+        )
+    of_8_bits = method or str(config["cache_config"].get("cache_dtype")).startswith("fp8")
     return ServerFacts(
         model=model,
-        dtype=str(settings["dtype"]).removeprefix("torch."),
+        dtype=dtype,
         on_cpu=on_cpu,
         block_size=int(config["cache_config"]["block_size"]),
         max_length=int(settings["max_model_len"]),
         devices=devices,
+        rounding="float8" if of_8_bits else dtype,
     )
 
 

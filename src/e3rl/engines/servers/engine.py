@@ -6,8 +6,7 @@ policy. Each rollout is a request of its own with its own seed and temperature, 
 `engines/vllm.py`, and has the same tokens in float32 on a CPU.
 
 With several training ranks all of them sample from all servers; rank 0 sends the weights. These may
-be held back while servers sample from others (`hold`). The canary needs the policy as servers have
-it, so it sings at a `sync` alone.
+be held back while servers sample from others (`hold`), and so is what the canary goes by.
 
 A server that is lost while rollouts are sampled (killed, unreachable, started anew) leaves its
 rollouts to the others, which is said once; where none is left the call raises ServerLostError. What
@@ -27,17 +26,10 @@ from torch.distributed import ProcessGroup
 
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
-from e3rl.engines.canary import (
-    canary_gaps,
-    canary_requests,
-    check_canary,
-    expected_rounding,
-    gap_metrics,
-)
 from e3rl.engines.completions import stop_finder, to_rollout
-from e3rl.engines.progress import rollout_bar, show_notice
+from e3rl.engines.progress import rollout_bar
+from e3rl.engines.servers.canary import Expected, ServerCanary
 from e3rl.engines.servers.client import (
-    HOTTEST,
     START,
     Server,
     ServerFacts,
@@ -61,7 +53,6 @@ from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,
     check_shapes,
-    dtype_name,
     expected_shapes,
     named_shapes,
     named_weights,
@@ -109,8 +100,7 @@ class ServerEngine(ABC):
             raise ValueError(f"engine.wait_s={wait_s}: use seconds >= 0")
         self.weights = weights
         self.settings = settings or VLLMSettings()
-        self.canary = canary
-        self.canary_tolerance = canary_tolerance
+        self.canary = ServerCanary(canary_tolerance, self._insist, progress) if canary else None
         self.deadline_s = deadline_s
         self.at_once = at_once
         self.wait_s = wait_s
@@ -126,7 +116,7 @@ class ServerEngine(ABC):
         self._counted = Tally()  # at the last sync
         self._held: list[HeldWeights] = []  # on rank 0, not taken over yet
         self._beside: ProcessGroup | None = None  # of the ranks' threads that sample
-        self._on_cpu = False  # whether servers are, as all ranks knew at the last sync
+        self._known: list[ServerFacts] = []  # of servers there, as all ranks saw at the last sync
         self._dtype: torch.dtype | None = None  # theirs, if it is one
 
     def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
@@ -150,24 +140,29 @@ class ServerEngine(ABC):
         self._check(policy, version)  # all ranks meet here: none is sampling any more
         fleet = self._open(policy)
         self._find_servers(policy, version, writes)
-        self._on_cpu = any(facts.on_cpu for facts in self._facts())
+        self._known = self._facts()
         self._dtype = common_dtype(fleet.there)
         weights, shapes = self._outgoing(policy)
         self._deliver(lambda servers: self.weights.send(fleet, servers, weights, shapes), weights)
         self._metrics["engine/sync_s"] = time.monotonic() - started
-        if self.canary:
-            self._compare(policy, temperature)
+        if self.canary is not None:
+            found = self.canary.compare(fleet, self._named, policy, version, temperature)
+            self._metrics |= found
         self._begin_with(policy)
 
-    def hold(self, policy: Policy, version: int) -> Callable[[], None]:
+    def hold(self, policy: Policy, version: int, temperature: float = 1.0) -> Callable[[], None]:
         """Keep the policy's weights for servers that sample from others just now; what this returns
-        sends them. Only after a `sync`. Raises like `sync`, and so does what it returns.
+        sends them, and lets the canary compare with what the policy was like. Only after a `sync`.
+        Raises like `sync`, and so does what it returns.
 
         The weights are copied: into files, or into this machine's memory.
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
         self._check(policy, version)
         self._beside = self._beside or new_group()
+        expected = None
+        if self.canary is not None:
+            expected = self.canary.expect(self._known, policy, temperature)
         weights, _ = self._outgoing(policy)
         held: list[HeldWeights] = []
 
@@ -181,10 +176,15 @@ class ServerEngine(ABC):
         if rank() > 0:
             use_up(weights)
         from_rank_0(keep)
-        return partial(self._take_over, policy, version, writes, held)
+        return partial(self._take_over, policy, version, writes, held, expected)
 
     def _take_over(
-        self, policy: Policy, version: int, writes: int, held: list[HeldWeights]
+        self,
+        policy: Policy,
+        version: int,
+        writes: int,
+        held: list[HeldWeights],
+        expected: Expected | None,
     ) -> None:
         """Send weights that were held, on rank 0, from the thread that samples."""
         started, fleet = time.monotonic(), self._opened
@@ -194,10 +194,14 @@ class ServerEngine(ABC):
             self._deliver(
                 lambda servers: self.weights.send_held(fleet, servers, held[0], shapes), iter(())
             )
-        for each in held:
-            self._held.remove(each)
-            each.discard()
-        self._metrics["engine/sync_s"] = time.monotonic() - started
+            for each in held:
+                self._held.remove(each)
+                each.discard()
+            self._metrics["engine/sync_s"] = time.monotonic() - started
+            if self.canary is not None and expected is not None:
+                self._metrics |= self.canary.compare_expected(
+                    fleet, self._named, policy, version, expected
+                )
         self._begin_with(policy)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
@@ -317,8 +321,9 @@ class ServerEngine(ABC):
 
     def _outgoing(self, policy: Policy) -> tuple[Weights, Shapes]:
         """What servers are sent of a policy, whole and one after the other, and its shapes."""
-        shapes = named_shapes(policy.model, self._shapes, tied_head=self._on_cpu)
-        return named_weights(policy.model, tied_head=self._on_cpu), shapes
+        on_cpu = any(facts.on_cpu for facts in self._known)
+        shapes = named_shapes(policy.model, self._shapes, tied_head=on_cpu)
+        return named_weights(policy.model, tied_head=on_cpu), shapes
 
     def _deliver(self, load: Callable[[Sequence[Server]], None], weights: Weights) -> None:
         """Have all servers that are there load weights, which all ranks go through."""
@@ -343,49 +348,6 @@ class ServerEngine(ABC):
             use_up(weights)
         state, self._named = from_rank_0(send)
         adopt(self._opened, state)
-
-    def _compare(self, policy: Policy, temperature: float) -> None:
-        """Let a canary sing on each server; raises EngineMismatchError where one does not."""
-        started = time.monotonic()
-        own = dtype_name(policy.model)
-        names = (own, policy.computed_in or own, *(facts.dtype for facts in self._facts()))
-        on_cpu = policy.device.type == "cpu" and all(facts.on_cpu for facts in self._facts())
-        rounding = expected_rounding(names, on_cpu)
-
-        def sing() -> tuple[State, dict[str, list[Rollout]]]:
-            fleet, sung = self._opened, {}
-            for server in fleet.there:
-                try:
-                    rollouts = self._sample_canary(server, policy, temperature, rounding.tokens)
-                    sung[server.url] = rollouts
-                except ServerLostError as error:
-                    log.warning("%s", error)
-            if not fleet.there:
-                self._insist(fleet)
-            return state_of(fleet), sung
-
-        first = "engine/canary_s" not in self._metrics
-        with show_notice("vLLM samples its first tokens ...", self.progress and first):
-            state, sung = from_rank_0(sing)
-        adopt(self._opened, state)
-        every = {url: canary_gaps(policy, rollouts) for url, rollouts in sung.items()}
-        gaps = [each for of_server in every.values() for each in of_server]
-        self._metrics |= gap_metrics(gaps)
-        self._metrics["engine/canary_s"] = time.monotonic() - started
-        tolerance = self.canary_tolerance or rounding.tolerance
-        for url, found in every.items():
-            check_canary(found, tolerance, self._version, f"the server at {url}")
-
-    def _sample_canary(
-        self, server: Server, policy: Policy, temperature: float, tokens: int
-    ) -> list[Rollout]:
-        assert server.facts is not None
-        facts = server.facts
-        requests = canary_requests(
-            policy, facts.block_size, facts.max_length, min(temperature, HOTTEST), tokens
-        )
-        sampled = self._opened.sample(requests, self._named, stop_ids=(), servers=[server])
-        return [to_rollout(finished, policy, self._version) for finished in sampled]
 
     def _facts(self) -> list[ServerFacts]:
         """Of the servers that are there."""
