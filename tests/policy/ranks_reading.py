@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from e3rl.checkpoints.sharded import load_shards, save_shards
+from e3rl.policy.adapters import LoRA, base_weights
 from e3rl.policy.policy import EMBEDDED, Policy
 from e3rl.policy.sharding import shard
 from e3rl.process.distributed import gather_full
@@ -18,22 +19,22 @@ from e3rl.process.environment import prepare
 CPU = torch.device("cpu")
 
 
-def read_on_two_ranks(folder: Path, path: Path) -> list[dict[str, Any]]:
+def read_on_two_ranks(folder: Path, path: Path, lora: LoRA | None) -> list[dict[str, Any]]:
     """On each rank: bytes that reading took at most, those of its part, and digests of weights."""
-    torch.multiprocessing.spawn(_meet, args=(str(folder), str(path)), nprocs=2)
+    torch.multiprocessing.spawn(_meet, args=(str(folder), str(path), lora), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
-def _meet(rank: int, folder: str, path: str) -> None:
+def _meet(rank: int, folder: str, path: str, lora: LoRA | None) -> None:
     prepare()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     try:
-        for each in _shared_out(EMBEDDED):  # libraries are loaded and have what they keep
+        for each in _shared_out(EMBEDDED, lora):  # libraries are loaded and have what they keep
             each.read_weights(CPU)
         before = _memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        policy, reference = _shared_out(path)
+        policy, reference = _shared_out(path, lora)
         policy.read_weights(CPU)
         peak = _memory("VmHWM") - before
         before = _memory("VmRSS")
@@ -56,9 +57,9 @@ def _meet(rank: int, folder: str, path: str) -> None:
         dist.destroy_process_group()
 
 
-def _shared_out(path: str) -> tuple[Policy, Policy]:
+def _shared_out(path: str, lora: LoRA | None) -> tuple[Policy, Policy]:
     """A policy and a KL term's reference, shared among ranks and without weights."""
-    policy = Policy(path, in_parts=True)
+    policy = Policy(path, lora=lora, in_parts=True)
     reference = copy.deepcopy(policy)
     mesh = init_device_mesh("cpu", (2,))
     for each in (policy, reference):
@@ -80,10 +81,10 @@ def _restore(policy: Policy, path: Path) -> int:
 
 
 def _digests(policy: Policy) -> dict[str, float]:
-    """A number for each parameter that two of the same bits share, and hardly others."""
+    """A number for each parameter of the base: that of the same bits, and hardly of others."""
     found = {}
-    for name, parameter in policy.model.named_parameters():
-        bits = gather_full(parameter.detach()).view(torch.int32).long().flatten()
+    for name, weight in base_weights(policy.model.named_parameters(), policy.model).items():
+        bits = gather_full(weight.value.detach()).view(torch.int32).long().flatten()
         found[name] = int((bits * torch.arange(1, len(bits) + 1)).sum())
     return found
 

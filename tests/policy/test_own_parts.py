@@ -77,13 +77,34 @@ def test_what_cannot_be_read_in_parts_is_loaded_at_once(tmp_path):
     save_file(renamed, path / "model.safetensors", {"format": "pt"})
     assert Policy(str(path), in_parts=True).device.type == "cpu"
     assert Policy("random", in_parts=True).device.type == "cpu"
-    if "peft" in sys.modules or pytest.importorskip("peft"):
-        assert Policy(lora=LoRA(r=2), in_parts=True).device.type == "cpu"
 
 
-def check_two_ranks(tmp_path: Path, **sizes: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_are_there_before_their_base_and_are_the_same(tmp_path, dtype):
+    pytest.importorskip("peft")
+    path = str(random_folder(tmp_path, pieces="400KB"))
+    policies = []
+    for in_parts in (True, False):
+        torch.manual_seed(4)
+        policies.append(Policy(path, dtype=dtype, lora=LoRA(r=2), in_parts=in_parts))
+    own, other = policies
+    assert {p.is_meta for n, p in own.named_parameters() if "lora" in n} == {False}
+    assert {p.is_meta for n, p in own.named_parameters() if "lora" not in n} == {True}
+    own.read_weights(CPU)
+    assert_same(own, other)
+    assert [p.requires_grad for p in own.parameters()] == [
+        p.requires_grad for p in other.parameters()
+    ]
+    torch.manual_seed(5)
+    third = Policy(path, dtype=dtype, lora=LoRA(r=2), in_parts=True)
+    third.read_weights(CPU)
+    third.load_state_dict(other.state_dict())  # knows its base
+    assert_same(third, other)
+
+
+def check_two_ranks(tmp_path: Path, lora: LoRA | None = None, **sizes: int) -> None:
     path = random_folder(tmp_path / "model", tie_word_embeddings=False, **sizes)
-    ranks = read_on_two_ranks(tmp_path, path)
+    ranks = read_on_two_ranks(tmp_path, path, lora)
     weights = load_file(path / "model.safetensors")
     expected = {}
     for name, value in weights.items():
@@ -107,10 +128,14 @@ def check_two_ranks(tmp_path: Path, **sizes: int) -> None:
 
 @pytest.mark.end_to_end
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
-def test_two_ranks_read_half_each_and_take_memory_for_half(tmp_path):
+@pytest.mark.parametrize("adapters", [False, True])
+def test_two_ranks_read_half_each_and_take_memory_for_half(tmp_path, adapters):
     """38 M parameters, 144 MiB."""
+    if adapters:
+        pytest.importorskip("peft")
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
-    check_two_ranks(tmp_path, **sizes, vocab_size=4096)
+    lora = LoRA(r=1) if adapters else None
+    check_two_ranks(tmp_path, lora, **sizes, vocab_size=4096)
 
 
 @pytest.mark.slow

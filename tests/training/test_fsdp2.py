@@ -195,6 +195,23 @@ def test_weights_that_are_read_in_parts_learn_the_same(
         assert torch.equal(seen[1].gradients[1][name], expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_on_a_base_that_is_read_in_parts_learn_the_same(
+    dtype: str, make_batch: Callable[..., RolloutBatch]
+) -> None:
+    pytest.importorskip("peft")
+    seen = []
+    for in_parts in (False, True):
+        torch.manual_seed(1)
+        policy = Policy(in_parts=in_parts, lora=LoRA(r=2), dtype=dtype)
+        assert any(p.is_meta for p in policy.parameters()) == in_parts
+        module = make_module(policy, make_loss(kl_coef=0.1), ADAMW)
+        seen.append(fit(module, [make_batch(seed=s) for s in range(2)], **sharded()))
+    assert seen[0].gradients[1]
+    for name, expected in seen[0].gradients[1].items():
+        assert torch.equal(seen[1].gradients[1][name], expected)
+
+
 def test_a_policy_that_is_not_sharded_makes_no_idle_passes(
     policy: Policy, make_batch: Callable[..., RolloutBatch]
 ) -> None:

@@ -16,6 +16,7 @@ that of the rounded sum, and gradients are those of the formula above, as if not
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from e3rl.policy.weight_files import Files, read_values
 from e3rl.process.distributed import gather_full
 
 ALL_LINEAR = "all-linear"
@@ -107,6 +109,8 @@ def _linear_names(model: Any, head: nn.Module) -> str:
 def add_adapters(model: Any, lora: LoRA) -> None:
     """Put adapters into a model's linear layers and freeze everything else.
 
+    They have values also where the model has none yet, and the same ones.
+
     Raises ModuleNotFoundError, with the command that installs it, where peft is missing.
     """
     try:
@@ -119,9 +123,19 @@ def add_adapters(model: Any, lora: LoRA) -> None:
     settings = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=names, bias="none")
     inject_adapter_in_model(settings, model)
     for layer in _adapted_layers(model).values():
-        layer.lora_A.float()
-        layer.lora_B.float()
+        _initialize(layer)
         layer.forward = MethodType(_forward, layer)
+
+
+def _initialize(layer: Any) -> None:
+    """A as peft draws it, which puts it where the layer's weights are, and B = 0."""
+    for side in (layer.lora_A, layer.lora_B):
+        if any(parameter.is_meta for parameter in side.parameters()):
+            side.to_empty(device="cpu")
+        side.float()
+    for adapter in layer.lora_A:
+        nn.init.kaiming_uniform_(layer.lora_A[adapter].weight, a=math.sqrt(5))
+        nn.init.zeros_(layer.lora_B[adapter].weight)
 
 
 def _forward(layer: Any, x: Tensor) -> Tensor:
@@ -226,23 +240,35 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
 # -- checkpoints
 
 
-def keep_adapters_only(policy: nn.Module) -> None:
-    """Leave frozen parameters out of a policy's state dict, and check on loading whose it is."""
-    digest = torch.frombuffer(bytearray(_digest(policy)), dtype=torch.uint8)
+def keep_adapters_only(policy: nn.Module, unread: Files | None = None) -> None:
+    """Leave frozen parameters out of a policy's state dict, and check on loading whose it is.
+
+    Args:
+        policy: with adapters.
+        unread: where values are of parameters that have none yet, by their names without adapters.
+    """
+    digest = torch.frombuffer(bytearray(_digest(policy, unread or {})), dtype=torch.uint8)
     policy.register_buffer(DIGEST, digest)
     policy.register_state_dict_post_hook(_drop_frozen)
     policy.register_load_state_dict_pre_hook(_fill_in_frozen)
 
 
-def _digest(policy: nn.Module) -> bytes:
+def _digest(policy: Any, unread: Files) -> bytes:
     """SHA-256 of names, shapes and some values of the frozen parameters, and of the scales."""
     digest = hashlib.sha256()
     for name, layer in sorted(_adapted_layers(policy).items()):
         digest.update(f"{name} {sorted(layer.scaling.items())}".encode())
+    plain = base_weights(policy.model.named_parameters(), policy.model).items()
+    plain_names = {id(weight.value): name for name, weight in plain}
     for name, parameter in policy.named_parameters():
         if ADAPTER not in name:
-            flat = parameter.detach().reshape(-1)
-            values = flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float().cpu()
+            places = range(0, parameter.numel(), max(1, parameter.numel() // SAMPLED))[:SAMPLED]
+            if parameter.is_meta:
+                plain_name = plain_names[id(parameter)]
+                values = read_values(unread[plain_name], plain_name, places).to(parameter.dtype)
+            else:
+                values = parameter.detach().reshape(-1)[places.start : places.stop : places.step]
+            values = values.float().cpu()
             digest.update(f"{name} {tuple(parameter.shape)}".encode())
             digest.update(values.numpy().tobytes())
     return digest.digest()

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from e3rl.policy.own_parts import Files, find_file, find_files, without_storage
+from e3rl.policy.own_parts import without_storage
+from e3rl.policy.weight_files import Files, find_file, find_files
 
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # all in tokenizer.json
 

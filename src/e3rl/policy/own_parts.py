@@ -7,10 +7,8 @@ before that is found out on a small model of the same kind.
 """
 
 import copy
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from e3rl.policy.adapters import base_weights
+from e3rl.policy.weight_files import Files
 from e3rl.process.distributed import is_sharded
 
 WORDS, LAYERS = 64, 2  # of the small model
 PIECE = 16 * 2**20  # bytes that are read at once: they take memory twice, in the file and as a copy
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-Files = Mapping[str, Path]  # by parameter
 
 
 @contextmanager
@@ -44,58 +41,11 @@ def without_storage() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def find_files(path: str, model: Any) -> Files | None:
-    """The file that holds each parameter of a model, under its own name and in its own shape.
-
-    None where one is not to be found so, as in other formats, in quantised models, and where
-    transformers makes one parameter of several: these are for transformers to load.
-    """
-    from safetensors import safe_open
-
-    if getattr(model.config, "quantization_config", None) is not None:
-        return None
-    index, single = (find_file(path, name) for name in (INDEX, SINGLE))
-    if index is not None:
-        place_of = json.loads(index.read_text())["weight_map"]
-        holds = {name: index.parent / file for name, file in place_of.items()}
-    elif single is not None:
-        with safe_open(single, framework="pt") as file:
-            holds = dict.fromkeys(file.keys(), single)
-    else:
-        return None
-    files = {}
-    for name, parameter in model.named_parameters():
-        if name not in holds:
-            return None
-        if not holds[name].is_file():  # a hub's, which transformers fetches
-            return None
-        with safe_open(holds[name], framework="pt") as file:
-            if tuple(file.get_slice(name).get_shape()) != tuple(parameter.shape):
-                return None
-        files[name] = holds[name]
-    return files
-
-
-def find_file(path: str, name: str) -> Path | None:
-    """A file of a local folder, or of a hub's model that was downloaded before."""
-    from transformers.utils.hub import cached_file
-
-    found = cached_file(
-        path,
-        name,
-        local_files_only=True,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return None if found is None else Path(found)
-
-
 def read_own_parts(model: Any, root: nn.Module, files: Files, device: torch.device) -> None:
     """Give parameters without storage a place on a device, and fill them.
 
     Args:
-        model: whose parameters `files` names.
+        model: whose parameters `files` names, as they are called without adapters.
         root: the module that holds it, and that ranks share as a whole.
         files: where the parameters are.
         device: of this rank.
@@ -109,8 +59,8 @@ def read_own_parts(model: Any, root: nn.Module, files: Files, device: torch.devi
     if not is_sharded(model):
         model.tie_weights()  # each side has got a place of its own
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            own, first = _own_rows(parameter)
+        for name, weight in base_weights(model.named_parameters(), model).items():
+            own, first = _own_rows(weight.value)
             if own.numel() == 0:
                 continue
             rows = max(1, PIECE * len(own) // own.nbytes)

@@ -24,14 +24,16 @@ from e3rl.policy.gguf import convert_once, find_gguf
 from e3rl.policy.head import HeadSettings, find_adjustment
 from e3rl.policy.loading import load_model, load_tokenizer, set_checkpointing
 from e3rl.policy.model_path import check_model_path, name_path
-from e3rl.policy.own_parts import Files, read_own_parts, small_model
+from e3rl.policy.own_parts import read_own_parts, small_model
 from e3rl.policy.packaged import PACKAGED, fetch_once
 from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
 from e3rl.policy.text import check_stop, continuation
+from e3rl.policy.weight_files import Files
 
 EMBEDDED = "embedded"
 FOLDERS = {EMBEDDED: "carries", "embedded_arithmetic": "arithmetic"}  # of the package's assets
 RANDOM = "random"  # as embedded, but for the weights
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Render = Literal["auto", "chat", "plain"]
 T = TypeVar("T")
@@ -128,11 +130,11 @@ class Policy(nn.Module):
         with name_path(path):
             self.tokenizer = load_tokenizer(self.path, trust_remote_code)
             made = (self.path, DTYPES[dtype], attention, trust_remote_code)
-            self.model, self._unread = load_model(*made, fresh, in_parts and lora is None)
+            self.model, self._unread = load_model(*made, fresh, in_parts)
         self.lora = lora
         if lora is not None:
             add_adapters(self.model, lora)
-            keep_adapters_only(self)
+            keep_adapters_only(self, self._unread)
         set_checkpointing(self.model, gradient_checkpointing)
         self.render = self._render_mode(render, chat_template)
         self.instruction = instruction
