@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_requests import by_place, cut_at_stop, largest_gap, many, request, stopping
 from safetensors import SafetensorError
 
+from e3rl.engines import weight_folders
 from e3rl.engines.base import ManagedEngine
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.memory_errors import EngineMemoryError
-from e3rl.engines.servers import files
 from e3rl.engines.servers.client import ServerLostError, UnfitServerError
 from e3rl.engines.servers.files import FileTransfer
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm_server import VLLMServerEngine
+from engine_requests import by_place, cut_at_stop, largest_gap, many, request, stopping
 from server_stand_in import StandIn, stand_ins
 
 VERSIONS = itertools.count(1)
@@ -157,7 +157,7 @@ def test_a_folder_without_room_is_an_error_of_the_system(tmp_path, monkeypatch):
     def full(*_):
         raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setattr(files, "save_file", full)
+    monkeypatch.setattr(weight_folders, "save_file", full)
     with pytest.raises(OSError, match=r"weights could not be written to .*No space left"):
         FileTransfer(str(tmp_path)).hold(None, iter([("w", torch.zeros(3))]))
 
@@ -172,7 +172,7 @@ def test_a_relative_folder_is_named_in_full_to_servers(policy, pair, tmp_path, m
 
 
 def test_large_weights_come_in_several_files(policy, pair, monkeypatch, tmp_path):
-    monkeypatch.setattr(files, "FILE_BYTES", 300_000)
+    monkeypatch.setattr(weight_folders, "FILE_BYTES", 300_000)
     pair[0].read.clear()
     engine = connect(pair[0], folder=str(tmp_path))
     engine.sync(policy, 0)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from engine_requests import largest_gap, many
 from torch import Tensor
 
 import e3rl.engines.vllm as vllm_engine
@@ -16,6 +15,8 @@ from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_build import INSTALL
 from e3rl.engines.vllm_parallel import OtherRankError, load_on_all_ranks, place_engine
 from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.weight_folders import MEMORY
+from engine_requests import largest_gap, many
 
 CPU = torch.device("cpu")
 TOUCHED = ("RANK", "LOCAL_RANK", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS")
@@ -169,8 +170,10 @@ def test_two_processes_share_a_model_take_its_weights_and_end_with_the_engine(po
         monkeypatch.setattr(vllm_engine, "named_weights", too_short)
         engine.sync(policy, 2)
         assert len(sent) == 2
+        assert [list(folder.iterdir()) for folder in MEMORY.glob("e3rl-weights-*")] == [[]]
         assert largest_gap(policy, engine.generate(many(policy, n=1))) < 1e-4
         assert not any(worker.is_alive() for worker in workers)
     finally:
         engine.close()
     assert set(multiprocessing.active_children()) == others
+    assert list(MEMORY.glob("e3rl-weights-*")) == []

@@ -55,6 +55,7 @@ from e3rl.engines.weight_checks import (
     expected_shapes,
     named_weights,
 )
+from e3rl.engines.weight_folders import WeightFolders
 from e3rl.policy.policy import Policy
 from e3rl.process.distributed import all_gather
 
@@ -96,6 +97,7 @@ class VLLMEngine:
         self.deadline_s = deadline_s
         self.progress = progress
         self._thread = EngineThread()
+        self._folders = WeightFolders()  # for processes of vLLM's own
         self._llm: Any = None
         self._loop: StepLoop | None = None
         self._shared: SharedRequests | None = None  # where ranks share an engine
@@ -218,6 +220,7 @@ class VLLMEngine:
             self._thread.call(shut_down, llm)
             del llm
             self._thread.call(release_memory)
+        self._folders.close()
         self._thread.close()
 
     def _count(self) -> None:
@@ -248,16 +251,28 @@ class VLLMEngine:
     def _send(self, policy: Policy) -> None:
         on_cpu = policy.device.type == "cpu"
         weights: Weights = named_weights(policy.model, tied_head=on_cpu)
-        if self.settings.tensor_parallel_size > 1 and not self._shared:  # to other processes
-            weights = iter([(name, value.cpu()) for name, value in weights])
-        self._thread.call(load_on_all_ranks, self._load, weights)
+        apart = self.settings.tensor_parallel_size > 1 and not self._shared
+        load = self._load_by_files if apart else self._load
+        self._thread.call(load_on_all_ranks, load, weights)
+
+    def _load_by_files(self, weights: Weights) -> None:
+        """Have vLLM's own processes read the weights: one copy for all, in the machine's memory."""
+        precision = self._llm.llm_engine.vllm_config.model_config.dtype
+        held = self._folders.hold(precision, weights)
+        try:
+            made_up = {"load_config": {"load_format": "safetensors"}}  # until now
+            self._llm.collective_rpc("update_config", kwargs={"overrides": made_up})
+            self._load(weights_path=str(held.path))
+        finally:
+            held.discard()
 
     @torch.no_grad()
-    def _load(self, weights: Weights) -> None:
+    def _load(self, weights: Weights | None = None, weights_path: str | None = None) -> None:
         assert self._loop is not None
         self._loop.abort()
         self._wake_up(["weights"])
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        source = {"weights_iterator": weights, "weights_path": weights_path}
+        self._llm.collective_rpc("reload_weights", kwargs=source)
         self._wake_up(["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache over a sync: requests are still running")
@@ -274,6 +289,7 @@ class VLLMEngine:
         check_split(parts, self.deadline_s)
         self._shared = SharedRequests(parts) if is_split(parts) else None
         self._thread = EngineThread()
+        self._folders = WeightFolders()  # for processes of vLLM's own
         self._thread.call(enter_device, policy.device)
         with name_memory_errors("was being built"):
             self._llm = self._thread.call(

@@ -21,7 +21,7 @@ class VLLMSettings:
 
     Of several processes this is tested on the CPU: an engine per data-parallel rank, with policies
     that FSDP2 shards too; `tensor_parallel_size=2` over two ranks, which share an engine; and in
-    one training process, where the weights pass through RAM, a copy for each worker. None of them
+    one training process, where vLLM's processes read the weights from files in RAM. None of them
     has been tested on several GPUs.
     """
 

@@ -1,25 +1,15 @@
 """Weights to servers by files: written once, read by all of them, deleted afterwards."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from e3rl.engines.servers.client import Server, ServerLostError
 from e3rl.engines.servers.fleet import Fleet
-from e3rl.engines.servers.transfer import Weights, refuse_short_memory
-from e3rl.engines.weight_checks import HEAD, Shapes
-from e3rl.process.leftovers import remove_if_killed
-
-FILE_BYTES = 4 * 2**30  # of a file, and so of the memory that writing takes
-MEMORY = Path("/dev/shm")  # a folder in the memory of the machine
+from e3rl.engines.servers.transfer import refuse_short_memory
+from e3rl.engines.weight_checks import Shapes
+from e3rl.engines.weight_folders import HeldFolder, WeightFolders, Weights
 
 
 class FileTransfer:
@@ -33,8 +23,7 @@ class FileTransfer:
     server_arguments = ()
 
     def __init__(self, folder: str | None = None) -> None:
-        self.folder = folder
-        self._own: Path | None = None  # this process's part of it
+        self._folders = WeightFolders(folder)
 
     def send(
         self, fleet: Fleet, servers: Sequence[Server], weights: Weights, shapes: Shapes
@@ -50,50 +39,22 @@ class FileTransfer:
         finally:
             held.discard()
 
-    def hold(self, dtype: torch.dtype | None, weights: Weights) -> "HeldFolder":
+    def hold(self, dtype: torch.dtype | None, weights: Weights) -> HeldFolder:
         """Write the weights in a precision, or in their own.
 
         Raises OSError where there is no room.
         """
-        return HeldFolder(self._write(weights, dtype))
+        return self._folders.hold(dtype, weights)
 
     def send_held(
-        self, fleet: Fleet, servers: Sequence[Server], held: "HeldFolder", shapes: Shapes
+        self, fleet: Fleet, servers: Sequence[Server], held: HeldFolder, shapes: Shapes
     ) -> None:
         """Have servers read a folder of weights."""
         fleet.on_each(servers, lambda server: self._read(server, held.path))
 
     def close(self) -> None:
         """Leave nothing of what was sent or held."""
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
-            self._own = None
-
-    def _write(self, weights: Weights, dtype: torch.dtype | None) -> Path:
-        """A folder with the weights, which appears under its name once it is complete."""
-        if self._own is None:
-            self._own = self._begin()
-        part = Path(tempfile.mkdtemp(prefix=".weights-", dir=self._own))
-        part.chmod(0o755)  # servers may run under another name
-        try:
-            for number, tensors in enumerate(_in_files(weights, dtype)):
-                save_file(tensors, part / f"model-{number:05d}.safetensors")
-            return part.rename(part.with_name(part.name.removeprefix(".")))
-        except SafetensorError as error:
-            raise OSError(f"weights could not be written to {self._own}: {error}") from error
-        finally:
-            shutil.rmtree(part, ignore_errors=True)  # where it is not complete
-
-    def _begin(self) -> Path:
-        """A folder of this process, of which nothing is left when it is killed either."""
-        base = self.folder or (str(MEMORY) if MEMORY.is_dir() else None)
-        if base is not None:
-            base = os.path.abspath(base)  # servers have other working folders
-            os.makedirs(base, exist_ok=True)
-        own = Path(tempfile.mkdtemp(prefix="e3rl-weights-", dir=base))
-        own.chmod(0o755)
-        remove_if_killed(str(own))
-        return own
+        self._folders.close()
 
     async def _read(self, server: Server, folder: Path) -> None:
         # Servers start with made-up weights, which vLLM does not read from files.
@@ -110,17 +71,6 @@ class FileTransfer:
             ) from error
 
 
-@dataclass(frozen=True)
-class HeldFolder:
-    """Weights in files of a folder."""
-
-    path: Path
-
-    def discard(self) -> None:
-        """Delete it; safe to call twice."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
 def common_dtype(servers: Sequence[Server]) -> torch.dtype | None:
     """The precision of all servers; None where they differ."""
     names = {server.facts.dtype for server in servers if server.facts is not None}
@@ -128,18 +78,3 @@ def common_dtype(servers: Sequence[Server]) -> torch.dtype | None:
         return None
     dtype: torch.dtype = getattr(torch, names.pop())
     return dtype
-
-
-def _in_files(weights: Weights, dtype: torch.dtype | None) -> Iterator[dict[str, Tensor]]:
-    """The tensors of one file after the other."""
-    tensors: dict[str, Tensor] = {}
-    size = 0
-    for name, value in weights:
-        # A head that shares the embedding's memory needs some of its own in a file.
-        kept = value.detach().to("cpu", dtype or value.dtype, copy=name == HEAD).contiguous()
-        if tensors and size + kept.nbytes > FILE_BYTES:
-            yield tensors
-            tensors, size = {}, 0
-        tensors[name] = kept
-        size += kept.nbytes
-    yield tensors
