@@ -10,7 +10,7 @@ from pages import ROOT
 
 STUDIES = ROOT / "experiments"
 CORE = STUDIES / "carries_core"
-SEEDS = {"carries_core": 10, "carries_losses": 10, "carries_shootout": 5}
+SEEDS = {"carries_core": 10, "carries_losses": 10, "carries_schedules": 10, "carries_shootout": 5}
 JUDGED = tuple(SEEDS)  # as declared
 judged = pytest.mark.parametrize("name", JUDGED)
 NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")
