@@ -4,10 +4,15 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -19,7 +24,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SPEED = HERE.parent / "speed"
 LAST_LINES = 12  # of a command's output, where it fails
-POLL_S = 0.5  # between two looks at the GPU's memory
+POLL_S = 0.05  # between two looks at the GPU's memory, and at a server
 NEEDS = {
     "cuda": "a GPU",
     "vllm": "vllm",
@@ -95,15 +100,13 @@ class Bench:
 
     def call(self, command: list[str], environment: dict[str, str] | None = None) -> str:
         """Run Python with arguments; its output. Raises StageError."""
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), env.get("PYTHONPATH", "")])
         with self.log.open("a") as output:
             started = output.tell()
             process = subprocess.Popen(
                 [sys.executable, *command],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=env,
+                env=self._environment(environment),
                 start_new_session=True,
             )
             try:
@@ -119,6 +122,45 @@ class Bench:
             end = "\n".join(text.strip().splitlines()[-LAST_LINES:])
             raise StageError(f"exit code {code}:\n{end}")
         return text
+
+    @contextmanager
+    def serve(self, *settings: str) -> Iterator[str]:
+        """The address of a server of vLLM that `e3rl serve` starts, for the time of the block.
+
+        Raises StageError where it ends, or does not answer in time.
+        """
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        url, told = f"http://127.0.0.1:{port}", [f"serve.port={port}", *settings]
+        env = self._environment({"VLLM_CPU_OMP_THREADS_BIND": "nobind"})
+        with self.log.open("a") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "e3rl", "serve", *told],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+            try:
+                while not answers(url):
+                    if process.poll() is not None:
+                        raise StageError(f"the server ended with exit code {process.returncode}")
+                    if time.monotonic() > self.deadline:
+                        raise StageError("the time was up before the server answered")
+                    time.sleep(POLL_S)
+                yield url
+            finally:
+                with suppress(ProcessLookupError):  # with the workers that it started
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _environment(self, more: dict[str, str] | None) -> dict[str, str]:
+        """Of commands: nothing is fetched, and the package is the checkout's."""
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", **(more or {})}
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), env.get("PYTHONPATH", "")])
+        return env
 
     def train(self, name: str, *overrides: str, environment: dict[str, str] | None = None) -> "Run":
         """A run of the public command, its ledger read."""
@@ -151,7 +193,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Run:
-    """Training rows of a ledger, and the GPU memory that was in use meanwhile, GiB."""
+    """Training rows of a ledger, and GPU memory in use, GiB: see `MemoryWatch.stop`."""
 
     rows: list[Row]
     used: tuple[float, float] | None = None
@@ -188,7 +230,7 @@ class Run:
 
 
 class MemoryWatch:
-    """The least and the most GPU memory in use, as the driver sees it, from now on."""
+    """GPU memory in use, as the driver sees it, from now on."""
 
     def __init__(self) -> None:
         self._seen: list[float] = []
@@ -202,6 +244,24 @@ class MemoryWatch:
             self._seen.append((total - free) / 2**30)
 
     def stop(self) -> tuple[float, float]:
+        """The least between the highest tide and the last time that it was nearly as high, and the
+        most: what comes back between rollouts, and not what was free before the first."""
         self._done.set()
         self._thread.join()
-        return (min(self._seen), max(self._seen)) if self._seen else (0.0, 0.0)
+        return ebb(self._seen)
+
+
+def ebb(seen: list[float]) -> tuple[float, float]:
+    """The least between the first and the last time that most was in use, and that most."""
+    most = max(seen, default=0.0)
+    high = [place for place, used in enumerate(seen) if used > 0.9 * most]
+    return (min(seen[high[0] : high[-1] + 1]), most) if high else (most, most)
+
+
+def answers(url: str) -> bool:
+    """Whether a server is up."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5):
+            return True
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False

@@ -21,6 +21,7 @@ from works import WORKS, Work
 PRODUCT = {"cuda": 8192, "cpu": 1024}  # rows and columns of the matrices
 # Nats that no more than a token in fifty may be off: what the canary takes for rounding.
 GAPS = {name: ROUNDING[name].tolerance for name in ("float32", "tf32", "bfloat16")}
+CACHE_GIB = 4  # of vLLM's keys and values, where it sleeps
 FORECAST = 0.05  # relative error of the memory that is predicted
 
 
@@ -192,13 +193,55 @@ def lora(bench: Bench) -> Result:
 
 
 def sleep(level: int) -> Callable[[Bench], Result]:
+    """Memory between rollouts: at least half of the cache has to come back while a step trains."""
+
     def tried(bench: Bench) -> Result:
         run = bench.train(
-            f"sleep-{level}", *bench.embedded(), f"engine.settings.sleep_level={level}"
+            f"sleep-{level}",
+            *bench.embedded(),
+            f"engine.settings.sleep_level={level}",
+            f"engine.settings.kv_cache_memory_bytes={CACHE_GIB * 2**30}",
         )
-        return run.speed() | mismatch(run), healthy(run, bench.sizes.steps)
+        figures, checks = run.speed() | mismatch(run), healthy(run, bench.sizes.steps)
+        if run.used:
+            back = run.used[1] - run.used[0]
+            figures["given back GiB"] = back
+            checks.append(
+                Check(f"half of {CACHE_GIB} GiB of cache come back", back > CACHE_GIB / 2)
+            )
+        return figures, checks
 
     return tried
+
+
+def seeds(bench: Bench) -> Result:
+    """The same sampling with a seed for each rollout and without."""
+    from e3rl.policy.policy import embedded_folder
+
+    size = bench.sizes
+    rollouts = str(size.prompts * max(8, size.group))
+    script = str(Path(__file__).parent / "seeds.py")
+    told = [script, str(embedded_folder()), bench.device, rollouts, str(size.new_tokens)]
+    found = json.loads(bench.call(told).strip().splitlines()[-1])
+    return {
+        "with seeds s": found["seeds"],
+        "without s": found["none"],
+        "ratio": found["seeds"] / found["none"],
+    }, []
+
+
+def servers(bench: Bench) -> Result:
+    """A server on the same device, beside the trainer, and rollouts two steps ahead."""
+    with bench.serve("policy=embedded", "engine.settings.gpu_memory_utilization=0.3") as url:
+        told = [*bench.embedded("vllm_server"), "engine/weights=files", "rollout.lookahead=2"]
+        run = bench.train("servers", *told, f"engine.urls=[{url}]", "loss/correction=tis")
+    steps = bench.sizes.steps
+    checks = [
+        *healthy(run, steps),
+        Check("rollouts two updates old", run.last("policy/age") == min(2, steps - 1)),
+    ]
+    sync: Figures = {"sync s": run.median("time/sync_s")}
+    return run.speed() | sync | mismatch(run), checks
 
 
 def look_ahead(bench: Bench) -> Result:
@@ -230,6 +273,10 @@ def large(bench: Bench) -> Result:
         raise StageError(f"debug=plan says nothing of memory:\n{plan}")
     predicted = float(found[1]) / (1024 if found[2] == "MiB" else 1)
     figures["predicted GiB"] = predicted
+    if time_of := re.search(r"time: a step .*update ([\d.]+) s", plan):
+        figures["predicted update s"] = float(time_of[1])
+        ratio = run.median("time/update_s") / max(float(time_of[1]), 1e-9)
+        checks.append(Check("the update takes .5 to 2 times its forecast", 0.5 < ratio < 2))
     if run.used:
         error = predicted / max(run.used[1], run.last("resources/gpu_memory_gib")) - 1
         checks.append(Check(f"memory predicted within {FORECAST:.0%}", abs(error) <= FORECAST))
@@ -278,12 +325,14 @@ STAGES = (
     Stage("default", "Does the default run, sampled by transformers?", (), default_run),
     Stage("vllm", "Does it run with vLLM, and does the canary let it?", ("vllm",), default_vllm),
     Stage("bfloat16", "Does it run in bfloat16?", (), bfloat16),
-    Stage("large", "A policy of 1.5 B: speed, and memory as forecast?", ("cuda",), large),
+    Stage("large", "A policy of 1.5 B: speed and memory as forecast?", ("cuda",), large),
     Stage("chunked_head", "Does the chunked head save memory?", (), chunked_head),
     Stage("lora", "Do adapters train?", ("peft",), lora),
     Stage("look_ahead", "Does sampling overlap the update?", ("cuda", "vllm"), look_ahead),
     Stage("sleep_1", "Does vLLM give memory back (level 1)?", ("cuda", "vllm"), sleep(1)),
     Stage("sleep_2", "Does vLLM give memory back (level 2)?", ("cuda", "vllm"), sleep(2)),
+    Stage("servers", "Rollouts from a server, ahead of the update?", ("vllm",), servers),
+    Stage("seeds", "What does a seed for each rollout cost?", ("vllm",), seeds),
     Stage("compile_cache", "Is the second compiled start faster?", ("cuda", "vllm"), compile_cache),
     Stage("trl", "TRL's step beside ours?", ("trl",), beside_trl),
 )

@@ -56,11 +56,13 @@ def shape(told: Mapping[str, str]) -> dict[str, str]:
 def sbatch(*arguments: str) -> int:
     """Run a script, or each job of its array, beside this process; says its number."""
     folder = Path(os.environ[STATES])
-    script = Path(arguments[-1]).read_text()
+    place = next(place for place, word in enumerate(arguments) if not word.startswith("-"))
+    command = ["bash", *arguments[place:]]
+    script = Path(arguments[place]).read_text()
     told, number = directives(script), str(os.getpid())
     first, last = map(int, told.get("array", "0-0").partition("%")[0].split("-"))
     for index in range(first, last + 1):
-        own = {"SLURM_JOB_ID": str(int(number) + index)}
+        own = {"SLURM_JOB_ID": str(int(number) + index), "SLURM_SUBMIT_DIR": os.getcwd()}
         name = number
         if "array" in told:
             own |= {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": str(index)}
@@ -75,7 +77,7 @@ def sbatch(*arguments: str) -> int:
             state = folder / name
             output = state.with_suffix(".out").open("w")
             done = subprocess.run(
-                ["bash", arguments[-1]],
+                command,
                 env={**os.environ, **shape(told), **own},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

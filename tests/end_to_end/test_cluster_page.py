@@ -24,6 +24,7 @@ from pages import ROOT, blocks
 
 pytestmark = pytest.mark.slow
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=INSTALL)
+SMOKE = ROOT / "experiments" / "gpu_smoke"
 PAGE = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
 # What stands for what. A machine with eight GPUs is one process, one with four is two.
 SIZES = {
@@ -187,6 +188,20 @@ def test_one_machine_samples_for_another(place: tuple[Path, dict[str, str]]) -> 
     assert {row["engine/servers"] for row in rows} == {2}
 
 
+def test_the_smoke_run_asks_slurm_for_a_machine(place: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = place
+    (folder / "experiments").symlink_to(SMOKE.parent)
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    command = ["sbatch", str(SMOKE / "slurm.sh"), "--only", "machine", "numerics"]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+    ended(Path(environment[slurm_stand_in.STATES]))
+    (table,) = (folder / "build").glob("gpu_smoke-*/README.md")
+    assert "| numerics | passed |" in table.read_text()
+
+
 @pytest.fixture
 def cluster(place: tuple[Path, dict[str, str]]) -> Iterator[tuple[Path, dict[str, str]]]:
     """Where `ray` is a command that knows of no cluster but the test's own."""
@@ -210,6 +225,16 @@ def test_rays_launcher_runs_a_job_on_each_gpu(cluster: tuple[Path, dict[str, str
     found = finished(cluster[0] / "sweeps" / "ray")
     assert len(found) == 4
     assert set(found.values()) == {6}
+
+
+def test_the_smoke_run_asks_ray_for_a_gpu(cluster: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = cluster
+    run(
+        f"ray start --head --num-gpus=1 --num-cpus=1 --port={environment['E3RL_TEST_RAY']}", cluster
+    )
+    out = folder / "smoke"
+    run(f"{sys.executable} {SMOKE / 'on_ray.py'} --only machine numerics --out {out}", cluster)
+    assert "| numerics | passed |" in (out / "README.md").read_text()
 
 
 @needs_vllm
