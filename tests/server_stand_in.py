@@ -59,6 +59,7 @@ class StandIn:
         self.temperatures: list[float] = []
         self.read: list[tuple[str, list[str]]] = []  # folders of weights, and what was in them
         self.paused = False
+        self.preempted = 0
         self.running: dict[str, asyncio.Event] = {}
         self._engine = TransformersEngine(progress=False)
         self._synced = 0
@@ -104,6 +105,9 @@ class StandIn:
         body = await request.json() if request.can_read_body else {}
         if path == "/health":
             return web.Response()
+        if path == "/metrics":
+            name = 'vllm:num_preemptions_total{engine="0",model_name="m"}'
+            return web.Response(text=f"# HELP {name[:26]} ...\n{name} {self.preempted:.1f}\n")
         if path == "/v1/models":
             return web.json_response({"data": [{"id": self.model}]})
         if path.startswith("/inference/v1/") and self.scale_out:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from engine_requests import by_place, cut_at_stop, stopping
 from ranks_run import train
 from test_run_on_two_ranks import check_one_course, run_on_ranks
 from vllm_servers import VLLMServer, start
@@ -21,6 +20,7 @@ from e3rl.engines.vllm_server import VLLMServerEngine
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy
 from e3rl.seeds import derive_seed
+from engine_requests import by_place, cut_at_stop, stopping
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)
@@ -138,6 +138,20 @@ def test_a_real_server_ends_rollouts_at_stop_strings_and_at_a_deadline_and_goes_
     assert by_place(again.generate(wanted)).keys() == usual.keys()
     assert all(r.tokens == usual[r.prompt, r.sample].tokens for r in again.generate(wanted))
     again.close()
+
+
+def test_a_real_server_that_is_short_of_cache_counts_what_it_puts_off(
+    policy: Policy, tmp_path: Path
+) -> None:
+    small = ("engine.settings.kv_cache_memory_bytes=1600000", "engine.settings.max_model_len=256")
+    server = VLLMServer(tmp_path, None, *small).wait()
+    engine = VLLMServerEngine([server.url], FileTransfer(), progress=False)
+    engine.sync(policy, 0)
+    assert len(list(engine.generate(requests(policy, 40, 100)))) == 120
+    counted = engine.metrics()["engine/preempted"]
+    assert counted == server.count("num_preemptions_total") > 0
+    engine.close()
+    server.end()
 
 
 def test_servers_sample_what_the_engine_in_this_process_does_and_are_replaced_when_killed(

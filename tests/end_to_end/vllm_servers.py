@@ -23,11 +23,11 @@ def free_port() -> int:
 class VLLMServer:
     """A server of the tests' policy; `wait` for it before use."""
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, port: int | None = None, *more: str) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"server-{self.port}-{time.monotonic_ns()}.log"
-        settings = ("policy=embedded_arithmetic", f"serve.port={self.port}")
+        settings = ("policy=embedded_arithmetic", f"serve.port={self.port}", *more)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {
             "PYTHONPATH": os.pathsep.join(sys.path),
             "OMP_NUM_THREADS": "1",

@@ -193,6 +193,23 @@ def test_stop_strings_end_completions_where_they_do_elsewhere(policy, engine):
     assert any(len(cut[p].tokens) < len(whole[p].tokens) for p in cut)
 
 
+def test_rollouts_that_servers_put_off_since_the_last_sync_are_counted(policy):
+    with stand_ins(policy, 2) as (one, other):
+        one.preempted = 7
+        engine = connect(one, other)
+        engine.sync(policy, 0)
+        assert engine.metrics()["engine/preempted"] == 0
+        one.preempted, other.preempted = 9, 3
+        assert engine.metrics()["engine/preempted"] == 2 + 3
+        engine.sync(policy, 1)
+        assert engine.metrics()["engine/preempted"] == 0
+        one.preempted = 1  # it was started anew
+        assert engine.metrics()["engine/preempted"] == 0
+        other.kill()
+        assert engine.metrics()["engine/preempted"] == 0
+        engine.close()
+
+
 @pytest.mark.parametrize("broken", ["weights", "temperature"])
 def test_the_canary_names_the_server_that_samples_from_something_else(
     policy, changed, broken, monkeypatch

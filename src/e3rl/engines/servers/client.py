@@ -20,6 +20,7 @@ GENERATE = "/inference/v1/generate"
 NO_LOGPROB = -9999.0  # what the server says in the place of a log-prob that is not finite
 NAMED = "generate-tokens-"  # what the server puts before the name of a request
 FLOAT8 = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel")  # what vLLM calls it
+PREEMPTIONS = "vllm:num_preemptions_total"
 HOTTEST = 2.0  # temperature that it takes
 CONNECT_S = 30.0
 KEEP_S = 2.0  # that a connection waits for more; the server closes it after 5
@@ -107,6 +108,13 @@ class Server:
         world = await self.get("/get_world_size", CONNECT_S)
         await self.abort([])  # has it that route?
         self.facts = read_facts(self.url, found, info["vllm_config"], int(world["world_size"]))
+
+    async def preemptions(self) -> float:
+        """Rollouts that it has put off for want of cache since it started, by vLLM's counter."""
+        async with self._asked("GET", "/metrics", CONNECT_S) as answer:
+            lines = (await answer.text()).splitlines()
+        found = (line for line in lines if line.startswith(PREEMPTIONS))
+        return sum(float(line.rpartition(" ")[2]) for line in found)
 
     async def get(self, path: str, seconds: float, **parameters: str) -> Any:
         return await self._ask("GET", path, seconds, params=parameters)

@@ -114,6 +114,7 @@ class ServerEngine(ABC):
         self._named = ""  # what servers call the weights that they have
         self._metrics: dict[str, float] = {}
         self._counted = Tally()  # at the last sync
+        self._preempted: dict[str, float] = {}  # by address, at the last sync
         self._held: list[HeldWeights] = []  # on rank 0, not taken over yet
         self._beside: ProcessGroup | None = None  # of the ranks' threads that sample
         self._known: list[ServerFacts] = []  # of servers there, as all ranks saw at the last sync
@@ -236,13 +237,18 @@ class ServerEngine(ABC):
 
     def metrics(self) -> dict[str, float]:
         """Seconds of the last sync and canary, canary gaps in nats, servers that take part; tokens
-        per second of all of them, and rollouts cut, of all calls since."""
+        per second of all of them, rollouts cut, and pre-emptions for want of cache (those of other
+        ranks too), of all calls since."""
         if self._fleet is None:
             return dict(self._metrics)
         now, before = self._fleet.tally, self._counted
         seconds = max(now.seconds - before.seconds, 1e-9)
+        preempted = self._fleet.count_preemptions().items()
         return self._metrics | {
             "engine/cut": float(now.cut - before.cut),
+            "engine/preempted": sum(
+                max(0.0, n - self._preempted.get(at, 0.0)) for at, n in preempted
+            ),
             "engine/tokens_per_s": (now.tokens - before.tokens) / seconds,
         }
 
@@ -316,6 +322,7 @@ class ServerEngine(ABC):
     def _begin_with(self, policy: Policy) -> None:
         """Servers have the weights of a policy, and may sample."""
         self._metrics["engine/servers"] = float(len(self._opened.there))
+        self._preempted = self._opened.count_preemptions()
         self._policy = policy
         self._counted = replace(self._opened.tally)
 

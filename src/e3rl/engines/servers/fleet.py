@@ -103,6 +103,17 @@ class Fleet:
 
         self.call(run_all([one(server) for server in servers]))
 
+    def count_preemptions(self) -> dict[str, float]:
+        """Rollouts that each server has put off since it started, by address; servers that do not
+        answer are marked."""
+        found: dict[str, float] = {}
+
+        async def ask(server: Server) -> None:
+            found[server.url] = await server.preemptions()
+
+        self.on_each(self.there, ask)
+        return found
+
     def sample(
         self,
         requests: Sequence[RolloutRequest],
