@@ -60,6 +60,7 @@ class StandIn:
         self.read: list[tuple[str, list[str]]] = []  # folders of weights, and what was in them
         self.paused = False
         self.preempted = 0
+        self.tells_metrics = True
         self.running: dict[str, asyncio.Event] = {}
         self._engine = TransformersEngine(progress=False)
         self._synced = 0
@@ -105,7 +106,7 @@ class StandIn:
         body = await request.json() if request.can_read_body else {}
         if path == "/health":
             return web.Response()
-        if path == "/metrics":
+        if path == "/metrics" and self.tells_metrics:
             name = 'vllm:num_preemptions_total{engine="0",model_name="m"}'
             return web.Response(text=f"# HELP {name[:26]} ...\n{name} {self.preempted:.1f}\n")
         if path == "/v1/models":

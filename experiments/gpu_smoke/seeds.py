@@ -2,8 +2,8 @@
 
     python experiments/gpu_smoke/seeds.py FOLDER DEVICE ROLLOUTS TOKENS
 
-Prints JSON: the fastest of three rounds each, in turn. With seeds vLLM draws the noise of each
-rollout by a generator of its own, which on a GPU is a kernel for each; without, by one for all.
+Prints JSON: the fastest of three rounds each, in turn. vLLM's first model runner, the one of CPUs,
+has a generator for each rollout with a seed; its second one, of GPUs, draws for all in one kernel.
 """
 
 import json

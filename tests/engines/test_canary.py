@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -268,6 +269,28 @@ def test_among_float8_whatever_did_not_arrive_stops(path: str) -> None:
         gaps = canary_gaps(policy, rollouts_of(mistake, policy, rounding.tokens))
         with pytest.raises(EngineMismatchError):
             check_canary(gaps, rounding.tolerance, 1)
+
+
+@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("held", [False, True])
+@torch.no_grad()
+def test_in_bfloat16_what_is_stale_stops_whatever_it_was(
+    held: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the policy's logits of first tokens are all that there is to compare with."""
+    policy, (tolerance, tokens) = Policy(dtype="bfloat16"), astuple(ROUNDING["bfloat16"])
+    seeded = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda n: seeded(n + 100 * seed))
+    asked = canary_requests(policy, 32, 256, 1.0, tokens, tokens if held else None)
+    for mistake in (last_logits, stale, stale_cache, unsent_head):
+        rollouts = sampled(mistake(policy), asked)
+        gaps = gaps_from(first_logits(policy, asked), rollouts) if held else None
+        gaps = gaps or canary_gaps(policy, rollouts)
+        if mistake is last_logits:
+            check_canary(gaps, tolerance, 1)
+            continue
+        with pytest.raises(EngineMismatchError):
+            check_canary(gaps, tolerance, 1)
 
 
 @pytest.mark.parametrize("path", ["embedded", "embedded_arithmetic"])

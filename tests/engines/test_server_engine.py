@@ -19,7 +19,7 @@ from e3rl.engines import weight_folders
 from e3rl.engines.base import ManagedEngine
 from e3rl.engines.canary import EngineMismatchError
 from e3rl.engines.memory_errors import EngineMemoryError
-from e3rl.engines.servers.client import ServerLostError, UnfitServerError
+from e3rl.engines.servers.client import Server, ServerLostError, UnfitServerError
 from e3rl.engines.servers.files import FileTransfer
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm_server import VLLMServerEngine
@@ -203,10 +203,32 @@ def test_rollouts_that_servers_put_off_since_the_last_sync_are_counted(policy):
         assert engine.metrics()["engine/preempted"] == 2 + 3
         engine.sync(policy, 1)
         assert engine.metrics()["engine/preempted"] == 0
+        other.preempted = 5
+        engine.sync(policy, 1)  # known
+        assert engine.metrics()["engine/preempted"] == 0
         one.preempted = 1  # it was started anew
         assert engine.metrics()["engine/preempted"] == 0
-        other.kill()
+        one.tells_metrics = False
         assert engine.metrics()["engine/preempted"] == 0
+        assert len(list(engine.generate(many(policy, 1)))) == len(many(policy, 1))
+        engine.close()
+
+
+def test_a_server_that_is_slow_to_tell_figures_goes_on_sampling(policy, monkeypatch):
+    async def late(server):
+        raise ServerLostError("no answer in time")
+
+    monkeypatch.setattr(Server, "preemptions", late)
+    with stand_ins(policy, 1) as (server,):
+        engine = connect(server)
+        engine.sync(policy, 0)
+        assert engine.metrics()["engine/preempted"] == 0
+        assert len(list(engine.generate(many(policy, 1)))) == len(many(policy, 1))
+        server.kill()
+        with pytest.raises(ServerLostError):
+            list(engine.generate(many(policy, 1)))
+        with pytest.raises(ServerLostError):  # by now it is known
+            list(engine.generate(many(policy, 1)))
         engine.close()
 
 

@@ -17,7 +17,7 @@ from e3rl.engines.servers.client import (
 )
 from e3rl.engines.servers.files import FileTransfer, common_dtype
 from e3rl.engines.servers.launch import as_options, plan_launch, served_name, server_environment
-from e3rl.engines.servers.nccl import FanOut, NCCLTransfer, Source
+from e3rl.engines.servers.nccl import FanOut, NCCLTransfer, Source, address_towards
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.engines.weight_checks import expected_shapes, named_weights
 from small_models import with_model
@@ -141,6 +141,27 @@ def test_servers_of_8_bits_round_more_and_others_of_few_bits_are_refused(
     settings["quantization"] = "gptq_marlin"
     with pytest.raises(UnfitServerError, match="quantized by gptq_marlin"):
         read_facts("u", "m", config, 1)
+
+
+def test_processes_meet_at_the_address_that_servers_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert address_towards(["http://127.0.0.1:8000"]) == "127.0.0.1"
+    asked = []
+
+    class Socket:
+        def __init__(self, *kind: int) -> None: ...
+        def __enter__(self) -> "Socket":
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+        def connect(self, place: tuple[str, int]) -> None:
+            asked.append(place)
+
+        def getsockname(self) -> tuple[str, int]:
+            return ("127.0.0.1", 1) if asked[-1][0] == "localhost" else ("10.0.0.7", 1)
+
+    monkeypatch.setattr("e3rl.engines.servers.nccl.socket.socket", Socket)
+    assert address_towards(["http://localhost:1", "http://node2:2"]) == "10.0.0.7"
+    assert asked == [("localhost", 1), ("node2", 2)]
 
 
 class Recorder:

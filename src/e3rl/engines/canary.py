@@ -38,7 +38,7 @@ class Rounding:
     Attributes:
         tolerance: nats at temperature 1, which a token in fifty or fewer exceeds by rounding.
         tokens: sampled at each temperature, so that chance does not exceed it in a quarter of
-            them; a multiple of COMPLETIONS.
+            them; a multiple of COMPLETIONS, and of LENGTH where there are more.
     """
 
     tolerance: float
@@ -47,7 +47,8 @@ class Rounding:
 
 # By the coarser precision of the two. bfloat16: of 768 tokens of SmolLM2-135M on a CPU 3 were off
 # by more than 0.3, and no prompt's quarter by more than 0.16; of Qwen2.5-7B on GPUs 0.039 is
-# published as the root mean square. float16 and TF32, which GPUs compute float32 in, have 3 bits
+# published as the root mean square. A stale prefix cache moves a quarter of a small policy's tokens
+# by 0.27 and more. float16 and TF32, which GPUs compute float32 in, have 3 bits
 # more. float8 (e4m3 weights and activations of linear layers, scaled by blocks of 128): emulated
 # with SmolLM2-135M, 2 % of 768 tokens were off by more than 1.0, and no prompt's quarter by more
 # than 0.69; a root mean square of 0.39, where bfloat16 has 0.076 and larger models less.
@@ -55,14 +56,14 @@ ROUNDING = {
     "float32": Rounding(1e-3, 8),
     "tf32": Rounding(0.05, 32),
     "float16": Rounding(0.05, 32),
-    "bfloat16": Rounding(0.35, 32),
+    "bfloat16": Rounding(0.25, 64),
     "float8": Rounding(1.7, 32),
 }
 # Beside the live temperature, which may be 1 and then hides that it is ignored. Of a policy that is
 # sure of its tokens, lower ones would change little.
 FIXED_TEMPERATURE = 2.0
 TAIL = 8  # prompt tokens behind the cached block, of each completion's own
-COMPLETIONS = 4  # at each temperature
+COMPLETIONS, LENGTH = 4, 8  # at each temperature at least, and tokens of each at most
 SHARE = 4  # one in so many tokens beyond the tolerance is too much
 
 
@@ -82,10 +83,12 @@ def canary_requests(
     max_length: int,
     temperature: float,
     tokens: int,
-    completions: int = COMPLETIONS,
+    completions: int | None = None,
 ) -> list[RolloutRequest]:
-    """`completions` rollouts of together `tokens` tokens at `temperature` and as many at a fixed
-    temperature, which have `prompt` 0 and 1; always from the same prompts.
+    """Rollouts of together `tokens` tokens at `temperature` and as many at a fixed temperature,
+    which have `prompt` 0 and 1; always from the same prompts.
+
+    They are short ones, or as many as `completions` says.
 
     Where rollouts are going to be greedy (0), the first ones are sampled at temperature 1, by which
     engines score a greedy choice: two policies may well agree on the likeliest token.
@@ -94,6 +97,7 @@ def canary_requests(
     that the second canary of a run would read a stale cache. Those at a temperature share that
     block and end differently, so that no two tokens compared come from the same logits.
     """
+    completions = completions or max(COMPLETIONS, tokens // LENGTH)
     each = max(1, min(tokens // completions, max_length - 1))
     length = max(1, min(block_size + TAIL, max_length - each))
     requests = []

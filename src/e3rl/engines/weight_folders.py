@@ -57,7 +57,10 @@ class WeightFolders:
                 save_file(tensors, part / f"model-{number:05d}.safetensors")
             return HeldFolder(part.rename(part.with_name(part.name.removeprefix("."))))
         except SafetensorError as error:
-            raise OSError(f"weights could not be written to {self._own}: {error}") from error
+            raise OSError(
+                f"weights could not be written to {self._own}: {error}. Make room there (a "
+                "container's /dev/shm is small unless it is started with --shm-size)"
+            ) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)  # where it is not complete
 

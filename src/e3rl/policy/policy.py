@@ -86,9 +86,9 @@ class Policy(nn.Module):
         stop: texts that end a completion, of which each remains a part.
         share_prompts: compute the prompt of a group once for all its rollouts in training passes,
             where the model allows it and that is shorter.
-        in_parts: leave the weights to `read_weights`, which ranks call once they share the policy;
-            for models with adapters or fresh weights, and files that are not read in parts, they
-            are read at once all the same.
+        in_parts: leave the weights to `read_weights`, which ranks call once they share the policy,
+            or know their device; fresh weights, and files that are not read in parts, are read at
+            once all the same.
 
     Raises:
         ValueError: for an unknown dtype or render mode, a stop string that is empty or no text, a

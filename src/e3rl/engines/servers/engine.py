@@ -135,7 +135,7 @@ class ServerEngine(ABC):
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
         if policy is self._policy and (version, writes) == (self._version, self._writes):
-            self._counted = replace(self._opened.tally)
+            self._count()
             return
         started = time.monotonic()
         self._check(policy, version)  # all ranks meet here: none is sampling any more
@@ -215,6 +215,8 @@ class ServerEngine(ABC):
         policy, fleet = self._policy, self._fleet
         if policy is None or fleet is None:
             raise RuntimeError("engine.generate was called before engine.sync")
+        if not fleet.there:
+            self._insist(fleet)
         check_room(requests, min(facts.max_length for facts in self._facts()))
         check_temperatures(requests)
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
@@ -322,9 +324,13 @@ class ServerEngine(ABC):
     def _begin_with(self, policy: Policy) -> None:
         """Servers have the weights of a policy, and may sample."""
         self._metrics["engine/servers"] = float(len(self._opened.there))
-        self._preempted = self._opened.count_preemptions()
         self._policy = policy
+        self._count()
+
+    def _count(self) -> None:
+        """Figures of calls begin here."""
         self._counted = replace(self._opened.tally)
+        self._preempted = self._opened.count_preemptions()
 
     def _outgoing(self, policy: Policy) -> tuple[Weights, Shapes]:
         """What servers are sent of a policy, whole and one after the other, and its shapes."""

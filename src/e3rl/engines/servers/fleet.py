@@ -25,6 +25,7 @@ from e3rl.engines.servers.client import (
     Part,
     Server,
     ServerLostError,
+    UnfitServerError,
     open_session,
 )
 
@@ -104,14 +105,14 @@ class Fleet:
         self.call(run_all([one(server) for server in servers]))
 
     def count_preemptions(self) -> dict[str, float]:
-        """Rollouts that each server has put off since it started, by address; servers that do not
-        answer are marked."""
+        """Rollouts that each server has put off since it started, by address; of those that say."""
         found: dict[str, float] = {}
 
         async def ask(server: Server) -> None:
-            found[server.url] = await server.preemptions()
+            with suppress(ServerLostError, UnfitServerError, ValueError):
+                found[server.url] = await server.preemptions()
 
-        self.on_each(self.there, ask)
+        self.call(run_all([ask(server) for server in self.there]))
         return found
 
     def sample(

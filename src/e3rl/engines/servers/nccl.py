@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class NCCLTransfer:
 
     Args:
         port: of rank 0's machine, where the processes meet.
-        address: of that machine, as servers reach it; None: what its name stands for.
+        address: of that machine, as servers reach it; None: of the interface towards them.
     """
 
     server_arguments = ("--weight-transfer-config", '{"backend": "nccl"}')
@@ -94,7 +95,7 @@ class NCCLTransfer:
 
         self._client = FanOut(servers)
         meeting = NCCLTrainerInitInfo(
-            master_address=self.address or socket.gethostbyname(socket.gethostname()),
+            master_address=self.address or address_towards([server.url for server in servers]),
             master_port=self.port,
             world_size=1 + self._client.devices,
             rank=0,
@@ -103,6 +104,18 @@ class NCCLTransfer:
         self._engine = WeightTransferTrainerFactory.trainer_init(
             meeting, client=self._client, source=empty
         )
+
+
+def address_towards(urls: Sequence[str]) -> str:
+    """This machine's address on the interface by which it reaches servers; of other machines, where
+    there are any. Nothing is sent."""
+    found = []
+    for url in urls:
+        place = urlsplit(url)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
+            towards.connect((place.hostname or "localhost", place.port or 80))
+            found.append(str(towards.getsockname()[0]))
+    return next((each for each in found if not each.startswith("127.")), found[0])
 
 
 @dataclass
