@@ -27,6 +27,7 @@ LAST_LINES = 12  # of a command's output, where it fails
 POLL_S = 0.05  # between two looks at the GPU's memory, and at a server
 NEEDS = {
     "cuda": "a GPU",
+    "two": "two GPUs",
     "vllm": "vllm",
     "peft": "peft",
     "trl": "trl",
@@ -89,8 +90,8 @@ class Bench:
         return [NEEDS[name] for name in needs if not self._has(name)]
 
     def _has(self, name: str) -> bool:
-        if name == "cuda":
-            return self.device == "cuda"
+        if name in ("cuda", "two"):
+            return self.device == "cuda" and torch.cuda.device_count() > (name == "two")
         return importlib.util.find_spec(name) is not None
 
     @property
@@ -124,7 +125,7 @@ class Bench:
         return text
 
     @contextmanager
-    def serve(self, *settings: str) -> Iterator[str]:
+    def serve(self, *settings: str, environment: dict[str, str] | None = None) -> Iterator[str]:
         """The address of a server of vLLM that `e3rl serve` starts, for the time of the block.
 
         Raises StageError where it ends, or does not answer in time.
@@ -133,7 +134,7 @@ class Bench:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         url, told = f"http://127.0.0.1:{port}", [f"serve.port={port}", *settings]
-        env = self._environment({"VLLM_CPU_OMP_THREADS_BIND": "nobind"})
+        env = self._environment({"VLLM_CPU_OMP_THREADS_BIND": "nobind"} | (environment or {}))
         with self.log.open("a") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "e3rl", "serve", *told],
@@ -230,9 +231,11 @@ class Run:
 
 
 class MemoryWatch:
-    """GPU memory in use, as the driver sees it, from now on."""
+    """GPU memory in use, as the driver sees it, more than now."""
 
     def __init__(self) -> None:
+        torch.cuda.empty_cache()
+        self._before = in_use()
         self._seen: list[float] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -240,8 +243,7 @@ class MemoryWatch:
 
     def _look(self) -> None:
         while not self._done.wait(POLL_S):
-            free, total = torch.cuda.mem_get_info()
-            self._seen.append((total - free) / 2**30)
+            self._seen.append(in_use() - self._before)
 
     def stop(self) -> tuple[float, float]:
         """The least between the highest tide and the last time that it was nearly as high, and the
@@ -249,6 +251,12 @@ class MemoryWatch:
         self._done.set()
         self._thread.join()
         return ebb(self._seen)
+
+
+def in_use() -> float:
+    """GiB of the first GPU."""
+    free, total = torch.cuda.mem_get_info()
+    return float(total - free) / 2**30
 
 
 def ebb(seen: list[float]) -> tuple[float, float]:

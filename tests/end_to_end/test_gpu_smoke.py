@@ -16,10 +16,14 @@ from study_scripts import study_modules
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "experiments" / "gpu_smoke"
-LONGER = {"vllm": "vllm", "chunked_head": "torch", "lora": "peft"} | dict.fromkeys(
-    ("servers", "seeds"), "vllm"
-)
+LONGER = {
+    "vllm": "vllm",
+    "chunked_head": "torch",
+    "lora": "peft",
+    "sharded": "torch",
+} | dict.fromkeys(("servers", "seeds"), "vllm")
 WITHOUT_A_GPU = ("large", "look_ahead", "sleep_1", "sleep_2", "compile_cache")
+WITHOUT_TWO = ("second_gpu", "tensor_parallel", "nccl")
 
 
 def smoke(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -41,9 +45,9 @@ def stages(folder: Path) -> dict[str, dict[str, Any]]:
 def check_stages(folder: Path, passed: tuple[str, ...]) -> None:
     found = stages(folder)
     assert {name: found[name]["status"] for name in passed} == dict.fromkeys(passed, "passed")
-    for name in WITHOUT_A_GPU:
+    for name in (*WITHOUT_A_GPU, *WITHOUT_TWO):
         assert found[name]["status"] == "skipped"
-        assert "needs a GPU" in found[name]["why"]
+        assert f"needs {'a GPU' if name in WITHOUT_A_GPU else 'two GPUs'}" in found[name]["why"]
     table = (folder / "README.md").read_text()
     assert all(f"| {name} |" in table for name in found)
     assert (folder / "smoke.png").stat().st_size > 1000
@@ -51,7 +55,7 @@ def check_stages(folder: Path, passed: tuple[str, ...]) -> None:
 
 def test_without_a_gpu_its_stages_are_skipped_and_the_others_pass(tmp_path: Path) -> None:
     passed = ("machine", "numerics", "default", "bfloat16")
-    done = smoke(tmp_path, "--only", *passed, *WITHOUT_A_GPU)
+    done = smoke(tmp_path, "--only", *passed, *WITHOUT_A_GPU, *WITHOUT_TWO)
     assert done.returncode == 0, done.stdout + done.stderr
     check_stages(tmp_path, passed)
     figures = stages(tmp_path)["default"]["figures"]
@@ -61,7 +65,7 @@ def test_without_a_gpu_its_stages_are_skipped_and_the_others_pass(tmp_path: Path
 
 def test_the_longer_stages_pass_without_a_gpu(tmp_path: Path) -> None:
     passed = [name for name, needs in LONGER.items() if importlib.util.find_spec(needs)]
-    done = smoke(tmp_path, "--only", *LONGER, *WITHOUT_A_GPU)
+    done = smoke(tmp_path, "--only", *LONGER, *WITHOUT_A_GPU, *WITHOUT_TWO)
     assert done.returncode == 0, done.stdout + done.stderr
     check_stages(tmp_path, tuple(passed))
 

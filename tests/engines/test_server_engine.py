@@ -48,6 +48,18 @@ def engine(pair, policy):
     engine.close()
 
 
+def test_weights_that_memory_has_no_room_for_go_where_temporary_files_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(weight_folders.tempfile, "tempdir", str(tmp_path))
+    free = weight_folders.shutil.disk_usage(weight_folders.MEMORY).free
+    for size, here in ((12, False), (10 * free, True)):
+        folders = weight_folders.WeightFolders()
+        held = folders.hold(None, iter([("w", torch.zeros(3))]), size)
+        assert held.path.is_relative_to(tmp_path) == here
+        assert held.path.is_relative_to(weight_folders.MEMORY) != here
+        folders.close()
+        assert not held.path.exists()
+
+
 @pytest.fixture
 def changed(policy):
     other = copy.deepcopy(policy)

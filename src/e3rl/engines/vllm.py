@@ -251,14 +251,15 @@ class VLLMEngine:
     def _send(self, policy: Policy) -> None:
         on_cpu = policy.device.type == "cpu"
         weights: Weights = named_weights(policy.model, tied_head=on_cpu)
-        apart = self.settings.tensor_parallel_size > 1 and not self._shared
-        load = self._load_by_files if apart else self._load
+        load = self._load
+        if self.settings.tensor_parallel_size > 1 and not self._shared:
+            load = partial(self._load_by_files, sum(p.numel() for p in policy.model.parameters()))
         self._thread.call(load_on_all_ranks, load, weights)
 
-    def _load_by_files(self, weights: Weights) -> None:
-        """Have vLLM's own processes read the weights: one copy for all, in the machine's memory."""
+    def _load_by_files(self, n: int, weights: Weights) -> None:
+        """Have vLLM's own processes read n weights: one copy for all, in the machine's memory."""
         precision = self._llm.llm_engine.vllm_config.model_config.dtype
-        held = self._folders.hold(precision, weights)
+        held = self._folders.hold(precision, weights, n * precision.itemsize)
         try:
             made_up = {"load_config": {"load_format": "safetensors"}}  # until now
             self._llm.collective_rpc("update_config", kwargs={"overrides": made_up})

@@ -36,20 +36,28 @@ class WeightFolders:
     """Folders of one process, each with a policy's weights.
 
     Args:
-        folder: where they go; None: in the memory of this machine.
+        folder: where they go; None: in the memory of this machine, or where temporary files go
+            should it have too little of it for the first weights.
     """
 
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder
         self._own: Path | None = None  # this process's part of it
 
-    def hold(self, dtype: torch.dtype | None, weights: Weights) -> HeldFolder:
+    def hold(
+        self, dtype: torch.dtype | None, weights: Weights, size: int | None = None
+    ) -> HeldFolder:
         """Write weights in a precision, or in their own; the folder appears once it is complete.
+
+        Args:
+            dtype: of the files.
+            weights: whole, one after the other.
+            size: bytes that they take, where that is known.
 
         Raises OSError where there is no room.
         """
         if self._own is None:
-            self._own = self._begin()
+            self._own = self._begin(size or 0)
         part = Path(tempfile.mkdtemp(prefix=".weights-", dir=self._own))
         part.chmod(0o755)  # servers may run under another name
         try:
@@ -70,9 +78,11 @@ class WeightFolders:
             shutil.rmtree(self._own, ignore_errors=True)
             self._own = None
 
-    def _begin(self) -> Path:
+    def _begin(self, size: int) -> Path:
         """A folder of this process, of which nothing is left when it is killed either."""
-        base = self.folder or (str(MEMORY) if MEMORY.is_dir() else None)
+        base = self.folder
+        if base is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > size:
+            base = str(MEMORY)
         if base is not None:
             base = os.path.abspath(base)  # servers have other working folders
             os.makedirs(base, exist_ok=True)
