@@ -33,7 +33,12 @@ def rollouts_of(batch: RolloutBatch) -> Rollouts:
 def train(folder: Path, *overrides: str) -> Steps:
     """This rank's temperatures and rollouts of every step."""
     steps: Steps = []
-    step = GRPOModule.training_step
+    unread: list[bool] = []
+    step, configure = GRPOModule.training_step, GRPOModule.configure_model
+
+    def configured(module: GRPOModule) -> None:
+        unread.append(any(parameter.is_meta for parameter in module.policy.parameters()))
+        configure(module)
 
     def recorded(module: GRPOModule, batch: RolloutBatch, batch_idx: int) -> None:
         assert batch.base_temperature is not None
@@ -43,7 +48,11 @@ def train(folder: Path, *overrides: str) -> Steps:
     with pytest.MonkeyPatch.context() as patch:
         only_train(patch)
         patch.setattr(GRPOModule, "training_step", recorded)
+        patch.setattr(GRPOModule, "configure_model", configured)
         running.execute(configuration(folder / "run", *OVERRIDES, *overrides))
+    # Several ranks read their weights once each knows its device, and at no other time.
+    several = any(each.startswith("trainer.devices=") and each[-1] != "1" for each in overrides)
+    assert unread == [several] + [False] * (len(unread) - 1)
     return steps
 
 

@@ -29,7 +29,7 @@ from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
 from e3rl.planning.plan import ProblemCounts, derive_plan
-from e3rl.planning.processes import is_sharded
+from e3rl.planning.processes import count_processes, is_sharded
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.process.environment import claim_start
@@ -61,7 +61,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)
     seed_everything(cfg.seed, verbose=False)
-    policy: Policy = build(cfg, "policy", in_parts=is_sharded(cfg))
+    policy: Policy = build(cfg, "policy", in_parts=count_processes(cfg) > 1 or is_sharded(cfg))
     cfg.vocabulary_size = policy.vocabulary_size
     check_resumed_settings(cfg, resume)
     data = build_data(cfg, policy)

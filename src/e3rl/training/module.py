@@ -85,17 +85,21 @@ class GRPOModule(LightningModule):
         self._last_nonfinite = ""
 
     def configure_model(self) -> None:
-        """Share policy and reference among ranks under FSDP2.
+        """Share policy and reference among ranks under FSDP2; read weights that are missing.
 
         Lightning calls it before every validation and fit.
         """
-        if isinstance(self.trainer.strategy, FSDP2Strategy):
-            for policy in (self.policy, *self._reference):
-                if isinstance(policy, Policy):  # a base under adapters is a part of the policy
-                    self.trainer.strategy.share(policy)
-        elif self.device_mesh is not None:
-            name = type(self.trainer.strategy).__name__
+        strategy = self.trainer.strategy
+        if not isinstance(strategy, FSDP2Strategy) and self.device_mesh is not None:
+            name = type(strategy).__name__
             raise TypeError(f"trainer.strategy={name} shares no policy: use trainer=fsdp2")
+        for policy in (self.policy, *self._reference):
+            if not isinstance(policy, Policy):
+                continue  # a base under adapters is a part of the policy
+            if isinstance(strategy, FSDP2Strategy):
+                strategy.share(policy)
+            else:
+                policy.read_weights(strategy.root_device)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
