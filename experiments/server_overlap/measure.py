@@ -8,13 +8,14 @@
     .venv/bin/python experiments/server_overlap/measure.py --table      # what has been measured
 
 Servers and trainer share the cores of this machine, so real sampling cannot overlap with an update.
-`--seconds` are added to what each step's sampling takes, in which nobody computes: as if servers
-were slower, and elsewhere. Trains on the embedded default with `rollout.lookahead` 0 and 1, and
-takes medians over the steps behind the first two. `--throughput` compares rollouts through the
-engine with requests to the server by aiohttp alone. `--stand-ins` takes one and two servers of the
-tests, which speak vLLM's routes and wait .3 s for each token. `--uneven` has a stand-in sample, and
-makes both sampling and update of each step one or `SECONDS` seconds longer, as its number decides.
-Everything is appended to results.jsonl, and the README's table made from that.
+`--seconds` are added to what each step's sampling takes and to what its update takes, in which
+nobody computes: as if both were slower, and servers elsewhere. Trains on the embedded default with
+`rollout.lookahead` 0 and 1, and takes medians over the steps behind the first two. `--throughput`
+compares rollouts through the engine with requests to the server by aiohttp alone. `--stand-ins`
+takes one and two servers of the tests, which speak vLLM's routes and wait .3 s for each token.
+`--uneven` has a stand-in sample, and makes both sampling and update of each step one or `SECONDS`
+seconds longer, as its number decides. Everything is appended to results.jsonl, and the README's
+table made from that.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count, repeat
 from pathlib import Path
 from statistics import fmean, median
@@ -96,10 +98,11 @@ def steps(
 
 def overlap(urls: str, seconds: float, prompts: int) -> dict[str, Any]:
     """Seconds of sampling, update and step without look-ahead, and of a step with it."""
-    SlowServerEngine.seconds = repeat(seconds)
     found: dict[str, Any] = {"servers": urls.count(",") + 1, "added_s": seconds}
     for lookahead in (0, 1):
-        rows = steps(urls, lookahead, prompts)
+        SlowServerEngine.seconds = repeat(seconds)
+        with slow_updates(repeat(seconds)):
+            rows = steps(urls, lookahead, prompts)
         sampling, update, step = (
             median(row[f"time/{name}_s"] for row in rows) for name in ("rollout", "update", "step")
         )
@@ -113,28 +116,33 @@ def overlap(urls: str, seconds: float, prompts: int) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def slow_updates(seconds: Iterator[float]) -> Iterator[None]:
+    """Each update takes so many seconds more."""
+    update = GRPOModule.training_step
+
+    def slow(module: GRPOModule, batch: Any, batch_idx: int) -> None:
+        started = time.monotonic()
+        update(module, batch, batch_idx)
+        time.sleep(next(seconds))
+        batch.metrics["time/update_s"] = time.monotonic() - started
+
+    GRPOModule.training_step = slow  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        GRPOModule.training_step = update  # type: ignore[method-assign]
+
+
 def uneven(seconds: float, prompts: int = 2, n: int = 32) -> dict[str, Any]:
     """Seconds of a step where sampling and update take now longer, now shorter."""
     from server_stand_in import stand_ins
 
-    update = GRPOModule.training_step
     found: dict[str, Any] = {"uneven_s": seconds}
     for lookahead in (0, 1, 2, 4):
         SlowServerEngine.seconds = one_or(seconds, "sampling")
-        own = one_or(seconds, "update")
-
-        def slow(
-            module: GRPOModule, batch: Any, batch_idx: int, own: Iterator[float] = own
-        ) -> None:
-            started = time.monotonic()
-            update(module, batch, batch_idx)
-            time.sleep(next(own))
-            batch.metrics["time/update_s"] = time.monotonic() - started
-
-        GRPOModule.training_step = slow  # type: ignore[method-assign]
-        with stand_ins(Policy("embedded"), 1) as (server,):
+        with stand_ins(Policy("embedded"), 1) as (server,), slow_updates(one_or(seconds, "update")):
             rows = steps(server.url, lookahead, prompts, n, "rollouts_per_prompt=2")
-        GRPOModule.training_step = update  # type: ignore[method-assign]
         sampling, updating, step = (
             fmean(row[f"time/{name}_s"] for row in rows) for name in ("rollout", "update", "step")
         )
