@@ -145,7 +145,7 @@ class EntropyMatcher:
             self.entropies[above] / self.entropies[below]
         )
         place = _rung_above(ends[0] + share * (ends[1] - ends[0]))
-        for each in (place - 1, place):
+        for each in (place - 1, place, place + 1):  # the last where the line meets it at an end
             if min(ends) + 1e-3 < math.log(_temperature(each)) < max(ends) - 1e-3:
                 return _temperature(each)
         middle = _rounded(math.exp(sum(ends) / 2))
