@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from e3rl.analysis.measures.families import EXPLORATORY
 from e3rl.statistics.means import mean_over_units
 
 HERE = Path(__file__).parent
@@ -27,9 +28,10 @@ say. Every number and verdict is computed from a study's table by
 *holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
 *open*: it contains 0, or the correction for the number of comparisons leaves it open; *untried*:
 nobody here has run it. The families of `carries_core`, `carries_schedules` and `carries_shootout`
-were declared before their runs, nothing was before those of the older studies. All tests are on
-half a million parameters, on the bed that the study names: a verdict says nothing of larger models,
-and *open* is not *false*.
+were declared before their runs; tables of such studies that are of no family (subsets, entropies,
+all-wrong prompts) and the older studies are exploratory, as each row says. pass@16 of these studies
+is after as many steps, not at equal tokens. All tests are on half a million parameters, on the bed
+that the study names: a verdict says nothing of larger models, and *open* is not *false*.
 
 """
 ALPHA = 0.05
@@ -83,6 +85,9 @@ def cells(test: Mapping[str, Any]) -> tuple[str, str, str]:
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
     seeds = int(find_row(test["study"], test["table"], test["row"])["seeds"])
     found += f", {seeds} seeds"
+    family = find_row(test["study"], test["table"], test["row"]).get("family")
+    declared = isinstance(family, str) and family not in ("", EXPLORATORY)
+    found += ", declared" if declared else ", exploratory"
     where = f"[{test['study']}](../experiments/{test['study']}/README.md), `{test['table']}`"
     return found, where, f"*{decide(test)}*"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from engine_requests import largest_gap, many
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -26,6 +25,7 @@ from e3rl.engines.weight_checks import (
 )
 from e3rl.policy.policy import Policy
 from e3rl.process.environment import prepare
+from engine_requests import largest_gap, many
 
 Work = Callable[[int], dict[str, Any]]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from engine_requests import many
 from recorded_llm import RecordedLLM, stand_in
 
 from e3rl.engines import vllm_build
@@ -16,6 +15,7 @@ from e3rl.engines.engine_thread import EngineThread
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.policy.policy import Policy
+from engine_requests import many
 
 
 def test_calls_of_all_threads_are_made_in_one_and_raise_where_they_were_made():

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from engine_requests import largest_gap, many
 
 from e3rl.engines.base import RolloutEngine
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.policy.adapters import LoRA
 from e3rl.policy.policy import Policy
+from engine_requests import largest_gap, many
 
 if importlib.util.find_spec("peft") is None:
     pytest.skip("peft is not installed: pip install 'e3rl[lora]'", allow_module_level=True)

@@ -7,7 +7,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from engine_requests import by_place, many
 
 from e3rl.engines.servers import ray_actors, roll_call
 from e3rl.engines.servers.client import ServerLostError
@@ -17,6 +16,7 @@ from e3rl.engines.servers.supervised import ATTEMPTS, Look, SupervisedServer
 from e3rl.engines.transformers import TransformersEngine
 from e3rl.engines.vllm_ray import VLLMRayEngine
 from e3rl.engines.vllm_settings import VLLMSettings
+from engine_requests import by_place, many
 from server_stand_in import StandIn, stand_ins
 
 

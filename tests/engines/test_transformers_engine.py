@@ -5,6 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
+from e3rl.data.problem import Problem
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.transformers import CROWDED, InverseCdfSampler, TransformersEngine
+from e3rl.policy.policy import Policy
+from e3rl.seeds import derive_seed
 from engine_requests import (
     PROMPTS,
     by_place,
@@ -17,12 +23,6 @@ from engine_requests import (
     trainer_logprobs,
     truncated,
 )
-
-from e3rl.data.problem import Problem
-from e3rl.engines.base import RolloutRequest
-from e3rl.engines.transformers import CROWDED, InverseCdfSampler, TransformersEngine
-from e3rl.policy.policy import Policy
-from e3rl.seeds import derive_seed
 from small_models import with_model
 
 pytestmark = pytest.mark.end_to_end

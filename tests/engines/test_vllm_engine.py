@@ -12,6 +12,16 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+
+import e3rl.engines.vllm as vllm_engine
+from e3rl.engines import vllm_build
+from e3rl.engines.base import RolloutRequest
+from e3rl.engines.canary import EngineMismatchError
+from e3rl.engines.transformers import TransformersEngine
+from e3rl.engines.vllm import VLLMEngine
+from e3rl.engines.vllm_build import INSTALL
+from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.policy.policy import Policy, embedded_folder
 from engine_requests import (
     PROMPTS,
     by_place,
@@ -24,16 +34,6 @@ from engine_requests import (
     trainer_logits,
     truncated,
 )
-
-import e3rl.engines.vllm as vllm_engine
-from e3rl.engines import vllm_build
-from e3rl.engines.base import RolloutRequest
-from e3rl.engines.canary import EngineMismatchError
-from e3rl.engines.transformers import TransformersEngine
-from e3rl.engines.vllm import VLLMEngine
-from e3rl.engines.vllm_build import INSTALL
-from e3rl.engines.vllm_settings import VLLMSettings
-from e3rl.policy.policy import Policy, embedded_folder
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip(f"vLLM is not installed: {INSTALL}", allow_module_level=True)

@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
-from engine_requests import many
 from recorded_llm import RecordedLLM, stand_in
 
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_settings import VLLMSettings
 from e3rl.policy.policy import Policy
+from engine_requests import many
 
 SENT = ["wake weights", "reload_weights", "wake kv_cache", "reset_prefix_cache"]
 

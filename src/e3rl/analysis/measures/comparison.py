@@ -57,12 +57,14 @@ def compare_arms(
 
     Returns:
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
-        problems; value, iqm (over seeds and families of problems), difference to the control and
-        improvement (the probability that a run of the arm beats one of the control on a family),
-        each with _low and _high; seed_share, what seeds make of the variance of value;
-        difference_error and difference_df, the difference's standard error and degrees of freedom;
-        by_seed; against, against_entropy, paired_seeds; and what
-        `families.judge_rows` adds, all comparisons being exploratory. What does not exist is None.
+        problems; spent and against_spent, what the arm and its control had cost where not every
+        validation has k rollouts and the last one is taken as it is; value, iqm (over seeds and
+        families of problems), difference to the control and improvement (the probability that a run
+        of the arm beats one of the control on a family), each with _low and _high; seed_share, what
+        seeds make of the variance of value; difference_error and difference_df, the difference's
+        standard error and degrees of freedom; by_seed; against, against_entropy, paired_seeds; and
+        what `families.judge_rows` adds, all comparisons being exploratory. What does not exist is
+        None.
 
     Raises:
         ValueError: a control without validation, or a cost that some run did not record.
@@ -162,6 +164,8 @@ def compare_scores(
         "entropy": item.entropy,
         "axis": axis,
         "cost": cost,
+        "spent": item.spent,
+        "against_spent": None if control is None else control.spent,
         "level": level,
         "seeds": item.n_seeds,
         "problems": item.table.shape[1],

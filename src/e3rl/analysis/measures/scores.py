@@ -23,6 +23,7 @@ class Scores:
     entropy: float
     table: pd.DataFrame  # (S, P), a row per training seed, a column per problem
     sources: dict[str, str]  # family of each problem, where recorded
+    spent: float | None = None  # mean cost of the last validation, where that is what was taken
 
     @property
     def n_seeds(self) -> int:
@@ -61,12 +62,14 @@ def scores_at(
     Raises:
         ValueError: seeds without a common problem.
     """
-    rows, seeds, facts = [], [], []
+    rows, seeds, facts, spent = [], [], [], []
     sources: dict[str, str] = {}
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole:
             continue
+        if len(costs) == 1:
+            spent.append(float(costs[-1]))
         at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
         rows.append(at)
         seeds.append(run.seed)
@@ -79,7 +82,9 @@ def scores_at(
         raise ValueError(f"seeds of {runs[0].name}/{name} have no validation problem in common")
     temperature, entropy = np.mean(facts, axis=0)
     measure = f"mean pass@{k}" if whole else f"pass@{k}"
-    return Scores(runs[0].name, name, measure, float(temperature), float(entropy), joined, sources)
+    taken = float(np.mean(spent)) if spent else None
+    about = runs[0].name, name, measure, float(temperature), float(entropy)
+    return Scores(*about, joined, sources, taken)
 
 
 def _families(run: Run) -> dict[str, str]:

@@ -54,9 +54,9 @@ def comparison_note(rows: Sequence[Row]) -> str:
     first = rows[0]
     few, most = (of(row["seeds"] for row in rows) for of in (min, max))
     text = (
-        f"At equal cost ({first['cost']:,.0f} {AXIS_UNITS[first['axis']]}); "
-        f"{100 * first['level']:g} % intervals over seeds and problems (over problems alone where "
-        "an arm has one seed), of IQM and P(better) over seeds alone, each by itself."
+        f"{cost_note(rows)}; {100 * first['level']:g} % intervals over seeds and problems (over "
+        "problems alone where an arm has one seed), of IQM and P(better) over seeds alone, each by "
+        "itself."
     )
     if first.get("subset"):
         text += f" Problems {first['subset']}, all runs together."
@@ -72,15 +72,39 @@ def comparison_note(rows: Sequence[Row]) -> str:
             f"{FEWEST_ROLLOUTS} rollouts and more that enclose the arm's entropy (nats per token), "
             f"seed by seed; no verdict where these differ by more than {100 * MATCHED_WITHIN:g} %."
         )
+    if any(_entropies(row) and not _is_matched(row) for row in rows):
+        text += (
+            " Entropies are of the last validation, nats per token: where they differ, so may "
+            "pass@k by a flatter policy alone."
+        )
     if any(_is_lopsided(row) for row in rows):
         text += (
             " Where seeds make nearly all of the variance and rates are near 0 or 100 %, intervals "
-            "of % and IQM hold the truth in 85 to 93 of 100 simulated studies only."
+            "of % and IQM hold the truth in 87 to 94 of 100 simulated studies only."
         )
     if few < ENOUGH_SEEDS:
         where = "With" if few == most else "In rows of"
         text += f" {where} {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
     return text
+
+
+def cost_note(rows: Sequence[Row]) -> str:
+    """At which cost arms are compared, and which rows are not at that one."""
+    first = rows[0]
+    unit = AXIS_UNITS[first["axis"]]
+    equal = f"At equal cost ({first['cost']:,.0f} {unit})"
+    if not any(_spent(row) for row in rows):
+        return equal
+    last = f"by the last validation, the only one with k rollouts, {unit} less the control's in %"
+    if all(_spent(row) for row in rows):
+        return f"Not at equal cost: {last}"
+    return f"{equal}, or, where that is said, {last}"
+
+
+def _spent(row: Row) -> str:
+    """How much more an arm had cost than its control, in percent, where costs are not equal."""
+    spent, other = row.get("spent"), row.get("against_spent")
+    return "" if spent is None or other is None else f"{100 * (spent / other - 1):+.1f}"
 
 
 def _is_lopsided(row: Row) -> bool:
@@ -120,6 +144,7 @@ def _texts(row: Row) -> dict[str, str]:
         "Δ points": interval_text(row, "difference", "+.1f", 100),
         "against": row["against"] or "",
         "entropy / against": _entropies(row),
+        "cost %": _spent(row),
         "P(better) %": interval_text(row, "improvement", ".0f", 100),
         "family": row["family"] or "",
         "p": p_text(row["p_adjusted"]),
@@ -131,9 +156,13 @@ def _texts(row: Row) -> dict[str, str]:
 
 
 def _entropies(row: Row) -> str:
-    """Of the arm and of the control it is compared with, where they are to be equal."""
-    if not row["against_entropy"] or not _is_matched(row):
+    """Of the arm and of the control it is compared with, where they are to be equal, or pass@k
+    depends on them."""
+    if not row["against_entropy"]:
         return ""
+    if not _is_matched(row):
+        one = row["measure"].endswith("@1")
+        return "" if one else f"{row['entropy']:.3f} / {row['against_entropy']:.3f}"
     return f"{row['entropy']:.4f} / {row['against_entropy']:.4f}"
 
 
