@@ -23,7 +23,7 @@ def test_the_page_says_what_was_recorded() -> None:
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
         ("loss", "gspo", "untried"),
         ("loss/exploration", "kl_cov", "**trained** ([carries_shootout])"),
-        ("temperature/gain", "solve", "**trained** ([gain_modes])"),
+        ("temperature/gain", "solve", "**trained** ([gain_modes], [smollm2_control])"),
         ("shaping", "length", "**trained** ([length_reward])"),
         ("data", "arithmetic", "**trained** (the run matrix)"),
         ("rollout.lookahead", "1", "*tested*"),
