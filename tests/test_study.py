@@ -1,7 +1,6 @@
 """A study: tables in their places in the README, figures, and what is missing."""
 
 import runpy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -180,18 +179,3 @@ def test_every_kind_of_table_and_figure_that_fits_the_runs_is_made(folder: Path)
     assert {path.stem for path in (folder / "figures").iterdir()} == fitting
     text = (folder / "README.md").read_text()
     assert text.count("| GRPO ") + text.count("| grpo ") >= 2
-
-
-def test_the_studies_of_the_project_are_as_their_runs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = cache(study.load_runs)  # all studies draw on the same runs
-    monkeypatch.setattr(study, "load_runs", lambda folder: loaded(folder.resolve()))
-    found = sorted(ROOT.glob("experiments/*/study.yaml"))
-    assert found
-    for file in found:
-        item = study.read_study(file.parent)
-        text = (file.parent / "README.md").read_text()
-        for name in item.tables:
-            assert f"<!-- table: {name} -->" in text
-        for name in item.figures:
-            assert f"figures/{name}.png" in text
-            assert (file.parent / "figures" / f"{name}.png").is_file()
