@@ -290,7 +290,6 @@ class VLLMEngine:
         check_split(parts, self.deadline_s)
         self._shared = SharedRequests(parts) if is_split(parts) else None
         self._thread = EngineThread()
-        self._folders = WeightFolders()  # for processes of vLLM's own
         self._thread.call(enter_device, policy.device)
         with name_memory_errors("was being built"):
             self._llm = self._thread.call(
