@@ -217,7 +217,8 @@ def test_a_watched_process_gives_its_rows_times_and_processor_seconds(
     seen = watch(command, rows, lambda row: True, {}, log)
     assert [s.row["step"] for s in seen] == [0, 1]
     assert seen[1].at > seen[0].at > 0
-    assert seen[1].cpu_s >= 0.6
+    rounded = 4 / study["watch"].TICKS  # the kernel cuts each of four counts to whole ticks
+    assert seen[1].cpu_s >= 0.6 - rounded
     assert seen[1].peak_gib > 0
     with pytest.raises(RuntimeError, match="no_such_name"):
         watch([sys.executable, "-c", "no_such_name"], rows, lambda row: True, {}, log)
