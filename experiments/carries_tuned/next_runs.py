@@ -1,0 +1,146 @@
+"""Which runs tune the arms, one after another, what has been chosen so far, and the fresh runs.
+
+    next_runs.py RUNS           the next runs' overrides, a line each
+    next_runs.py RUNS --chosen  what every arm gets
+    next_runs.py RUNS --fresh   overrides of the runs that compare
+
+An arm's coefficient is chosen at the control's learning rate, then its rate: every value with seed
+51, the two best also with seed 52, and of these the one with the higher mean pass@1 at T = 1.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
+from e3rl.analysis.sources.runs import Run, load_runs
+
+FIRST, SECOND = 51, 52
+FRESH = range(111, 116)
+CONTROLS_RATE = 2e-4
+OTHER_RATES = (1e-4, 4e-4)
+LAST_RATE = 8e-4  # tried only where 4e-4 is better than 2e-4
+Overrides = tuple[str, ...]
+Scores = Mapping[str, Mapping[int, float]]  # pass@1 by a point's name and seed
+
+
+@dataclass(frozen=True)
+class Point:
+    """An arm with one value of its coefficient and one learning rate."""
+
+    arm: str
+    experiment: str
+    value: str = ""
+    overrides: Overrides = ()
+    rate: float = CONTROLS_RATE
+
+    @property
+    def name(self) -> str:
+        return "_".join(part for part in (self.arm, self.value, f"lr_{self.rate:g}") if part)
+
+    def run(self, seed: int, name: str) -> str:
+        """What makes this run, as overrides."""
+        own = (f"experiment={self.experiment}", f"name={name}", *self.overrides)
+        return " ".join((f"++seed={seed}", f"++module.optimizer.lr={self.rate:g}", *own))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The point chosen, or the runs that are needed first."""
+
+    best: Point | None = None
+    todo: tuple[tuple[Point, int], ...] = ()
+
+
+def points(arm: str, experiment: str, key: str, *values: float) -> list[Point]:
+    return [Point(arm, experiment, f"{v:g}", (f"{key}={v:g}",)) for v in values]
+
+
+def bounds(low: int, high: int) -> Point:
+    keys = (f"budget.n_low={low}", f"budget.n_high={high}")
+    return Point("budget", "budget", f"{low}-{high}", keys)
+
+
+ARMS = {
+    "grpo_er": points("grpo_er", "grpo_er", "loss.entropy_coef", 0.005, 0.02, 0.05),
+    "constant": points("constant", "hot", "temperature.temperature", 0.8, 0.9, 1.2),
+    "ts": [
+        Point("ts", "ts", "initial", ("temperature.target=null",)),
+        *points("ts", "ts", "temperature.target", 0.2, 0.27),
+    ],
+    "ts_an": points("ts_an", "ts_an", "temperature.annealing.eta", 0.9, 0.8, 0.7),
+    "budget": [bounds(6, 10), bounds(4, 12), bounds(2, 14)],
+    "dapo": points("dapo", "dapo", "loss.surrogate.clip_high", 0.28, 0.2, 0.4),
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("runs", type=Path)
+    options.add_argument("--chosen", action="store_true")
+    options.add_argument("--fresh", action="store_true")
+    asked = options.parse_args()
+    there = load_runs(asked.runs) if any(asked.runs.glob("*/metrics.jsonl*")) else []
+    choices = tune_all(read_scores(there))
+    best = [Point("grpo", "grpo")] + [each.best for each in choices.values() if each.best]
+    if asked.chosen:
+        print(*(point.name for point in best), sep="\n")
+    elif asked.fresh:
+        print(*(point.run(seed, point.arm) for seed in FRESH for point in best), sep="\n")
+    else:
+        todo = [pair for each in choices.values() for pair in each.todo]
+        print("".join(f"{point.run(seed, point.name)}\n" for point, seed in todo), end="")
+
+
+def tune_all(scores: Scores) -> dict[str, Choice]:
+    """By arm, what it gets or the runs that it needs; e3 takes its parts' coefficients."""
+    coefficients = {arm: choose(candidates, scores) for arm, candidates in ARMS.items()}
+    budget, schedule = coefficients["budget"].best, coefficients["ts_an"].best
+    found = {arm: tune_rate(choice, scores) for arm, choice in coefficients.items()}
+    if budget and schedule:
+        value = f"{budget.value}_{schedule.value}"
+        e3 = Point("e3", "e3", value, budget.overrides + schedule.overrides)
+        found["e3"] = tune_rate(Choice(best=e3), scores)
+    return found
+
+
+def tune_rate(coefficient: Choice, scores: Scores) -> Choice:
+    """The best of three learning rates, and of a fourth where accuracy rises up to the third."""
+    if coefficient.best is None:
+        return coefficient
+    candidates = [coefficient.best, *(replace(coefficient.best, rate=r) for r in OTHER_RATES)]
+    seen = [scores.get(point.name, {}).get(FIRST) for point in candidates]
+    if seen[0] is not None and seen[2] is not None and seen[2] > seen[0]:
+        candidates.append(replace(coefficient.best, rate=LAST_RATE))
+    return choose(candidates, scores)
+
+
+def choose(candidates: list[Point], scores: Scores) -> Choice:
+    """Every point with the first seed, the two best with the second: the best mean of these two."""
+    todo = [(point, FIRST) for point in candidates if FIRST not in scores.get(point.name, {})]
+    if todo:
+        return Choice(todo=tuple(todo))
+    two = sorted(candidates, key=lambda point: scores[point.name][FIRST], reverse=True)[:2]
+    todo = [(point, SECOND) for point in two if SECOND not in scores[point.name]]
+    if todo:
+        return Choice(todo=tuple(todo))
+    return Choice(max(two, key=lambda point: mean(scores[point.name][s] for s in (FIRST, SECOND))))
+
+
+def read_scores(runs: list[Run]) -> dict[str, dict[int, float]]:
+    """pass@1 at temperature 1 on the last validation, in %, of the runs that have ended."""
+    found: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if run.summary is None:
+            continue
+        last = find_evaluation([run], "t1", "last")
+        if last is None:
+            raise ValueError(f"{run.path} has no evaluation t1")
+        found.setdefault(run.name, {})[run.seed] = 100 * pass_table(last.seeds[0], [1])[1].mean()
+    return found
+
+
+if __name__ == "__main__":
+    main()
