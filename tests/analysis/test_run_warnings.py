@@ -64,6 +64,15 @@ def test_settings_that_an_arm_differs_in_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_setting_that_came_with_a_later_version_is_no_difference(tmp_path: Path) -> None:
+    runs = folder(tmp_path, changed={"module": {"nonfinite_steps": 3}})
+    assert "module.nonfinite_steps" in run_warnings.several_settings(compared(runs))[0]
+    newer = runs / "grpo-2" / "config.yaml"  # the control's second seed has it too, the first not
+    config = yaml.safe_load(newer.read_text()) | {"module": {"nonfinite_steps": 3}}
+    newer.write_text(yaml.safe_dump(config))
+    assert run_warnings.several_settings(compared(runs)) == []
+
+
 def matched(runs: list[Run], entropy: float) -> list[Run]:
     """Runs whose `live` has an entropy, at the last validation."""
     found = []
@@ -148,3 +157,66 @@ def test_a_policy_that_only_trains_otherwise_starts_the_same(tmp_path: Path) -> 
 def test_without_a_control_arms_are_not_judged_by_it(tmp_path: Path) -> None:
     arms = compared(folder(tmp_path, seeds=1)).arms
     assert run_warnings.find_warnings(Compared(arms, None, [])) == []
+
+
+def row(**changed: Any) -> dict[str, Any]:
+    return {"arm": "mine", "seeds": 5, "difference": 0.1, "measure": "pass@16"} | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "mine (+13 %)"),  # .266 nats against .235
+        ({"entropy": 0.245}, None),  # 4 % is near enough
+        ({"measure": "pass@1"}, None),  # does not gain by a flatter policy
+        ({"entropy_gap": 0.001}, None),  # compared at equal entropy
+        ({"entropy": None}, None),
+    ],
+)
+def test_pass_at_k_of_a_flatter_policy_is_told(changed: dict[str, Any], words: str | None) -> None:
+    rows = [row(**({"entropy": 0.266, "against_entropy": 0.235} | changed))]
+    found = run_warnings.unequal_entropies(Compared({}, "grpo", rows))
+    assert len(found) == (words is not None)
+    assert words is None or words in found[0]
+
+
+def test_a_grid_over_the_problems_that_judge_it_is_told(tmp_path: Path) -> None:
+    runs = folder(tmp_path / "arms", seeds=1)
+    tuning = tmp_path / "lr"
+    for place, rate in enumerate((1e-4, 2e-4, 4e-4)):
+        run = write_run(tuning / str(place), f"lr_{place}", 1, SMALL)
+        config = yaml.safe_load((run / "config.yaml").read_text()) | BASE
+        config["module"] = {"optimizer": {"lr": rate}}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (line,) = run_warnings.tried_on_validation(compared(runs))
+    assert line.startswith("The sweep lr tries 3 values of module.optimizer.lr on these")
+    arms = group_by_arm(load_runs(tuning))
+    (line,) = run_warnings.tried_on_validation(Compared(arms, "lr_0", []))
+    assert "3 values of module.optimizer.lr (0.0001, 0.0002, 0.0004)" in line
+    (tuning / "2" / "config.yaml").write_text((tuning / "1" / "config.yaml").read_text())
+    assert run_warnings.tried_on_validation(compared(runs)) == []  # two values are no grid
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_verdict_of_few_seeds_is_named(seeds: int) -> None:
+    rows = [row(seeds=seeds, verdict="better"), row(seeds=seeds, verdict="not distinguishable")]
+    found = run_warnings.few_seeds(Compared({}, "grpo", rows))
+    assert len(found) == (2 if seeds == 3 else 0)
+    assert seeds == 5 or "mine better in pass@16." in found[1]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "detectable", "told"),
+    [
+        ("not distinguishable", 0.061, True),
+        ("not distinguishable", 0.04, False),
+        ("better", 0.2, False),
+    ],
+)
+def test_what_could_not_have_been_found_is_told(
+    verdict: str, detectable: float, told: bool
+) -> None:
+    rows = [row(verdict=verdict, detectable=detectable), row(verdict=verdict, detectable=0.01)]
+    found = run_warnings.coarse_verdicts(Compared({}, "grpo", rows))
+    assert len(found) == told
+    assert not told or "mine (6 points)" in found[0]

@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 from e3rl.analysis.measures.matched_control import WHOLE_RUN
-from e3rl.analysis.sources.config_differences import config_differences
+from e3rl.analysis.sources.config_differences import ABSENT, config_differences
 from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.config.differences import flatten
 from e3rl.config.saved import read_saved_configuration
@@ -21,6 +22,10 @@ TARGET = "_target_"
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 ENVIRONMENT = ("engine", "trainer.enable", "figures", "data.seed")  # where a run took place
 PROPOSED, MULTIRUN = "optimization_results.yaml", "multirun.yaml"
+NOT_TUNED = ("callbacks", "data", "paths", "logger", "seed", *ENVIRONMENT)  # or said elsewhere
+GRID = 3  # values of one number from which on somebody may be choosing
+FLATTER = 0.05  # of the control's entropy, from which on pass@k may tell of it alone
+COARSE = 0.05  # of a pass rate, from which on "not distinguishable" hides differences that matter
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,9 @@ def several_settings(compared: Compared) -> list[str]:
     lines = []
     for arm, runs in compared.others.items():
         pair = {arm: runs, str(compared.control): compared.arms[str(compared.control)]}
-        names = settings_of(config_differences(pair), [*runs, *pair[str(compared.control)]])
+        different = config_differences(pair)
+        keys = [key for key, values in different.items() if not is_of_versions(values.values())]
+        names = settings_of(keys, [*runs, *pair[str(compared.control)]])
         if len(names) > 1:
             lines.append(
                 f"{arm_label(arm)} differs from {arm_label(str(compared.control))} in "
@@ -80,6 +87,25 @@ def unmatched_entropies(compared: Compared) -> list[str]:
     return [
         f"No control at the entropy that these arms have at their own temperature: {named}. Their "
         "rows have no verdict; e3rl record samples what one takes."
+    ]
+
+
+def unequal_entropies(compared: Compared) -> list[str]:
+    """pass@k, at one temperature, of arms that are flatter or sharper than the control."""
+    gaps: dict[str, str] = {}
+    for row in compared.rows:
+        own, other = row.get("entropy"), row.get("against_entropy")
+        if not own or not other or row["measure"].endswith("@1") or row.get("unmatched"):
+            continue
+        if row.get("entropy_gap") is None and abs(own / other - 1) > FLATTER:
+            gaps.setdefault(row["arm"], f"{100 * (own / other - 1):+.0f} %")
+    if not gaps:
+        return []
+    named = ", ".join(f"{arm_label(arm)} ({gap})" for arm, gap in gaps.items())
+    return [
+        f"At equal temperature these policies have another entropy than the control: {named}. A "
+        "flatter policy has more pass@k and a sharper one less, whatever it has learned; compare "
+        "at equal entropy (e3rl record) before saying that it found more."
     ]
 
 
@@ -113,8 +139,32 @@ def tuned_on_validation(compared: Compared) -> list[str]:
     return lines
 
 
+def tried_on_validation(compared: Compared) -> list[str]:
+    """Numbers of which the arms, or the runs of a sweep beside them, try several values on these
+    validation problems: whoever takes the best of them has tuned on what it is judged by."""
+    lines = []
+    for key, values in values_tried(run.config for run in compared.runs).items():
+        lines.append(
+            f"These arms try {len(values)} values of {key} ({_listed(values)}) on the same "
+            "validation problems: the best of them is flattered. Run it again with seeds and "
+            "problems (data.validation.seed) that it was not chosen by."
+        )
+    own = {run.path.resolve().parent for run in compared.runs}
+    validated = {str(_validation(run.config)) for run in compared.runs} - {"None"}
+    beside = {folder for parent in own for folder in parent.parent.glob("*") if folder.is_dir()}
+    for sweep in sorted(beside - own):
+        configs = [read_saved_configuration(file) for file in sorted(sweep.glob(f"*/{CONFIG}"))]
+        on_these = [config for config in configs if str(_validation(config)) in validated]
+        for key, values in values_tried(on_these).items():
+            lines.append(
+                f"The sweep {sweep.name} tries {len(values)} values of {key} on these validation "
+                "problems: if a setting of these arms was chosen by it, the choice fits them."
+            )
+    return lines
+
+
 def few_seeds(compared: Compared) -> list[str]:
-    """Comparisons of fewer than `ENOUGH_SEEDS` seeds."""
+    """Comparisons of fewer than `ENOUGH_SEEDS` seeds, and verdicts that rest on so few."""
     counts = {row["arm"]: row["seeds"] for row in compared.rows if row["difference"] is not None}
     few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
     if not few:
@@ -124,9 +174,33 @@ def few_seeds(compared: Compared) -> list[str]:
     named = (
         f"{each.pop()} each" if alike else ", ".join(f"{arm_label(a)} {n}" for a, n in few.items())
     )
-    return [
+    lines = [
         f"Fewer than {ENOUGH_SEEDS} seeds ({named}): an interval hardly knows how seeds differ, "
         "and a verdict may not repeat; of one seed there is none."
+    ]
+    sure = (BETTER, WORSE)
+    judged = [row for row in compared.rows if row["arm"] in few and row.get("verdict") in sure]
+    if judged:
+        words = [f"{arm_label(r['arm'])} {r['verdict']} in {r['measure']}" for r in judged]
+        lines.append(
+            f"Verdicts that rest on fewer than {ENOUGH_SEEDS} seeds: {', '.join(words)}. Run more "
+            "seeds before they are told to anybody."
+        )
+    return lines
+
+
+def coarse_verdicts(compared: Compared) -> list[str]:
+    """Arms that are not told apart where only large differences could have been."""
+    least: dict[str, float] = {}
+    for row in compared.rows:
+        if row.get("verdict") == NEITHER and (row.get("detectable") or 0.0) > COARSE:
+            least[row["arm"]] = max(least.get(row["arm"], 0.0), row["detectable"])
+    if not least:
+        return []
+    named = ", ".join(f"{arm_label(arm)} ({100 * size:.0f} points)" for arm, size in least.items())
+    return [
+        "Not distinguishable does not mean equal: these seeds and problems find only differences "
+        f"as large as {named}, each by its coarsest row."
     ]
 
 
@@ -147,8 +221,11 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     other_base_policy,
     several_settings,
     unmatched_entropies,
+    unequal_entropies,
     tuned_on_validation,
+    tried_on_validation,
     few_seeds,
+    coarse_verdicts,
     shared_validation_noise,
 )
 
@@ -166,6 +243,14 @@ def settings_of(keys: Iterable[str], runs: Sequence[Run]) -> list[str]:
         names.append(min(above, key=len) if above else key)
     kept = [name for name in names if not name.startswith((*ENVIRONMENT, "policy"))]
     return list(dict.fromkeys(_slot(name) for name in kept))
+
+
+def is_of_versions(texts: Iterable[str]) -> bool:
+    """Whether a setting only came with a later version: seeds of one arm with it and without it,
+    and one value wherever it is."""
+    each = [set(text.split(" | ")) for text in texts]
+    mixed = any(ABSENT in values and len(values) > 1 for values in each)
+    return mixed and len(set().union(*each) - {ABSENT}) == 1
 
 
 def _slot(name: str) -> str:
@@ -189,6 +274,23 @@ def proposes_values(sweep: Path) -> bool:
         return False
     text = yaml.safe_load((sweep / MULTIRUN).read_text(encoding="utf-8")) or {}
     return "optuna" in str(text.get("hydra", {}).get("sweeper", {}).get(TARGET, "")).lower()
+
+
+def values_tried(configs: Iterable[Any]) -> dict[str, list[float]]:
+    """Settings that are numbers and have `GRID` values and more in these configurations."""
+    found: dict[str, set[float]] = {}
+    for config in configs:
+        if not isinstance(config, Mapping):
+            continue
+        for key, value in flatten(config).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found.setdefault(key, set()).add(value)
+    tried = {key: sorted(values) for key, values in found.items() if len(values) >= GRID}
+    return {key: tried[key] for key in sorted(tried) if not key.startswith(NOT_TUNED)}
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _validation(config: Any) -> Any:
