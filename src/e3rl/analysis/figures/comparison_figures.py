@@ -107,9 +107,12 @@ def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
     """What the marks of a forest plot mean, and what its intervals are over."""
     first = rows[0]
     corrected = any(row.get("p_adjusted") is not None for row in rows)
+    place = f"at {first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
+    late = dict.fromkeys(row["measure"] for row in rows if _spent_unlike(row))
+    if late:
+        place += f" ({', '.join(late)}: after the last validation, costs unlike)"
     parts = [
-        f"{100 * first['level']:g} % intervals over seeds and problems, paired by both, at "
-        f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}",
+        f"{100 * first['level']:g} % intervals over seeds and problems, paired by both, {place}",
         "filled: better or worse" + (" after Holm's correction" if corrected else ", uncorrected"),
     ]
     if any(row.get("unmatched") for row in rows):
@@ -117,6 +120,11 @@ def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
     if paper:
         parts.append("diamonds: the paper")
     return "; ".join(parts)
+
+
+def _spent_unlike(row: Row) -> bool:
+    own, other = row.get("spent"), row.get("against_spent")
+    return bool(own and other) and abs(own / other - 1) > 0.0005
 
 
 @with_style
