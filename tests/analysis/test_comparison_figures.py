@@ -110,7 +110,7 @@ def test_no_two_arms_share_a_colour_and_those_without_one_are_grey() -> None:
 
 def test_a_forest_names_the_endpoints_that_are_not_at_equal_cost(made: Arms) -> None:
     rows = [row for row in rows_of(made) if row["difference"] is not None]
-    assert "unlike" not in figures.forest_note(rows)
+    assert "costs unlike" not in figures.forest_note(rows)
     late = [row | {"measure": "pass@16", "spent": 2.0, "against_spent": 1.9} for row in rows]
     note = figures.forest_note(rows + late)
     assert "(pass@16: after the last validation, costs unlike)" in note
