@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from e3rl.analysis.measures.arms import ARM_LABELS
 from pages import ROOT
 
 STUDIES = ROOT / "experiments"
@@ -14,6 +15,7 @@ SEEDS = {"carries_core": 10, "carries_losses": 10, "carries_schedules": 10, "car
 JUDGED = tuple(SEEDS)  # as declared
 judged = pytest.mark.parametrize("name", JUDGED)
 NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")
+WITH_INTERVAL = re.compile(r"([+-]?\d*\.\d+)\s+\[([+-]?\d*\.\d+),\s+([+-]?\d*\.\d+)\]")
 
 
 @judged
@@ -25,6 +27,29 @@ def test_the_verdict_says_no_other_numbers_than_the_tables(name: str) -> None:
     known |= {number.replace("0.", ".", 1) for number in known}
     assert said
     assert said <= known
+
+
+@judged
+def test_a_number_with_its_interval_is_said_of_the_arm_that_has_it(name: str) -> None:
+    text = (STUDIES / name / "README.md").read_text(encoding="utf-8")
+    tables, verdict = text.split("## What can be said", maxsplit=1)
+    owners: dict[tuple[str, ...], set[str]] = {}
+    for line in tables.splitlines():
+        if line.startswith("|"):
+            arm = line.split("|")[1].strip()
+            for found in WITH_INTERVAL.findall(line):
+                owners.setdefault(as_said(found), set()).add(arm)
+    said = 0
+    for part in re.split(r"\n(?=- |\n)", verdict):
+        arms = {ARM_LABELS.get(arm, arm) for arm in re.findall(r"`([\w@-]+)`", part)}
+        for found in WITH_INTERVAL.findall(part):
+            assert owners[as_said(found)] & arms, (found, arms)
+            said += 1
+    assert said
+
+
+def as_said(numbers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{float(number):g}" for number in numbers)
 
 
 @judged
