@@ -27,19 +27,18 @@ say. Every number and verdict is computed from a study's table by
 
 *holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
 *open*: it contains 0, or the correction for the number of comparisons leaves it open; *untried*:
-nobody here has run it. The families of `carries_core`, `carries_schedules` and `carries_shootout`
-were declared before their runs; tables of such studies that are of no family (subsets, entropies,
-all-wrong prompts) and the older studies are exploratory, as each row says. pass@16 of these studies
-is after as many steps, not at equal tokens. All tests are on half a million parameters, on the bed
-that the study names: a verdict says nothing of larger models, and *open* is not *false*.
+nobody here has run it. The scope of a row is what was trained, how often, and whether the
+comparison was declared before its runs or is exploratory: a verdict says nothing beyond its scope,
+and *open* is not *false*. pass@16 on carries is after as many steps, not at equal tokens.
 
 """
 ALPHA = 0.05
 
 
-def load_claims() -> list[dict[str, Any]]:
+def load_ledger() -> dict[str, Any]:
+    """`scopes` by study, and `claims`."""
     found = yaml.safe_load((HERE / "claims.yaml").read_text(encoding="utf-8"))
-    assert isinstance(found, list)
+    assert isinstance(found, dict)
     return found
 
 
@@ -77,33 +76,35 @@ def decide(test: Mapping[str, Any]) -> str:
     return "holds" if (low > 0) == (test["expect"] == "above") else "contradicted"
 
 
-def cells(test: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What was found, where, and the verdict."""
+def cells(test: Mapping[str, Any], scopes: Mapping[str, str]) -> tuple[str, str, str, str]:
+    """What was found, on what, the verdict, and the command that makes its table."""
     unit = test.get("unit", "points")
     scale, digits = (100, 2) if unit == "points" else (1, 3)
     mean, low, high = (scale * x for x in difference(test))
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
-    seeds = int(find_row(test["study"], test["table"], test["row"])["seeds"])
-    found += f", {seeds} seeds"
-    family = find_row(test["study"], test["table"], test["row"]).get("family")
+    row = find_row(test["study"], test["table"], test["row"])
+    family = row.get("family")
     declared = isinstance(family, str) and family not in ("", EXPLORATORY)
-    found += ", declared" if declared else ", exploratory"
-    where = f"[{test['study']}](../experiments/{test['study']}/README.md), `{test['table']}`"
-    return found, where, f"*{decide(test)}*"
+    scope = f"{scopes[test['study']]}, {int(row['seeds'])} seeds, "
+    scope += "declared" if declared else "exploratory"
+    page = f"[{test['table']}](../experiments/{test['study']}/README.md)"
+    command = f"`e3rl study experiments/{test['study']}`: {page}"
+    return found, scope, f"*{decide(test)}*", command
 
 
-def rows(claims: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| claim | said by | its number | found here | study, table | verdict |"
-    yield "|---|---|---|---|---|---|"
-    for claim in claims:
+def rows(ledger: Mapping[str, Any]) -> Iterator[str]:
+    yield "| claim | said by | its number | found here | scope | verdict | command: table |"
+    yield "|---|---|---|---|---|---|---|"
+    for claim in ledger["claims"]:
         said = [claim["claim"], claim["source"], claim["paper"]]
-        tried = [cells(test) for test in claim["tests"]] or [("", "", "untried")]
+        tried = [cells(test, ledger["scopes"]) for test in claim["tests"]]
+        tried = tried or [("", "", "untried", "")]
         for place, found in enumerate(tried):
             yield "| " + " | ".join([*(said if place == 0 else [""] * 3), *found]) + " |"
 
 
 def render() -> str:
-    return HEAD + "\n".join(rows(load_claims())) + "\n"
+    return HEAD + "\n".join(rows(load_ledger())) + "\n"
 
 
 if __name__ == "__main__":
