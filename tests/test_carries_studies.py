@@ -36,9 +36,9 @@ def test_a_number_with_its_interval_is_said_of_the_arm_that_has_it(name: str) ->
     owners: dict[tuple[str, ...], set[str]] = {}
     for line in tables.splitlines():
         if line.startswith("|"):
-            arm = line.split("|")[1].strip()
+            arms = {cell.strip() for cell in line.split("|")[1:3]}  # a measure may come first
             for found in WITH_INTERVAL.findall(line):
-                owners.setdefault(as_said(found), set()).add(arm)
+                owners.setdefault(as_said(found), set()).update(arms)
     said = 0
     for part in re.split(r"\n(?=- |\n)", verdict):
         arms = {ARM_LABELS.get(arm, arm) for arm in re.findall(r"`([\w@-]+)`", part)}

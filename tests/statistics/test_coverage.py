@@ -4,24 +4,28 @@ experiments/coverage draws more studies, in more settings; its table is what doc
 """
 
 import json
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from study_scripts import study_modules
 
 STUDY = Path(__file__).parents[2] / "experiments" / "coverage"
 
 
 @pytest.fixture(scope="module")
-def coverage() -> Any:
-    sys.path.insert(0, str(STUDY))
-    try:
-        import simulate
-    finally:
-        sys.path.remove(str(STUDY))
-    return simulate
+def scripts() -> Iterator[dict[str, Any]]:
+    with study_modules(STUDY, "models", "simulate", "as_studies") as modules:
+        yield modules
+
+
+@pytest.fixture(scope="module")
+def coverage(scripts: dict[str, Any]) -> Any:
+    return scripts["simulate"]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.99])
@@ -71,3 +75,34 @@ def test_the_table_is_that_of_the_results(coverage: Any) -> None:
     cells = coverage.table_cells(recorded())
     text = (STUDY / "README.md").read_text()
     assert coverage.as_markdown(cells, ("interval",)) in text
+
+
+def as_studies() -> list[dict[str, Any]]:
+    return json.loads((STUDY / "studies.json").read_text())
+
+
+def test_in_studies_like_the_recorded_ones_all_intervals_are_within_two_points() -> None:
+    for row in as_studies():
+        slack = 2 * (0.07 * 0.93 / row["draws"]) ** 0.5  # twice the error of a true 93 %
+        assert abs(row["covered"] - 0.95) <= 0.02 + slack, row
+
+
+def test_the_table_of_studies_is_that_of_its_results(scripts: dict[str, Any]) -> None:
+    module, text = scripts["as_studies"], (STUDY / "README.md").read_text()
+    assert module.as_markdown(module.table_cells(as_studies()), ("interval",)) in text
+    shown = [100 * row["covered"] for row in as_studies() if row["covered"] > 0.92]
+    assert f"{min(shown):.1f} to {max(shown):.1f} of 100" in text
+
+
+def test_a_model_is_fitted_to_what_seeds_and_problems_make(scripts: dict[str, Any]) -> None:
+    module, model = scripts["as_studies"], scripts["models"].Model
+    true = model(0.5, gain=-0.4, problem=2.0, problem_gain=0.6, seed=0.5, rest=1.0, n_problems=1000)
+    wanted = module.moments_of(*true.draw_scores(np.random.default_rng(5), 60, 1))
+    found = module.fit(wanted, 16, 1000)
+    again = replace(found, n_problems=module.FIT_PROBLEMS)
+    got = module.moments_of(*again.draw_scores(np.random.default_rng(0), module.FIT_SEEDS, 1))
+    assert got.means == pytest.approx(wanted.means, abs=0.003)
+    assert got.control == pytest.approx(wanted.control, rel=0.05)
+    assert got.difference[:2] == pytest.approx(wanted.difference[:2], rel=0.1)
+    assert found.problem == pytest.approx(true.problem, rel=0.15)
+    assert found.rest == pytest.approx(true.rest, rel=0.15)
