@@ -39,6 +39,7 @@ class Rollout:
     truncated: bool  # reached the length limit without ending
     text: str  # decoded completion, special tokens left out
     policy_version: int  # optimiser state that sampled it, counted in rollout steps
+    weight: float = 1.0  # how often it counts in the update; 0: stopped early, not trained on
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class RolloutBatch:
     sampler_logprobs: Tensor | None = None  # (N, T) float32, 0 off the mask
     truncated: Tensor | None = None  # (N,) bool
     policy_version: Tensor | None = None  # (N,) int64
+    weights: Tensor | None = None  # (N,) float32, how often a rollout counts in the update
     completions: list[str] | None = None  # N texts
     given_answers: list[str | None] | None = None  # N final answers, None where there is none
     correct: Tensor | None = None  # (N,) float32, verifier's 0 or 1
@@ -292,7 +294,7 @@ WRITERS = {
     **dict.fromkeys(
         (
             *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
-            *("sampler_logprobs", "truncated", "policy_version", "completions"),
+            *("sampler_logprobs", "truncated", "policy_version", "weights", "completions"),
             *("given_answers", "correct", "rewards"),
         ),
         "rollout",
@@ -302,14 +304,8 @@ WRITERS = {
 }
 # What the loader writes about each prompt; levels and priors may be missing altogether.
 PROMPT_COLUMNS = (
-    "prompt_ids",
-    "prompts",
-    "answers",
-    "sources",
-    "prompt_tokens",
-    "levels",
-    "priors",
-    "problem_rows",
+    *("prompt_ids", "prompts", "answers", "sources", "prompt_tokens"),
+    *("levels", "priors", "problem_rows"),
 )
 Columns = Mapping[str, list[Any]]
 # Done with once a batch is sampled, or of the process that holds it.
@@ -387,6 +383,7 @@ def _stack(rollouts: Sequence[Rollout], pad: int) -> dict[str, Tensor]:
         "sampler_logprobs": logprobs,
         "truncated": torch.tensor([r.truncated for r in rollouts], dtype=torch.bool),
         "policy_version": torch.tensor([r.policy_version for r in rollouts], dtype=torch.int64),
+        "weights": torch.tensor([r.weight for r in rollouts], dtype=torch.float32),
     }
 
 

@@ -38,7 +38,9 @@ Script = Callable[[RolloutRequest], tuple[str, list[float]]]
 
 
 class BarePolicy(Policy):
-    """A policy without a model: one weight and a pad token."""
+    """A policy without a model: one weight, a pad token, no stop strings."""
+
+    stop: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         torch.nn.Module.__init__(self)

@@ -42,3 +42,20 @@ def test_a_schedule_is_told_the_step_and_the_length_of_the_run() -> None:
     slot = Advantage(PassAtKAdvantage(k=7, final_k=1))
     slot.on_train_batch_start(trainer, None, batch, 0)  # type: ignore[arg-type]
     assert batch.metrics["advantage/k"] == 1
+
+
+def test_stopped_rollouts_are_in_no_baseline_and_others_count_by_their_weights() -> None:
+    batch = scored_batch([[(1.0, [-1.0]), (0.0, [-1.0]), (0.0, [-1.0]), (0.0, [-1.0])]])
+    batch.weights = torch.tensor([1.0, 0.0, 4.0, 1.0])
+    Advantage(Centred()).on_train_batch_start(None, None, batch, 0)  # type: ignore[arg-type]
+    third = 1 / 3  # the mean of the three that count
+    wanted = [1 - third, 0.0, -4 * third, -third]
+    assert batch.tensor("advantages").tolist() == pytest.approx(wanted)
+    assert batch.metrics["advantage/stopped"] == 0.25
+
+
+def test_rollouts_that_are_all_whole_are_weighted_by_nothing() -> None:
+    batch = scored_batch(GROUPS)
+    assert batch.tensor("weights").tolist() == [1.0] * 6
+    Advantage(Centred()).on_train_batch_start(None, None, batch, 0)  # type: ignore[arg-type]
+    assert "advantage/stopped" not in batch.metrics

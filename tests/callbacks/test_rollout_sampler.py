@@ -20,6 +20,7 @@ from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.stopping import StopRequest
 from e3rl.callbacks.temperature import TemperatureScheduler
 from e3rl.data.loader import collate
+from e3rl.engines.abort import MarkerGatedAbort
 from e3rl.engines.base import RolloutRequest
 from e3rl.runs.run import connect
 from e3rl.seeds import derive_seed
@@ -274,3 +275,21 @@ def test_a_run_tells_its_engine_of_the_longest_rollout() -> None:
     trainer = SimpleNamespace(callbacks=[RolloutSampler(engine, 30, SEED)])
     connect(trainer, StopRequest(), SimpleNamespace(longest_prompt=12))  # type: ignore[arg-type]
     assert engine.longest == 12 + 30
+
+
+def test_rollouts_are_stopped_early_in_training_and_never_in_validation() -> None:
+    def long(request: RolloutRequest) -> tuple[str, list[float]]:
+        return "wrong", [-1.0] * min(request.max_new_tokens, 3)
+
+    engine = ScriptedEngine(script=long)
+    rule = MarkerGatedAbort(horizon=2, marker="!", keep=1e-9)
+    stack = slots(rollout=RolloutSampler(engine, 4, SEED, rule))
+    seen: list[RolloutBatch] = []
+    fit = Fit(stack, validate_every=1)
+    stack["metrics"].on_train_batch_end = lambda *a, **k: seen.append(a[3])  # type: ignore
+    fit.fit()
+    limits = {request.may_be_cut: request.max_new_tokens for request in engine.requests}
+    assert limits == {True: 2, False: 4}  # training, validation
+    assert all(batch.tensor("weights").max() == 0 for batch in seen)
+    assert all(batch.tensor("truncated").all() for batch in seen)
+    assert len(seen) == 3

@@ -2,6 +2,7 @@
 
 import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from e3rl.advantages.base import AdvantageEstimator, Scheduled
 from e3rl.batch import RolloutBatch
@@ -30,8 +31,20 @@ class Advantage(Slot):
         if scheduled is not None:
             scheduled.begin(rollout_step(trainer), total_steps(trainer))
             batch.metrics |= {f"advantage/{name}": x for name, x in scheduled.metrics().items()}
-        rewards, group = batch.tensor("rewards"), batch.tensor("group")
-        batch.advantages = self.estimator(rewards, group, batch.n_prompts)
+        group = batch.tensor("group")
+        batch.advantages = self._estimate(batch)
         counts = [len(torch.unique(group[batch.advantages != 0])), len(torch.unique(group))]
         teaching, sampled = all_sum(counts)
         batch.metrics["advantage/silent"] = 1 - teaching / max(1.0, sampled)  # share of prompts
+
+    def _estimate(self, batch: RolloutBatch) -> Tensor:
+        """(N,); a rollout of weight 0 is in no group's baseline and has advantage 0."""
+        rewards, group, weights = batch.tensor("rewards"), batch.tensor("group"), batch.weights
+        if weights is None or not bool((weights != 1).any()):
+            return self.estimator(rewards, group, batch.n_prompts)
+        counts = weights > 0
+        found = self.estimator(rewards[counts], group[counts], batch.n_prompts)
+        advantages = found.new_zeros(len(rewards))
+        advantages[counts] = found * weights[counts]
+        batch.metrics["advantage/stopped"] = float((~counts).float().mean())
+        return advantages

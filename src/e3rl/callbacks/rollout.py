@@ -1,7 +1,7 @@
 """Slot `rollout`: samples the rounds of an allocation and has them scored meanwhile."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Event
@@ -12,6 +12,7 @@ from lightning import LightningModule, Trainer
 
 from e3rl.batch import Rollout, RolloutBatch
 from e3rl.callbacks.slot import Slot, rollout_step
+from e3rl.engines.abort import MarkerGatedAbort
 from e3rl.engines.base import (
     HoldingEngine,
     ManagedEngine,
@@ -47,22 +48,31 @@ class RolloutSampler(Slot):
         engine: who samples tokens (`engines/`).
         max_new_tokens: length limit of a completion.
         seed: the run's seed; validation batches carry a seed of their own in `stream`.
+        abort: which rollouts of training are stopped early, and which go on for them; None: all
+            are whole, as they always are in validation.
     """
 
     slot = "rollout"
     reads = validation_reads = ("allocation", "base_temperature", "temperature_of", "scorer")
     writes = validation_writes = (
         *("group", "sample", "temperatures", "tokens", "lengths", "completion_mask"),
-        *("sampler_logprobs", "truncated", "policy_version", "completions", "given_answers"),
-        *("correct", "rewards"),
+        *("sampler_logprobs", "truncated", "policy_version", "weights", "completions"),
+        *("given_answers", "correct", "rewards"),
     )
 
-    def __init__(self, engine: RolloutEngine, max_new_tokens: int, seed: int) -> None:
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        max_new_tokens: int,
+        seed: int,
+        abort: MarkerGatedAbort | None = None,
+    ) -> None:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={max_new_tokens}: use at least 1")
         self.engine = engine
         self.max_new_tokens = max_new_tokens
         self.seed = seed
+        self.abort = abort
         self.version = 0  # finished updates; stamped on every rollout
         self._thread: ThreadPoolExecutor | None = None  # made for the first batch sampled ahead
         # Batches under way, or done and not trained on yet, by the steps that train on them.
@@ -269,7 +279,7 @@ class RolloutSampler(Slot):
         assert batch.scorer is not None
         asked = {(request.prompt, request.sample): request for request in requests}
         arrived: list[Rollout] = []
-        for rollout in self.engine.generate(requests):
+        for rollout in self._generate(batch, requests, policy):
             self._go_on()
             if (request := asked.get((rollout.prompt, rollout.sample))) is not None:
                 check_rollout(rollout, request, policy.vocabulary_size)
@@ -288,6 +298,15 @@ class RolloutSampler(Slot):
             )
         batch.extend([arrived[i] for i in order], [scores[i] for i in order], policy.pad_id)
         return waited
+
+    def _generate(
+        self, batch: RolloutBatch, requests: list[RolloutRequest], policy: Policy
+    ) -> Iterator[Rollout]:
+        validates = batch.truncation_of is not None
+        if self.abort is None or validates:
+            return self.engine.generate(requests)
+        self.abort.check(self.max_new_tokens, policy.stop)
+        return self.abort.sample(self.engine, requests, policy.answer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":

@@ -70,10 +70,11 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class RolloutTiming:
-    """When rollouts are sampled."""
+class RolloutSampling:
+    """When rollouts are sampled, and which of them are stopped early."""
 
     lookahead: Annotated[int, Field(ge=0)]
+    abort: dict[str, Any] | None
 
 
 Above0 = Annotated[float, Field(gt=0)]
@@ -112,11 +113,11 @@ class TopLevel:
     control: str | None
     vocabulary_size: NonNegativeInt
     sweep: Sweep
-    rollout: RolloutTiming
+    rollout: RolloutSampling
     plan: Planning
 
 
-SECTIONS = {"paths": Paths, "sweep": Sweep, "rollout": RolloutTiming, "plan": Planning}
+SECTIONS = {"paths": Paths, "sweep": Sweep, "rollout": RolloutSampling, "plan": Planning}
 
 
 def check(cfg: DictConfig, also: Mapping[str, type] | None = None) -> None:
