@@ -134,7 +134,7 @@ def families(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     runs: dict[str, dict[int, RawRun]] = {}
     for folder in folders:
         for run in read_archive((ROOT / name / f"{folder}.tar.xz").resolve()):
-            if run.arm in asked["arms"]:
+            if run.arm in asked["arms"] and run.seed in asked.get("seeds", [run.seed]):
                 runs.setdefault(run.arm, {})[run.seed] = run
     for family, node in asked["families"].items():
         rows, axis = [], node.get("axis", "tokens")
