@@ -51,11 +51,7 @@ def test_stopped_rollouts_are_in_no_baseline_and_others_count_by_their_weights()
     third = 1 / 3  # the mean of the three that count
     wanted = [1 - third, 0.0, -4 * third, -third]
     assert batch.tensor("advantages").tolist() == pytest.approx(wanted)
-    assert batch.metrics["advantage/stopped"] == 0.25
 
 
-def test_rollouts_that_are_all_whole_are_weighted_by_nothing() -> None:
-    batch = scored_batch(GROUPS)
-    assert batch.tensor("weights").tolist() == [1.0] * 6
-    Advantage(Centred()).on_train_batch_start(None, None, batch, 0)  # type: ignore[arg-type]
-    assert "advantage/stopped" not in batch.metrics
+def test_rollouts_are_whole_and_count_once_unless_told() -> None:
+    assert scored_batch(GROUPS).tensor("weights").tolist() == [1.0] * 6

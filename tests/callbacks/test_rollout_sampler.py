@@ -292,4 +292,7 @@ def test_rollouts_are_stopped_early_in_training_and_never_in_validation() -> Non
     assert limits == {True: 2, False: 4}  # training, validation
     assert all(batch.tensor("weights").max() == 0 for batch in seen)
     assert all(batch.tensor("truncated").all() for batch in seen)
+    assert [batch.metrics["rollout/stopped"] for batch in seen] == [1.0] * 3
+    with pytest.raises(ValueError, match=r"horizon=2 is not below max_new_tokens=2"):
+        Fit(slots(rollout=RolloutSampler(engine, 2, SEED, rule))).fit()
     assert len(seen) == 3

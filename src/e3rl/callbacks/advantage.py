@@ -46,5 +46,4 @@ class Advantage(Slot):
         found = self.estimator(rewards[counts], group[counts], batch.n_prompts)
         advantages = found.new_zeros(len(rewards))
         advantages[counts] = found * weights[counts]
-        batch.metrics["advantage/stopped"] = float((~counts).float().mean())
         return advantages

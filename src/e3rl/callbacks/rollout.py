@@ -79,6 +79,11 @@ class RolloutSampler(Slot):
         self._ahead: dict[int, RolloutBatch] = {}
         self._stop = Event()
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if self.abort is not None:
+            self.abort.check(self.max_new_tokens, policy_of(pl_module).stop)
+
     def plan_for(self, longest_prompt: int) -> None:
         """Tell an engine that wants to know the most tokens that prompts will have."""
         if isinstance(self.engine, PlannedEngine):
@@ -154,6 +159,9 @@ class RolloutSampler(Slot):
             requests = self._requests(batch, list(counts))
             waited += self._round(batch, requests, policy)
         batch.metrics |= {f"budget/{name}": x for name, x in batch.allocation.metrics().items()}
+        if self.abort is not None and batch.truncation_of is None:
+            stopped = batch.tensor("weights") == 0
+            batch.metrics["rollout/stopped"] = float(stopped.float().mean())
         if isinstance(self.engine, ManagedEngine):
             self.engine.rest()
             batch.metrics |= self.engine.metrics()
@@ -305,7 +313,6 @@ class RolloutSampler(Slot):
         validates = batch.truncation_of is not None
         if self.abort is None or validates:
             return self.engine.generate(requests)
-        self.abort.check(self.max_new_tokens, policy.stop)
         return self.abort.sample(self.engine, requests, policy.answer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
