@@ -3,9 +3,9 @@
     e3rl record RUNS OUT [--control ARM] [--n N] [--archive] [--keep-control] [--no-prompts]
 
 Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
-packed as `.jsonl.xz` and without clocks of parts of a step, each in a folder of its own name; put
-back into the folder of their sweep they count as finished), and adds what a study needs and a run
-does not do for itself, with N rollouts per problem:
+packed as `.jsonl.xz`, without clocks of parts of a step and mismatches of engines, each in a
+folder of its own name; put back into the folder of their sweep they count as finished), and adds
+what a study needs and a run does not do for itself, with N rollouts per problem:
 
 - every arm with a schedule at its own last temperature (`live`);
 - the control of its seed at temperatures whose entropies enclose the one that each such arm then

@@ -22,8 +22,9 @@ from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 DIGITS = 6
 COPIED = (CONFIG, "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
-CLOCKS = ("phase/", "speed/", "time/")  # they tell of the machine, which runs of a sweep share
-KEPT_CLOCKS = ("time/step_s", "time/rollout_s", "time/update_s")
+# Clocks tell of the machine, which runs of a sweep share, and mismatches of engines' rounding.
+LEFT_OUT = ("phase/", "speed/", "time/", "policy/mismatch_")
+KEPT = ("time/step_s", "time/rollout_s", "time/update_s")
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 
@@ -95,8 +96,8 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
 
 
 def shorten_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as it is recorded: numbers to `DIGITS` digits, without clocks of parts of a step."""
-    kept = {k: v for k, v in row.items() if not k.startswith(CLOCKS) or k in KEPT_CLOCKS}
+    """A row as it is recorded: numbers to `DIGITS` digits, without what is `LEFT_OUT`."""
+    kept = {k: v for k, v in row.items() if not k.startswith(LEFT_OUT) or k in KEPT}
     return {key: round_numbers(value) for key, value in kept.items()}
 
 
