@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from e3rl.analysis.sources.runs import group_by_arm, load_runs
+from e3rl.config.differences import flatten
 from pages import ROOT
 from study_scripts import study_modules
 
@@ -72,3 +75,37 @@ def test_a_fresh_run_has_the_arms_name_and_what_was_chosen(tuning: Any) -> None:
     assert point.run(111, point.arm) == (
         "++seed=111 ++module.optimizer.lr=0.0001 experiment=ts name=ts temperature.target=0.2"
     )
+
+
+def test_the_table_of_tuning_says_what_was_chosen_and_the_fresh_runs_have_it(tuning: Any) -> None:
+    """From the scores that are kept; the runs of tuning themselves are not."""
+    if not (STUDY / "study.yaml").is_file():
+        pytest.skip("the runs that compare have not been recorded")
+    table = pd.read_csv(STUDY / "results" / "tuning.csv", dtype={"coefficient": str})
+    scores: dict[str, dict[int, float]] = {}
+    for row in table.to_dict("records"):
+        point = tuning.Point(row["arm"], "", row["coefficient"], (), row["learning rate"])
+        seen = {seed: row[f"seed {seed}"] for seed in (51, 52)}
+        scores[point.name] = {seed: value for seed, value in seen.items() if value == value}
+    choices = tuning.tune_all(scores)
+    best = {arm: choice.best for arm, choice in choices.items()}
+    assert None not in best.values()
+    chosen = table[table["chosen"]]
+    assert set(chosen["arm"]) == set(best)
+    for row in chosen.to_dict("records"):
+        assert (best[row["arm"]].value, best[row["arm"]].rate) == (
+            row["coefficient"],
+            row["learning rate"],
+        )
+    shown = tuning.as_markdown(tuning.table_cells(table), ("arm", "coefficient"))
+    assert shown in (STUDY / "README.md").read_text(encoding="utf-8")
+    arms = group_by_arm(load_runs(STUDY / "runs"))
+    assert set(arms) == {"grpo", *best}
+    for arm, point in best.items():
+        settings = dict(each.split("=") for each in point.overrides)
+        for run in arms[arm]:
+            config = flatten(run.config)
+            assert run.seed >= 111
+            assert config["module.optimizer.lr"] == point.rate
+            for key, text in settings.items():
+                assert str(config[key]) == text.replace("null", "None"), key

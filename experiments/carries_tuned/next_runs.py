@@ -3,6 +3,7 @@
     next_runs.py RUNS           the next runs' overrides, a line each
     next_runs.py RUNS --chosen  what every arm gets
     next_runs.py RUNS --fresh   overrides of the runs that compare
+    next_runs.py RUNS --table   writes results/tuning.csv and the table of README.md
 
 An arm's coefficient is chosen at the control's learning rate, then its rate: every value with seed
 51, the two best also with seed 52, and of these the one with the higher mean pass@1 at T = 1.
@@ -14,8 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
+import pandas as pd
+
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
+from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import Run, load_runs
+from e3rl.analysis.tables.cells import Cells, as_markdown
+
+HERE = Path(__file__).parent
 
 FIRST, SECOND = 51, 52
 FRESH = range(111, 116)
@@ -81,12 +88,16 @@ def main() -> None:
     options.add_argument("runs", type=Path)
     options.add_argument("--chosen", action="store_true")
     options.add_argument("--fresh", action="store_true")
+    options.add_argument("--table", action="store_true")
     asked = options.parse_args()
     there = load_runs(asked.runs) if any(asked.runs.glob("*/metrics.jsonl*")) else []
-    choices = tune_all(read_scores(there))
+    scores = read_scores(there)
+    choices = tune_all(scores)
     best = [Point("grpo", "grpo")] + [each.best for each in choices.values() if each.best]
     if asked.chosen:
         print(*(point.name for point in best), sep="\n")
+    elif asked.table:
+        write_table(tuning_table(scores))
     elif asked.fresh:
         print(*(point.run(seed, point.arm) for seed in FRESH for point in best), sep="\n")
     else:
@@ -140,6 +151,49 @@ def read_scores(runs: list[Run]) -> dict[str, dict[int, float]]:
             raise ValueError(f"{run.path} has no evaluation t1")
         found.setdefault(run.name, {})[run.seed] = 100 * pass_table(last.seeds[0], [1])[1].mean()
     return found
+
+
+def tuning_table(scores: Scores) -> pd.DataFrame:
+    """A row for every point that ran, its pass@1 by seed in %, and whether it was chosen."""
+    choices = tune_all(scores)
+    best = {choice.best.name for choice in choices.values() if choice.best}
+    rows = []
+    for point in sorted(all_points(scores), key=lambda p: (list(choices).index(p.arm), p.rate)):
+        by_seed = {f"seed {seed}": scores[point.name].get(seed) for seed in (FIRST, SECOND)}
+        facts = {"arm": point.arm, "coefficient": point.value, "learning rate": point.rate}
+        rows.append({**facts, **by_seed, "chosen": point.name in best})
+    return pd.DataFrame(rows)
+
+
+def all_points(scores: Scores) -> list[Point]:
+    """Every point that has a score."""
+    at_controls = [point for candidates in ARMS.values() for point in candidates]
+    values = {name.removeprefix("e3_").partition("_lr_")[0] for name in scores if name[:3] == "e3_"}
+    at_controls += [Point("e3", "e3", value) for value in sorted(values)]
+    rates = (CONTROLS_RATE, *OTHER_RATES, LAST_RATE)
+    points = [replace(point, rate=rate) for point in at_controls for rate in rates]
+    return [point for point in points if point.name in scores]
+
+
+def write_table(table: pd.DataFrame) -> None:
+    (HERE / "results").mkdir(exist_ok=True)
+    table.to_csv(HERE / "results" / "tuning.csv", index=False, float_format="%.6g")
+    readme = HERE / "README.md"
+    shown = as_markdown(table_cells(table), ("arm", "coefficient"))
+    readme.write_text(insert_table(readme.read_text(encoding="utf-8"), "tuning", shown))
+
+
+def table_cells(table: pd.DataFrame) -> Cells:
+    body = [
+        [
+            *(row["arm"], str(row["coefficient"]), f"{row['learning rate']:g}"),
+            *("" if pd.isna(row[s]) else f"{row[s]:.1f}" for s in ("seed 51", "seed 52")),
+            "chosen" if row["chosen"] else "",
+        ]
+        for row in table.to_dict("records")
+    ]
+    note = "pass@1 at T = 1 after 128 steps, %, of 1,024 problems for tuning, 8 samples each."
+    return Cells([*table.columns[:-1], ""], body, note)
 
 
 if __name__ == "__main__":
