@@ -13,7 +13,7 @@ STUDIES = ROOT / "experiments"
 CORE = STUDIES / "carries_core"
 DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_core", "carries_losses", "carries_schedules"), (101, 110)),
-    "carries_shootout": (101, 105),
+    **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
 }
 ENDED_EARLY: dict[str, int] = {}  # seeds that have run, where the protocol allows for fewer
 JUDGED = tuple(DECLARED)
