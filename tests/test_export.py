@@ -14,9 +14,10 @@ from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import find_damage
 from e3rl.checkpoints.sharded import save_shards, split_tensors
 from e3rl.engines.vllm_build import INSTALL
-from e3rl.export import export, main
+from e3rl.export import main
 from e3rl.policy.adapters import LoRA, merged_state
 from e3rl.policy.policy import Policy
+from e3rl.runs.exporting import export
 
 pytestmark = pytest.mark.end_to_end
 

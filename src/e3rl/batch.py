@@ -109,6 +109,7 @@ class RolloutBatch:
     requeue: bool = False  # whether prompts that got no rollout come again
     ranks: Tensor | None = None  # (P,) float, 0 = easiest, NaN = unseen; for shaping and logs
     always_right: Tensor | None = None  # (P,) bool, ranked and solved in all rollouts until now
+    prompt_weights: Tensor | None = None  # (P,) float32, of mean 1: how much a prompt counts
     wants_grad_norms: bool = False  # whether the module is to write `grad_norms`
     base_temperature: float | None = None  # the step's, before single rollouts depart from it
     temperature_of: TemperatureOf | None = None
@@ -288,7 +289,7 @@ class RolloutBatch:
 
 WRITERS = {
     "allocation": "budget",
-    **dict.fromkeys(("ranks", "always_right"), "budget"),
+    **dict.fromkeys(("ranks", "always_right", "prompt_weights"), "budget"),
     **dict.fromkeys(("base_temperature", "temperature_of"), "temperature"),
     "scorer": "reward",
     **dict.fromkeys(

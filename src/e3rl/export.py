@@ -10,17 +10,13 @@ message, prefill, stop strings), by the settings of `policy`.
 """
 
 import argparse
-import json
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, find_damage, newest_sound
-from e3rl.config.composition import ConfigurationError, run_folder_of
+from e3rl.checkpoints.files import DamagedCheckpointError
+from e3rl.config.composition import ConfigurationError
 
-PROMPTING = "e3rl_prompting.json"
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -33,58 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, help="folder to make")
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights; as trained by default")
     options = parser.parse_args(arguments)
+    from e3rl.runs.exporting import export
+
     try:
         checkpoint = export(options.checkpoint, options.out, options.dtype)
     except (OSError, ConfigurationError, DamagedCheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     print(f"{checkpoint} -> {options.out}")
-
-
-def export(path: Path, out: Path, dtype: str | None = None) -> Path:
-    """Write the policy of a checkpoint to `out`, whole or not at all; returns the checkpoint.
-
-    Raises:
-        FileNotFoundError: no checkpoint at `path`, or its run's configuration is not there.
-        DamagedCheckpointError: the named one is damaged, or all of the run.
-        FileExistsError: `out` is a file or a folder that is not empty.
-    """
-    checkpoint = find_checkpoint(path)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
-    from e3rl.evaluation.targets import model_of_run
-    from e3rl.policy.policy import DTYPES as dtype_of
-
-    out = out.resolve()  # "." has no name to make a draft's from
-    draft = out.with_name(f".{out.name}.tmp")
-    policy = model_of_run(checkpoint).policy()
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        policy.save(draft, None if dtype is None else dtype_of[dtype])
-        text = json.dumps(policy.prompting(), indent=1, ensure_ascii=False) + "\n"
-        (draft / PROMPTING).write_text(text, encoding="utf-8")
-        os.replace(draft, out)  # in the place of an empty folder, too
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return checkpoint
-
-
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint at `path`, or the newest sound one of a run folder.
-
-    Another one is never taken in the place of one that is named.
-    """
-    if path.suffix == ".ckpt" and path.exists():
-        if reason := find_damage(path):
-            raise DamagedCheckpointError(f"checkpoint {path}: {reason}")
-        return path
-    folder = run_folder_of(path) / "checkpoints"
-    if path.suffix == ".ckpt" or not checkpoints(folder):
-        raise FileNotFoundError(
-            f"{path} is no checkpoint: give one like step-000064.ckpt, or a run folder with "
-            "checkpoints"
-        )
-    return newest_sound(folder)
 
 
 if __name__ == "__main__":

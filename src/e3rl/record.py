@@ -1,11 +1,12 @@
 """Record finished runs for studies.
 
-    e3rl record RUNS OUT [--control ARM] [--n N] [--archive] [--keep-control] [--no-prompts]
+    e3rl record RUNS OUT [--control ARM] [--n N] [--temperatures T ...] [--match NAME ...]
+                [--archive] [--keep-control] [--keep-policies] [--no-prompts] [--last]
 
-Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, ledgers
-packed as `.jsonl.xz`, without clocks of parts of a step and mismatches of engines, each in a
-folder of its own name; put back into the folder of their sweep they count as finished), and adds
-what a study needs and a run does not do for itself, with N rollouts per problem:
+Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, clocks to
+four, ledgers packed as `.jsonl.xz`, without clocks of parts of a step and mismatches of engines,
+each in a folder of its own name; put back into the folder of their sweep they count as finished),
+and adds what a study needs and a run does not do for itself, with N rollouts per problem:
 
 - every arm with a schedule at its own last temperature (`live`);
 - the control of its seed at temperatures whose entropies enclose the one that each such arm then
@@ -14,12 +15,18 @@ what a study needs and a run does not do for itself, with N rollouts per problem
 - the untrained policy at temperature 1, the same for all that start from it and are validated
   alike.
 
+`--temperatures` samples every arm, and the untrained policy, at these too (`t0.7`), for a frontier.
+`--match t1` samples the control at the entropies that the arms have in this evaluation, in place
+of those at their own temperatures; `--match` without a name at none.
+
 `--n 0` adds no evaluation. What is recorded already stays, so the command may be called again when
 more runs are done. `--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as
 large and is unpacked where it is read; where OUT has one, it is written anew. `--keep-control`
 writes OUT/control.tar.xz, with the last validation of each run of the control: what later runs may
-be compared with when they end (`control=OUT/control`). `--no-prompts` leaves out what each prompt
-got at each step, half of what is kept of a run whose budget differs between prompts.
+be compared with when they end (`control=OUT/control`). `--keep-policies` writes every final policy
+to OUT/policies/RUN, a model folder as `e3rl export` makes it, for later samples by others.
+`--no-prompts` leaves out what each prompt got at each step, half of what is kept of a run whose
+budget differs between prompts; `--last` all but the last step and the last validation.
 """
 
 import argparse
@@ -40,20 +47,35 @@ def main() -> None:
     parser.add_argument(
         "--n", type=int, default=64, help="rollouts per problem of what is added; 0: add nothing"
     )
+    parser.add_argument(
+        *("--temperatures", "-t"),
+        type=float,
+        nargs="+",
+        default=[],
+        help="of all arms",
+    )
+    parser.add_argument(
+        "--match", nargs="*", default=["live"], help="whose entropies the control is sampled at"
+    )
     parser.add_argument("--archive", action="store_true", help="keep OUT/runs as one file, packed")
     parser.add_argument("--keep-control", action="store_true", help="write OUT/control.tar.xz")
+    parser.add_argument("--keep-policies", action="store_true", help="write OUT/policies")
     parser.add_argument(
         "--no-prompts", action="store_true", help="leave out what each prompt got at each step"
     )
+    parser.add_argument("--last", action="store_true", help="keep the last step alone")
     options = parser.parse_args()
-    from e3rl.runs.recording import record_runs
+    from e3rl.runs.recording import Sampling, record_runs
 
     try:
         record_runs(
-            *(options.runs, options.out, options.control, options.n),
+            *(options.runs, options.out, options.control),
+            Sampling(options.n, tuple(options.temperatures), tuple(options.match)),
             archive=options.archive,
             keep_control=options.keep_control,
             prompts=not options.no_prompts,
+            last=options.last,
+            keep_policies=options.keep_policies,
         )
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))

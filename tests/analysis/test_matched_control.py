@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.comparison import compare_arms
-from e3rl.analysis.measures.families import BETTER
+from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.families import BETTER, Family
 from e3rl.analysis.measures.matched_control import MATCHED, NEAREST, TOO_FEW, match_control
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import EVALUATION_COLUMNS, PROBLEM_COLUMNS, Run
@@ -159,6 +160,51 @@ def test_what_the_control_alone_was_sampled_at_has_no_rows() -> None:
     control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50), "live": at(1.0, 0.3, 0.6)}
     rows = compare_arms(study(control, at(1.3, 0.31, 0.58)), "grpo", [1])
     assert [(r["arm"], r["evaluation"]) for r in rows] == [("grpo", "live"), ("ts", "live")]
+
+
+def test_where_a_study_asks_all_arms_are_judged_at_equal_entropy_after_their_last_step() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50)}
+    arms = study(control, at(1.3, 0.31, 0.58))
+    flatter = at(1.0, 0.31, 0.58)
+    arms["ts"] = [made_up("ts", seed, {"t1": flatter}) for seed in (1, 2)]
+    family = Family("entropy", (("t1", "pass@1"),), (("ts", "grpo"),), at_equal_entropy=True)
+    (row,) = compare_family(arms, family)
+    share = math.log(0.31 / 0.30) / math.log(0.32 / 0.30)
+    ends = [np.mean(control[name]["correct"]) / 64 for name in ("t1", "t1.05")]
+    expected = np.mean(flatter["correct"]) / 64 - ((1 - share) * ends[0] + share * ends[1])
+    assert row["difference"] == pytest.approx(expected)
+    assert (row["against"], row["spent"], row["against_spent"]) == ("grpo matched", 1000, 1000)
+    (same,) = [
+        each
+        for each in compare_arms(arms, "grpo", [1], at_equal_entropy=True)
+        if each["arm"] == "ts"
+    ]
+    assert same["comparison"] == row["comparison"]
+    assert same["difference"] == row["difference"]
+
+
+def test_at_equal_entropy_an_earlier_validation_counts_for_nothing() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50)}
+    arms = study(control, at(1.3, 0.31, 0.58))
+    arms["ts"] = [made_up("ts", seed, {"t1": at(1.0, 0.31, 0.58)}) for seed in (1, 2)]
+    family = Family("entropy", (("t1", "pass@1"),), (("ts", "grpo"),), at_equal_entropy=True)
+    (alone,) = compare_family(arms, family)
+    for runs in arms.values():  # before training, with as many rollouts
+        runs[:] = [
+            replace(
+                run,
+                evaluations=pd.concat([run.evaluations.assign(rollout_step=0), run.evaluations]),
+                problems=pd.concat([run.problems.assign(rollout_step=0, correct=0), run.problems]),
+            )
+            for run in runs
+        ]
+    arms["grpo"] = [  # the control went on for longer, at more cost
+        replace(run, train=run.train.assign(**{"cost/tokens": run.train["cost/tokens"] * 2}))
+        for run in arms["grpo"]
+    ]
+    (row,) = compare_family(arms, family)
+    assert row["difference"] == pytest.approx(alone["difference"])
+    assert (row["spent"], row["against_spent"]) == (1000, 2000)
 
 
 def test_other_evaluations_have_nothing_to_match() -> None:

@@ -53,6 +53,19 @@ def test_strict_reference_gives_the_published_allocations() -> None:
     assert counts(rule, epoch=2) == [4, 5, 6, 7, 8, 10, 12, 12]
 
 
+def test_weights_are_those_of_the_rollouts_that_are_spent_evenly() -> None:
+    rule = taught(spend="weight")
+    for epoch, wanted in ((0, [8] * 8), (1, [6, 7, 7, 8, 8, 9, 9, 10])):
+        decision = rule.decide(IDS, 64, step=epoch, epoch=epoch)
+        assert isinstance(decision.allocation, SingleRound)
+        assert decision.allocation.counts == [8] * 8
+        assert decision.weights is not None
+        assert decision.weights.tolist() == [n / 8 for n in wanted]
+    assert taught().decide(IDS, 64, step=1, epoch=1).weights is None
+    with pytest.raises(ValueError, match="spend='both': use 'rollouts' or 'weight'"):
+        E3Rank(spend="both")  # type: ignore[arg-type]
+
+
 def test_bounds_widen_by_epoch_up_to_the_limits() -> None:
     rule = E3Rank()
     assert [rule.bounds(64, 8, e) for e in range(4)] == [(8, 8), (6, 10), (4, 12), (4, 12)]

@@ -53,5 +53,12 @@ def test_stopped_rollouts_are_in_no_baseline_and_others_count_by_their_weights()
     assert batch.tensor("advantages").tolist() == pytest.approx(wanted)
 
 
+def test_advantages_count_by_the_weight_of_their_prompt() -> None:
+    batch = scored_batch([[(1.0, [-1.0]), (0.0, [-1.0])], [(1.0, [-1.0]), (0.0, [-1.0])]])
+    batch.prompt_weights = torch.tensor([0.5, 1.5])
+    Advantage(Centred()).on_train_batch_start(None, None, batch, 0)  # type: ignore[arg-type]
+    assert batch.tensor("advantages").tolist() == pytest.approx([0.25, -0.25, 0.75, -0.75])
+
+
 def test_rollouts_are_whole_and_count_once_unless_told() -> None:
     assert scored_batch(GROUPS).tensor("weights").tolist() == [1.0] * 6

@@ -21,6 +21,7 @@ from scripted import (
     slots,
 )
 
+from e3rl.advantages.centred import Centred
 from e3rl.batch import RolloutBatch, prompt_columns
 from e3rl.budgets.base import NORMS, Budget, Decision, SingleRound
 from e3rl.budgets.dynamic_sampling import DynamicSampling
@@ -132,6 +133,41 @@ def test_ranks_and_metrics_of_the_rule_reach_the_batch() -> None:
     assert not last.tensor("ranks").isnan().any()
     assert last.metrics["budget/n_min"] == 3
     assert last.metrics["budget/seen"] == 6
+
+
+def test_weights_at_even_rollouts_reach_the_advantages() -> None:
+    rule = E3Rank(n_low=2, n_high=6, n_update=1, spend="weight")
+    fit = Fit(slots(budget=RolloutBudget(rule, 4)), epochs=2).fit()
+    seen = [batch.tensor("prompt_weights").tolist() for batch in fit.watcher.trained]
+    assert seen[:3] == [[1.0, 1.0]] * 3
+    assert {0.75, 1.25} & {weight for pair in seen[3:] for weight in pair}  # 3 and 5 of a mean of 4
+    for batch in fit.watcher.trained:
+        weights, group = batch.tensor("prompt_weights"), batch.tensor("group")
+        assert weights.mean() == 1
+        assert batch.group_sizes.tolist() == [4, 4]
+        plain = Centred()(batch.tensor("rewards"), group, 2)
+        assert torch.equal(batch.tensor("advantages"), plain * weights[group])
+
+
+def test_a_prompt_keeps_its_weight_on_whatever_rank_it_is_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = ["p0", "p1", "q0", "q1", "q2"]
+    rules = [E3Rank(n_low=2, n_high=6, n_update=2, spend="weight") for _ in range(3)]
+    for rule in rules:
+        rule.observe(ids, [np.array([x]) for x in (1.0, 0.0, 1.0, 0.0, 0.0)])
+    wanted = rules[2].decide(ids, 20, 3, 1).weights
+    assert wanted is not None
+    batches = [unsampled("p0", "p1", "q0"), unsampled("q1", "q2")]
+    decided_by_ranks([RolloutBudget(rule, 4) for rule in rules[:2]], batches, monkeypatch)
+    found = {
+        prompt_id: weight
+        for batch in batches
+        for prompt_id, weight in zip(
+            batch.prompt_ids, batch.tensor("prompt_weights").tolist(), strict=True
+        )
+    }
+    assert found == pytest.approx(dict(zip(ids, wanted.tolist(), strict=True)))
 
 
 def test_state_round_trip_decides_the_same() -> None:

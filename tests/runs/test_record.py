@@ -11,6 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.costs import total_cost
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
@@ -20,6 +21,7 @@ from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
 from e3rl.runs.control import check_control
 from e3rl.runs.outcome import control_evaluations
+from e3rl.runs.recording import Sampling
 from e3rl.temperatures.matching import read_at_entropy
 
 pytestmark = pytest.mark.end_to_end
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
 Arms = dict[str, list[Run]]
+LAST = "step-000024.ckpt"
 PROBLEMS = [f"problem-{i}" for i in range(30)]
 
 
@@ -87,7 +90,7 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
     record.copy_new_runs(runs_of(arms), tmp_path)
-    record.add_evaluations(arms, "grpo", tmp_path, n=32)
+    record.add_evaluations(arms, "grpo", tmp_path, Sampling(32))
     assert ("grpo", 1, "t1", False) in sampled  # the untrained policy, once for all
     assert [call for call in sampled if not call[3]] == [("grpo", 1, "t1", False)]
     # Own temperatures are sampled anew where the run had fewer rollouts than asked for.
@@ -110,10 +113,63 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
     assert [(row["arm"], row["unmatched"]) for row in live] == [("ts_an", None), ("e3", None)]
 
 
+def test_all_arms_are_sampled_at_given_temperatures_and_the_control_at_their_entropies(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    record.copy_new_runs(runs_of(arms), tmp_path, last=True)
+    sampling = Sampling(32, temperatures=(0.8, 1.0), matched=("t0.8",))
+    record.add_evaluations(arms, "grpo", tmp_path, sampling)
+    assert sorted(call[2] for call in sampled if not call[3]) == ["t0.8", "t1"]
+    names = {run.name: set(run.evaluations["name"]) for run in load_runs(tmp_path)}
+    assert all({"t0.8", "t1"} <= each for each in names.values())
+    assert not any(c[2] == "live" for c in sampled)
+    control = {c[2] for c in sampled if c[:2] == ("grpo", 1) and c[3]}
+    assert control == {"t0.8", "t1"}  # the stand-in's entropy depends on the temperature alone
+    again = len(sampled)
+    record.add_evaluations(arms, "grpo", tmp_path, sampling)
+    assert len(sampled) == again
+
+
+def test_final_policies_are_kept_once_under_the_names_of_their_runs(
+    arms: Arms,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exported = []
+
+    def export(checkpoint: Path, out: Path) -> None:
+        exported.append((checkpoint.parents[1].name, checkpoint.name, out.name))
+        out.mkdir()
+
+    monkeypatch.setattr(record, "export", export)
+    monkeypatch.setattr(record, "last_weights", lambda run: run.path / "checkpoints" / LAST)
+    sweep = tmp_path / "sweep"
+    shutil.copytree(arms["grpo"][0].path.parent, sweep)
+    (sweep / "seed-2_experiment-e3" / "checkpoints" / LAST).unlink()
+    for _ in range(2):
+        record.record_runs(sweep, tmp_path, "grpo", Sampling(0), keep_policies=True)
+    names = sorted(run.path.name for run in runs_of(arms))
+    names.remove("seed-2_experiment-e3")
+    assert sorted(exported) == [(name, LAST, name) for name in names]
+    assert "seed-2_experiment-e3: no policy kept, its weights are gone" in capsys.readouterr().out
+
+
+def test_the_last_step_alone_may_be_kept(arms: Arms, tmp_path: Path) -> None:
+    record.copy_new_runs(runs_of(arms), tmp_path, last=True)
+    for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
+        assert run.train["rollout_step"].tolist() == [whole.train["rollout_step"].max()]
+        assert set(run.evaluations["rollout_step"]) == {24}
+        assert total_cost(run.train, "tokens") == total_cost(whole.train, "tokens")
+        assert run.prompts.empty
+
+
 def test_the_recorded_control_is_the_last_validation_of_each_of_its_seeds(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32, keep_control=True)
+    record.record_runs(
+        arms["grpo"][0].path.parent, tmp_path, "grpo", Sampling(32), keep_control=True
+    )
     control = load_runs(tmp_path / "control")
     assert [(run.name, run.seed) for run in control] == [("grpo", 1), ("grpo", 2)]
     for run in control:
@@ -127,7 +183,9 @@ def test_the_recorded_control_is_the_last_validation_of_each_of_its_seeds(
         )
         assert run.train.empty
     before = (tmp_path / "control.tar.xz").read_bytes()
-    record.record_runs(arms["grpo"][0].path.parent, tmp_path, "grpo", n=32, keep_control=True)
+    record.record_runs(
+        arms["grpo"][0].path.parent, tmp_path, "grpo", Sampling(32), keep_control=True
+    )
     assert (tmp_path / "control.tar.xz").read_bytes() == before
 
 
@@ -135,7 +193,7 @@ def test_a_run_is_compared_with_all_seeds_of_the_recorded_control(
     arms: Arms, tmp_path: Path
 ) -> None:
     sweep = arms["grpo"][0].path.parent
-    record.record_runs(sweep, tmp_path, "grpo", n=0, keep_control=True)
+    record.record_runs(sweep, tmp_path, "grpo", Sampling(0), keep_control=True)
     cfg = OmegaConf.create({"control": str(tmp_path / "control")})
     check_control(cfg)
     found = {each.name: each for each in control_evaluations(cfg, arms["e3"][0])}
@@ -163,10 +221,10 @@ def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
     assert len(record.copy_new_runs(runs_of(arms), tmp_path)) == 6
-    record.add_evaluations(arms, "grpo", tmp_path, n=32)
+    record.add_evaluations(arms, "grpo", tmp_path, Sampling(32))
     sampled.clear()
     assert record.copy_new_runs(runs_of(arms), tmp_path) == []
-    record.add_evaluations(arms, "grpo", tmp_path, n=32)
+    record.add_evaluations(arms, "grpo", tmp_path, Sampling(32))
     assert sampled == []
 
 
@@ -174,17 +232,17 @@ def test_without_rollouts_runs_are_copied_and_nothing_is_sampled(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
     source = arms["grpo"][0].path.parent
-    record.record_runs(source, tmp_path, "grpo", n=0)
+    record.record_runs(source, tmp_path, "grpo", Sampling(0))
     assert len(list((tmp_path / "runs").iterdir())) == 6
     assert sampled == []
-    record.record_runs(source, tmp_path, "grpo", n=32)
+    record.record_runs(source, tmp_path, "grpo", Sampling(32))
     assert sampled != []
 
 
 def test_what_each_prompt_got_may_be_left_out(arms: Arms, tmp_path: Path) -> None:
     source = arms["grpo"][0].path.parent
     for prompts, out in ((True, "with"), (False, "without")):
-        record.record_runs(source, tmp_path / out, "grpo", n=0, prompts=prompts)
+        record.record_runs(source, tmp_path / out, "grpo", Sampling(0), prompts=prompts)
     kept = [len(list((tmp_path / out).rglob("prompts.jsonl*"))) for out in ("with", "without")]
     assert kept[0] > 0
     assert kept[1] == 0
@@ -199,7 +257,7 @@ def test_a_run_whose_weights_are_gone_is_not_sampled(
 ) -> None:
     record.copy_new_runs(runs_of(arms), tmp_path / "recorded")
     copies = group_by_arm(load_runs(tmp_path / "recorded"))
-    record.add_evaluations(copies, "grpo", tmp_path / "recorded", n=32)
+    record.add_evaluations(copies, "grpo", tmp_path / "recorded", Sampling(32))
     assert [call for call in sampled if call[3]] == []
     printed = capsys.readouterr().out
     assert "seed-1_experiment-e3: not sampled, its weights are gone: live" in printed
@@ -216,7 +274,7 @@ def test_a_run_that_starts_from_another_policy_does_not_get_the_start_of_the_con
     )
     mixed = {**arms, "e3": [other, *arms["e3"][1:]]}
     record.copy_new_runs(runs_of(mixed), tmp_path)
-    record.add_evaluations(mixed, "grpo", tmp_path, n=32)
+    record.add_evaluations(mixed, "grpo", tmp_path, Sampling(32))
     assert record.find_recorded(tmp_path / other.path.name, 0, "t1", 32) is None
     assert record.find_recorded(tmp_path / arms["e3"][1].path.name, 0, "t1", 32) is not None
     assert f"{other.path.name}: starts or is validated otherwise" in capsys.readouterr().out
@@ -232,7 +290,7 @@ def test_a_run_that_only_trains_otherwise_gets_the_start_of_the_control(
         for arm, settings in (("grpo", {}), ("e3", trained))
     }
     record.copy_new_runs(runs_of(mixed), tmp_path)
-    record.add_evaluations(mixed, "grpo", tmp_path, n=32)
+    record.add_evaluations(mixed, "grpo", tmp_path, Sampling(32))
     for run in runs_of(mixed):
         assert record.find_recorded(tmp_path / run.path.name, 0, "t1", 32) is not None
 
@@ -290,7 +348,7 @@ def test_copies_are_kept_as_one_archive_where_asked_and_from_then_on(
     arms: Arms, tmp_path: Path
 ) -> None:
     sweep, out = arms["grpo"][0].path.parent, tmp_path / "study"
-    record.record_runs(sweep, out, "grpo", 0, archive=True)
+    record.record_runs(sweep, out, "grpo", Sampling(0), archive=True)
     names = {path.name for path in (out / "runs").glob("seed-*")}
     assert names == {run.path.name for run in runs_of(arms)}
     shutil.rmtree(out / "runs")
@@ -298,14 +356,14 @@ def test_copies_are_kept_as_one_archive_where_asked_and_from_then_on(
     assert set(archived) == names
     before = (out / "runs.tar.xz").read_bytes()
     shutil.rmtree(out / "runs")
-    record.record_runs(sweep, out, "grpo", 0)
+    record.record_runs(sweep, out, "grpo", Sampling(0))
     assert (out / "runs.tar.xz").read_bytes() == before
 
 
 def test_rows_keep_no_clock_of_parts_of_a_step() -> None:
     row = {"kind": "train", "time/step_s": 1.23456789, "time/sync_s": 1.0, "phase/rest_s": 1.0}
-    row |= {"speed/mfu": 0.5, "cost/seconds": 9.0, "resources/cpu_s": 2.0}
+    row |= {"speed/mfu": 0.5, "cost/seconds": 9.87654, "resources/cpu_s": 2.0}
     assert record.shorten_row(row) == {
-        **{"kind": "train", "time/step_s": 1.23457},
-        **{"cost/seconds": 9.0, "resources/cpu_s": 2.0},
+        **{"kind": "train", "time/step_s": 1.235},
+        **{"cost/seconds": 9.877, "resources/cpu_s": 2.0},
     }

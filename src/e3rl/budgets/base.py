@@ -39,6 +39,7 @@ class Decision:
     ranks: NDArray[np.float64]  # (B,) in [0, 1), 0 = easiest, NaN = never seen
     requeue: bool = False  # they come again, first in the next steps, or else in the next pass
     always_right: NDArray[np.bool_] | None = None  # (B,) of ranked prompts; None = not known
+    weights: NDArray[np.float64] | None = None  # (B,) mean 1, of prompts in the update; None = 1
 
 
 class SingleRound:

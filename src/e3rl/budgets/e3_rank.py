@@ -44,6 +44,10 @@ class E3Rank:
     of them with different final answers, which needs no gold answer; larger being harder. A prompt
     that all completions answer alike and wrong counts as easy by disagreement.
 
+    Under a token mean a prompt with more rollouts also weighs more. `spend="weight"` is a control
+    that tells the two apart: every prompt gets the same number of rollouts, and weighs in the
+    update as much as the rollouts that it would have had.
+
     Args:
         n_low: smallest lower bound, at least 2.
         n_high: largest upper bound.
@@ -53,6 +57,7 @@ class E3Rank:
         decay: of old visits in the measure of difficulty; 1 is the published lifetime mean.
         difficulty: `reward`, `posterior`, `prior`, `length`, `entropy` or `disagreement`.
         seed: what tie-breaks derive from.
+        spend: `rollouts`, or `weight` at even rollouts.
     """
 
     def __init__(
@@ -65,10 +70,13 @@ class E3Rank:
         decay: float = 1.0,
         difficulty: DifficultyMeasure = "reward",
         seed: int = 0,
+        spend: Literal["rollouts", "weight"] = "rollouts",
     ) -> None:
         if difficulty not in get_args(DifficultyMeasure):
             choices = ", ".join(get_args(DifficultyMeasure))
             raise ValueError(f"difficulty={difficulty!r}: use one of {choices}")
+        if spend not in ("rollouts", "weight"):
+            raise ValueError(f"spend={spend!r}: use 'rollouts' or 'weight'")
         _check(n_low, n_high, n_update, rank_update, mode)
         self.n_low = n_low
         self.n_high = n_high
@@ -77,6 +85,7 @@ class E3Rank:
         self.mode = mode
         self.seed = seed
         self.difficulty = difficulty
+        self.spend = spend
         self._history = RewardHistory(decay)
         self._trait = RewardHistory(decay) if difficulty in TRAITS else None
         self._ranks = np.zeros(0)  # by row of the history of the measure; those seen later lack it
@@ -101,7 +110,12 @@ class E3Rank:
         ranked = (rows >= 0) & (rows < self._ranks.size)
         ranks = np.full(rows.size, np.nan)
         ranks[ranked] = self._ranks[rows[ranked]]
-        counts = self._split(ranks, total, n_min, n_max, prompt_keys(self.seed, step, prompt_ids))
+        keys, weights = prompt_keys(self.seed, step, prompt_ids), None
+        counts = self._split(ranks, total, n_min, n_max, keys)
+        if self.spend == "weight":
+            weights = counts * len(prompt_ids) / counts.sum()
+            n_min, n_max = self.bounds(total, len(prompt_ids), 0)
+            counts = water_fill(np.full(rows.size, UNSEEN), total, n_min, n_max, keys)
         known = self._history.of(prompt_ids)
         unsolved = counts[known.never_solved].sum()
         metrics = allocation_metrics(counts, n_min, n_max) | {
@@ -109,7 +123,7 @@ class E3Rank:
             "rank_drift": math.nan if self._rank_drift is None else self._rank_drift,
         }
         always = ranked & known.always_solved if self._trait is None else None
-        return Decision(SingleRound(counts, metrics), ranks, always_right=always)
+        return Decision(SingleRound(counts, metrics), ranks, False, always, weights)
 
     def bounds(self, total: int, n_prompts: int, update: int) -> tuple[int, int]:
         """(n_min, n_max) after `update` rank updates; they always hold the total."""

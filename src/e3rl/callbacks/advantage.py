@@ -33,6 +33,8 @@ class Advantage(Slot):
             batch.metrics |= {f"advantage/{name}": x for name, x in scheduled.metrics().items()}
         group = batch.tensor("group")
         batch.advantages = self._estimate(batch)
+        if batch.prompt_weights is not None:
+            batch.advantages = batch.advantages * batch.prompt_weights.to(group.device)[group]
         counts = [len(torch.unique(group[batch.advantages != 0])), len(torch.unique(group))]
         teaching, sampled = all_sum(counts)
         batch.metrics["advantage/silent"] = 1 - teaching / max(1.0, sampled)  # share of prompts

@@ -36,7 +36,7 @@ class RolloutBudget(Slot):
     """
 
     slot = "budget"
-    writes = ("allocation", "ranks", "always_right", "wants_grad_norms")
+    writes = ("allocation", "ranks", "always_right", "prompt_weights", "wants_grad_norms")
 
     def __init__(self, strategy: Budget, rollouts_per_prompt: int) -> None:
         if rollouts_per_prompt < 1:
@@ -75,6 +75,8 @@ class RolloutBudget(Slot):
         batch.ranks = torch.from_numpy(decision.ranks[rows].copy())
         if decision.always_right is not None:
             batch.always_right = torch.from_numpy(decision.always_right[rows].copy())
+        if decision.weights is not None:
+            batch.prompt_weights = torch.from_numpy(decision.weights[rows].astype(np.float32))
         batch.metrics["time/budget_s"] = time.monotonic() - started
 
     def _tokens_of_a_rollout(self, columns: Columns) -> NDArray[np.float64]:

@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hydra.utils import instantiate
 
+from e3rl.analysis.measures.arms import LIVE
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
@@ -17,9 +19,12 @@ from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.archive import archive_of, open_runs, pack_runs
 from e3rl.ledger.files import CONFIG, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import pack, read_rows
+from e3rl.runs.exporting import export
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 
 DIGITS = 6
+CLOCK_DIGITS = 4  # of seconds, of memory, and of work that is reckoned from sizes
+CLOCKS = ("time/", "resources/", "cost/seconds", "update/flops")
 COPIED = (CONFIG, "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
 # Clocks tell of the machine, which runs of a sweep share, and mismatches of engines' rounding.
@@ -29,14 +34,36 @@ TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it st
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """What final policies are sampled for beside what their runs did.
+
+    Args:
+        n: rollouts per problem; 0: nothing is sampled.
+        temperatures: at which every arm is sampled, evaluations `t<temperature>`.
+        matched: evaluations of the arms at whose entropies the control is sampled; `live` is an
+            arm at its own last temperature.
+    """
+
+    n: int
+    temperatures: tuple[float, ...] = ()
+    matched: tuple[str, ...] = (LIVE,)
+
+    def at(self, temperatures: Sequence[float]) -> list[Evaluation]:
+        """Evaluations at some temperatures."""
+        return [Evaluation(f"t{each:g}", n=self.n, temperature=each) for each in temperatures]
+
+
 def record_runs(
     source: Path,
     out: Path,
     control: str,
-    n: int,
+    sampling: Sampling,
     archive: bool = False,
     keep_control: bool = False,
     prompts: bool = True,
+    last: bool = False,
+    keep_policies: bool = False,
 ) -> None:
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
@@ -49,34 +76,39 @@ def record_runs(
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
     recorded = open_runs(out / "runs")
-    new = copy_new_runs(finished, recorded, prompts)
+    new = copy_new_runs(finished, recorded, prompts, last)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
-    if n > 0:
-        add_evaluations(arms, control, recorded, n)
+    if sampling.n > 0:
+        add_evaluations(arms, control, recorded, sampling)
     if keep_control:
         copy_control([recorded / run.path.name for run in arms[control]], out / "control")
+    if keep_policies:
+        copy_policies(finished, out / "policies")
     if archive or archive_of(recorded).is_file():
         pack_runs(recorded)
 
 
-def copy_new_runs(runs: Sequence[Run], out: Path, prompts: bool = True) -> list[Path]:
+def copy_new_runs(
+    runs: Sequence[Run], out: Path, prompts: bool = True, last: bool = False
+) -> list[Path]:
     """Light copies of the runs that are not there yet.
 
     Args:
         prompts: what each prompt got too, where that differs between prompts, or of seed 1.
+        last: the last step and the last validation alone, and nothing of prompts.
     """
     new = []
     for run in runs:
         folder = out / run.path.name
         if (folder / SUMMARY).is_file():
             continue
-        wanted = prompts and (run.seed == 1 or run.prompts["n"].nunique() > 1)
-        copy_run(run, folder, LEDGERS if wanted else LEDGERS[:2])
+        wanted = not last and prompts and (run.seed == 1 or run.prompts["n"].nunique() > 1)
+        copy_run(run, folder, LEDGERS if wanted else LEDGERS[:2], last)
         new.append(folder)
     return new
 
 
-def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
+def copy_run(run: Run, out: Path, ledgers: Sequence[str], last: bool = False) -> None:
     """The files that analyses read; the summary last, since it says that all is there."""
     if out.exists():
         shutil.rmtree(out)
@@ -86,7 +118,7 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
     roots += [str(paths["root"])] if "root" in paths else []
     for name in ledgers:
         rows = [shorten_row(row) for row in read_rows(run.path / f"{name}.jsonl")]
-        pack(out / f"{name}.jsonl", rows)
+        pack(out / f"{name}.jsonl", last_rows(rows) if last else rows)
     for name in COPIED:
         if (run.path / name).is_file():
             text = (run.path / name).read_text()
@@ -95,44 +127,67 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str]) -> None:
             (out / name).write_text(text)
 
 
+def last_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the last step of every kind that they have."""
+    ends: dict[Any, int] = {}
+    for row in rows:
+        ends[row.get("kind")] = max(row["rollout_step"], ends.get(row.get("kind"), 0))
+    return [row for row in rows if row["rollout_step"] == ends[row.get("kind")]]
+
+
 def shorten_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as it is recorded: numbers to `DIGITS` digits, without what is `LEFT_OUT`."""
+    """A row as it is recorded: numbers to `DIGITS` digits, clocks to `CLOCK_DIGITS`, without what
+    is `LEFT_OUT`."""
     kept = {k: v for k, v in row.items() if not k.startswith(LEFT_OUT) or k in KEPT}
-    return {key: round_numbers(value) for key, value in kept.items()}
+    return {
+        key: round_numbers(value, CLOCK_DIGITS if key.startswith(CLOCKS) else DIGITS)
+        for key, value in kept.items()
+    }
 
 
-def round_numbers(value: Any) -> Any:
-    """Floats to `DIGITS` significant digits, in any nesting."""
+def round_numbers(value: Any, digits: int = DIGITS) -> Any:
+    """Floats to so many significant digits, in any nesting."""
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
+        return float(f"{value:.{digits}g}")
     if isinstance(value, list):
-        return [round_numbers(item) for item in value]
+        return [round_numbers(item, digits) for item in value]
     if isinstance(value, dict):
-        return {key: round_numbers(item) for key, item in value.items()}
+        return {key: round_numbers(item, digits) for key, item in value.items()}
     return value
 
 
 def add_evaluations(
-    arms: Mapping[str, Sequence[Run]], control: str, recorded: Path, n: int
+    arms: Mapping[str, Sequence[Run]], control: str, recorded: Path, sampling: Sampling
 ) -> None:
     """Append to the recorded validations what they lack; see the module."""
-    first = arms[control][0]
-    start = find_recorded(recorded / first.path.name, 0, "t1", n)
-    if start is None:
-        (counts,) = sample_policy(first, [Evaluation("t1", n=n, temperature=1.0)], trained=False)
-        start = round_numbers(row_of(0, counts))
+    n, first = sampling.n, arms[control][0]
+    starts = sample_start(first, recorded / first.path.name, sampling)
     for runs in arms.values():
         for run in runs:
             folder = recorded / run.path.name
             if start_of(run) != start_of(first):
                 print(f"{folder.name}: starts or is validated otherwise than {first.path.name}")
-            elif find_recorded(folder, 0, "t1", n) is None:
-                append(folder, [start])
-            add_last(run, folder, own_temperature(run, n), n)
+            else:
+                lacking = [row for row in starts if not find_recorded(folder, 0, row["name"], n)]
+                append(folder, lacking)
+            own = own_temperature(run, n) if LIVE in sampling.matched else []
+            add_last(run, folder, [*own, *sampling.at(sampling.temperatures)], n)
     for run in arms[control]:
         others = [same_seed(runs, run.seed) for arm, runs in arms.items() if arm != control]
         found = [load_run(recorded / each.path.name) for runs in others for each in runs]
-        add_rungs(run, recorded / run.path.name, entropies_to_match(found), n)
+        wanted = entropies_to_match(found, sampling.matched)
+        add_rungs(run, recorded / run.path.name, wanted, n)
+
+
+def sample_start(run: Run, folder: Path, sampling: Sampling) -> list[dict[str, Any]]:
+    """Rows of the untrained policy at temperature 1 and those asked for, as they are recorded in
+    the folder, or else sampled."""
+    ways = sampling.at([1.0, *(each for each in sampling.temperatures if each != 1)])
+    found = [find_recorded(folder, 0, each.name, sampling.n) for each in ways]
+    lacking = [each for each, row in zip(ways, found, strict=True) if row is None]
+    sampled = sample_policy(run, lacking, trained=False) if lacking else []
+    known = [row for row in found if row is not None]
+    return known + [round_numbers(row_of(0, counts)) for counts in sampled]
 
 
 def start_of(run: Run) -> list[Any]:
@@ -183,14 +238,15 @@ def same_seed(runs: Sequence[Run], seed: int) -> list[Run]:
     return [run for run in runs if run.seed == seed]
 
 
-def entropies_to_match(runs: Sequence[Run]) -> list[float]:
-    """Entropies that runs end with at temperatures of their own, nats per token."""
-    found = []
-    for run in runs:
-        live = last_evaluation(run, "live")
-        if live is not None and has_its_own(live["temperature"]):
-            found.append(float(live["entropy"]))
-    return found
+def entropies_to_match(runs: Sequence[Run], names: Sequence[str] = (LIVE,)) -> list[float]:
+    """Entropies that runs end with in these evaluations, nats per token; in that at an own
+    temperature where they have one."""
+    rows = [last_evaluation(run, name) for run in runs for name in names]
+    return [
+        float(row["entropy"])
+        for row in rows
+        if row is not None and (row["name"] != LIVE or has_its_own(row["temperature"]))
+    ]
 
 
 def add_rungs(run: Run, folder: Path, entropies: Sequence[float], n: int) -> None:
@@ -236,6 +292,18 @@ def copy_control(recorded: Sequence[Path], out: Path) -> None:
         shutil.copyfile(pack_runs(runs), archive_of(out))
 
 
+def copy_policies(runs: Sequence[Run], out: Path) -> None:
+    """Write the final policy of every run that is not there yet as a model folder of its name."""
+    for run in runs:
+        if (out / run.path.name).exists():
+            continue
+        if last_step(run) not in map(step_of, checkpoints(run.path / "checkpoints")):
+            print(f"{run.path.name}: no policy kept, its weights are gone")
+            continue
+        out.mkdir(parents=True, exist_ok=True)
+        export(last_weights(run), out / run.path.name)
+
+
 def find_recorded(folder: Path, step: int, name: str, n: int) -> dict[str, Any] | None:
     """The recorded row of an evaluation with at least n rollouts of every problem."""
     for row in read_rows(folder / VALIDATION):
@@ -246,6 +314,8 @@ def find_recorded(folder: Path, step: int, name: str, n: int) -> dict[str, Any] 
 
 def append(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Later rows of one step and name replace earlier ones when they are read."""
+    if not rows:
+        return
     pack(folder / VALIDATION, [*read_rows(folder / VALIDATION), *rows])
 
 

@@ -39,6 +39,7 @@ def compare_arms(
     ks: Sequence[int] = (1, 16),
     axis: str = "tokens",
     level: float = 0.95,
+    at_equal_entropy: bool = False,
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
 
@@ -54,6 +55,8 @@ def compare_arms(
         ks: of pass@k; those above the rollouts of some problem are left out.
         axis: of the equal cost: steps, rollouts, tokens or seconds.
         level: coverage of all intervals.
+        at_equal_entropy: after the last step of each run, whatever it cost, with the control at the
+            arm's entropy in every evaluation, not in `live` alone; pass@k alone.
 
     Returns:
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
@@ -72,9 +75,13 @@ def compare_arms(
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
-    scored = _without_rungs(score_arms(arms, ks, axis, cost), control)
+    end = math.inf if at_equal_entropy else cost
+    scored = _without_rungs(score_arms(arms, ks, axis, end), control)
     controls = named_scores(scored, control)
-    rows = [_compare(item, arms, control, controls, level, axis, cost) for item in scored]
+    rows = [
+        _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
+        for item in scored
+    ]
     return judge_rows(rows, level=level)
 
 
@@ -86,14 +93,16 @@ def _compare(
     level: float,
     axis: str,
     cost: float,
+    at_equal_entropy: bool,
 ) -> Row:
-    """One row, beside an arm whose scores are `scored`; an arm at its own temperature beside that
-    arm at the same entropy."""
-    judged = item.name == LIVE and other not in (None, item.arm)
-    found = match_control(item, arms, other) if judged and other is not None else None
+    """One row, beside an arm whose scores are `scored`; an arm at its own temperature, or any where
+    that is asked for, beside that arm at the same entropy."""
+    matched = at_equal_entropy or item.name == LIVE
+    judged = matched and other not in (None, item.arm)
+    found = match_control(item, arms, other, axis) if judged and other is not None else None
     against = found.scores if found else control_of(item, scored.get(item.measure, {}))
     row = compare_scores(item, against, level, axis, cost)
-    return row | matching_columns(item, row, found)
+    return row | matching_columns(item, row, found, matched)
 
 
 def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]:
@@ -106,7 +115,8 @@ def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]
     cost = common_cost([run.train for runs in arms.values() for run in runs], family.axis)
     ks = [int(measure.rpartition("@")[2]) for _, measure in family.endpoints]
     named = {arm: arms[arm] for pair in family.comparisons for arm in pair}
-    scored = score_arms(named, ks, family.axis, cost, [name for name, _ in family.endpoints])
+    end = math.inf if family.at_equal_entropy else cost
+    scored = score_arms(named, ks, family.axis, end, [name for name, _ in family.endpoints])
     rows = []
     for (arm, other), (evaluation, measure) in family.pairs():
         mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
@@ -118,7 +128,8 @@ def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]
                 f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {arm} "
                 f"has {', '.join(there)}"
             )
-        rows.append(_compare(mine, arms, other, controls, level, family.axis, cost))
+        about = (level, family.axis, cost, family.at_equal_entropy)
+        rows.append(_compare(mine, arms, other, controls, *about))
     return rows
 
 
@@ -140,8 +151,9 @@ def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores
 def score_arms(
     arms: Arms, ks: Sequence[int], axis: str, cost: float, names: Sequence[str] | None = None
 ) -> list[Scores]:
-    """Scores of every arm, evaluation (or those of `names`) and measure that exist at this cost."""
-    wanted = [*((k, False) for k in dict.fromkeys(ks)), (1, True)]
+    """Scores of every arm, evaluation (or those of `names`) and measure that exist at this cost; at
+    an infinite one, pass@k after each run's last step."""
+    wanted = [(k, False) for k in dict.fromkeys(ks)] + [(1, True)] * math.isfinite(cost)
     found = [
         scores_at(runs, name, each, axis, cost, whole)
         for runs in arms.values()

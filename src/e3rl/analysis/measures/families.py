@@ -19,17 +19,22 @@ from e3rl.statistics.power import detectable_difference
 BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 EXPLORATORY = "exploratory"
 POWER = 0.8
-KEYS = {"endpoints", "comparisons", "axis"}
+MAY = "have an axis, or be at_equal_entropy"
+KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy"}
 
 
 @dataclass(frozen=True)
 class Family:
-    """What one family compares: arms in pairs, at every endpoint, at equal cost on an axis."""
+    """What one family compares: arms in pairs, at every endpoint, at equal cost on an axis.
+
+    At equal entropy: after the last step, with the second arm read at the first one's entropy.
+    """
 
     name: str
     endpoints: tuple[tuple[str, str], ...]  # evaluation and measure
     comparisons: tuple[tuple[str, str], ...]  # arm and the one that it is compared with
     axis: str = "tokens"
+    at_equal_entropy: bool = False
 
     def __len__(self) -> int:
         """How many comparisons it is corrected for."""
@@ -47,6 +52,7 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
           endpoints: [{evaluation: t1, measure: pass@1}]
           comparisons: [[ts_an, grpo], [e3, ts_an]]
           axis: tokens
+          at_equal_entropy: false  # true: the second arm of each pair is read at the first's
 
     Raises:
         ValueError: unknown keys, nothing to compare, or an arm that has no recorded run.
@@ -54,7 +60,7 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
     families = []
     for name, given in asked.items():
         if not isinstance(given, dict) or not {"endpoints", "comparisons"} <= given.keys() <= KEYS:
-            raise ValueError(f"family {name} must have endpoints and comparisons, and may an axis")
+            raise ValueError(f"family {name} must have endpoints and comparisons, and may {MAY}")
         if name == EXPLORATORY:
             raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
         pairs = tuple((str(arm), str(other)) for arm, other in given["comparisons"])
@@ -66,7 +72,8 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
                 raise ValueError(
                     f"family {name}: no recorded arm {arm!r}; there are {', '.join(arms)}"
                 )
-        families.append(Family(str(name), ends, pairs, str(given.get("axis", "tokens"))))
+        matched = bool(given.get("at_equal_entropy", False))
+        families.append(Family(str(name), ends, pairs, str(given.get("axis", "tokens")), matched))
     return families
 
 

@@ -1,4 +1,5 @@
-"""The control at the entropy of an arm: what an arm at a temperature of its own is judged by.
+"""The control at the entropy of an arm: what an arm at a temperature of its own is judged by, and
+any arm where a study asks for equal entropies.
 
 Seed by seed, pass@k of the control is put on a line in ln H between the two of its evaluations
 whose entropies are next to the arm's (`temperatures.matching`). An evaluation counts with
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from e3rl.analysis.measures.arms import LIVE, Row
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.evaluations import EvaluationResult, find_evaluation, pass_table
 from e3rl.analysis.measures.scores import Scores
 from e3rl.analysis.sources.runs import Arms, Run
@@ -50,13 +52,16 @@ class MatchedControl:
     error: float
 
 
-def match_control(item: Scores, arms: Arms, control: str) -> MatchedControl | None:
+def match_control(
+    item: Scores, arms: Arms, control: str, axis: str = "tokens"
+) -> MatchedControl | None:
     """The control at the entropy of `item`, for the seeds that both have, or for all of the
-    control's where they share none; None where the control has no fit evaluation."""
+    control's where they share none; None where the control has no fit evaluation. `axis` is of
+    what it had cost by then."""
     k = int(item.measure.rpartition("@")[2])
     own = {run.seed: sampled_at_end(run, k)[item.name] for run in arms[item.arm] if _has(run, item)}
     runs = [run for run in arms[control] if run.seed in own] or list(arms[control])
-    rows, gaps, noise, heat = {}, [], [], []
+    rows, gaps, noise, heat, spent = {}, [], [], [], []
     for run in runs:
         mine = [own[run.seed]] if run.seed in own else list(own.values())
         target = float(np.mean([each.entropy for each in mine]))
@@ -65,6 +70,7 @@ def match_control(item: Scores, arms: Arms, control: str) -> MatchedControl | No
             continue
         reading = read_at_entropy({name: each.entropy for name, each in there.items()}, target)
         rows[run.seed] = sum_weighted(reading, {name: each.table for name, each in there.items()})
+        spent.append(cost_before(run.train, [run.evaluations["rollout_step"].max()], axis)[0])
         gaps.append(reading.entropy / target - 1)
         noise.append(_relative_variance(reading, there) + _mean_variance(mine))
         heat.append(sum(w * there[name].temperature for name, w in reading.weights.items()))
@@ -75,18 +81,21 @@ def match_control(item: Scores, arms: Arms, control: str) -> MatchedControl | No
     table = pd.concat(rows, axis="columns", join="inner").T
     entropy = float(np.mean([each.entropy for each in own.values()]) * (1 + np.mean(gaps)))
     scores = replace(item, arm=control, name=name, table=table)
-    scores = replace(scores, temperature=float(np.mean(heat)), entropy=entropy)
+    cost = None if item.spent is None else float(np.mean(spent))
+    scores = replace(scores, temperature=float(np.mean(heat)), entropy=entropy, spent=cost)
     return MatchedControl(scores, gap, TWO_SIDED * math.sqrt(sum(noise)) / len(noise))
 
 
-def matching_columns(item: Scores, row: Row, found: MatchedControl | None) -> Row:
+def matching_columns(
+    item: Scores, row: Row, found: MatchedControl | None, matched: bool = True
+) -> Row:
     """Columns of a comparison about its entropies, without what a verdict takes where they differ.
 
     `entropy_gap` and `entropy_error` as in `MatchedControl`, None where nothing had to be matched;
     `unmatched` says why there is no verdict.
     """
     facts: Row = {"entropy_gap": None, "entropy_error": None, "unmatched": None}
-    if item.name != LIVE or row["against"] is None:
+    if not matched or row["against"] is None:
         return facts
     if found is None:
         return facts | {"unmatched": TOO_FEW, "comparison": None, "p": None}

@@ -1,5 +1,6 @@
 """`Scores`: pass@k of one arm by training seed and problem, at a cost that all arms reached."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ def scores_at(
         name: evaluation.
         k: of pass@k.
         axis: of the budget, see `axes.AXES`.
-        budget: cost at which to compare.
+        budget: cost at which to compare; infinite: the last validation, whatever it had cost.
         whole: the mean over the costs from the first validation to `budget` (the area under the
             curve) in place of the value at `budget`.
 
@@ -68,7 +69,7 @@ def scores_at(
         costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole:
             continue
-        if len(costs) == 1:
+        if len(costs) == 1 or math.isinf(budget):
             spent.append(float(costs[-1]))
         at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
         rows.append(at)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.arms import LIVE, Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.families import EXPLORATORY, POWER
 from e3rl.analysis.tables.cells import (
@@ -67,8 +67,9 @@ def comparison_note(rows: Sequence[Row]) -> str:
             f"{100 * POWER:g} % power, were it the only one."
         )
     if any(_is_matched(row) for row in rows):
+        where = "own temperatures" if _at_own_temperatures(rows) else "equal entropy"
         text += (
-            " At own temperatures: against the control on a line in ln H between evaluations of "
+            f" At {where}: against the control on a line in ln H between evaluations of "
             f"{FEWEST_ROLLOUTS} rollouts and more that enclose the arm's entropy (nats per token), "
             f"seed by seed; no verdict where these differ by more than {100 * MATCHED_WITHIN:g} %."
         )
@@ -95,7 +96,8 @@ def cost_note(rows: Sequence[Row]) -> str:
     equal = f"At equal cost ({first['cost']:,.0f} {unit})"
     if not any(_spent(row) for row in rows):
         return equal
-    last = f"by the last validation, the only one with k rollouts, {unit} less the control's in %"
+    why = "the only one with k rollouts" if _at_own_temperatures(rows) else "at equal entropy"
+    last = f"by the last validation, {why}, {unit} less the control's in %"
     if all(_spent(row) for row in rows):
         return f"Not at equal cost: {last}"
     return f"{equal}, or, where that is said, {last}"
@@ -168,6 +170,11 @@ def _entropies(row: Row) -> str:
 
 def _is_matched(row: Row) -> bool:
     return row.get("entropy_gap") is not None or row.get("unmatched") is not None
+
+
+def _at_own_temperatures(rows: Sequence[Row]) -> bool:
+    """Whether no row but those at an arm's own temperature is matched in entropy."""
+    return all(row["evaluation"] == LIVE for row in rows if _is_matched(row))
 
 
 def _verdict(row: Row) -> str:
