@@ -13,10 +13,11 @@ STUDIES = ROOT / "experiments"
 CORE = STUDIES / "carries_core"
 DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_core", "carries_losses", "carries_schedules"), (101, 110)),
+    "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
     "carries_tuned": (111, 115),
 }
-ENDED_EARLY = {"carries_tuned": 4}  # seeds that have run, where the protocol allows for fewer
+ENDED_EARLY: dict[str, int] = {}  # seeds that have run, where the protocol allows for fewer
 JUDGED = tuple(DECLARED)
 judged = pytest.mark.parametrize("name", JUDGED)
 NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")

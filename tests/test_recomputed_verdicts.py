@@ -29,6 +29,7 @@ class RawRun(NamedTuple):
     seed: int
     costs: dict[str, list[float]]  # tokens and rollouts up to and with each step
     validations: dict[str, dict[int, dict[str, tuple[int, int]]]]  # (n, right) by problem
+    entropies: dict[str, dict[int, float]]  # nats per token, of the same
 
 
 @cache
@@ -49,12 +50,15 @@ def raw_run(files: dict[str, str]) -> RawRun:
     steps = [row for row in metrics if row["kind"] == "train"]
     costs = {axis: [float(row[f"cost/{axis}"]) for row in steps] for axis in ("tokens", "rollouts")}
     validations: dict[str, dict[int, dict[str, tuple[int, int]]]] = {}
+    entropies: dict[str, dict[int, float]] = {}
     for line in files["validation.jsonl"].splitlines():
         row = json.loads(line)
         counts = zip(row["n"], row["correct"], strict=True)
         at = validations.setdefault(row["name"], {})
         at[row["rollout_step"]] = dict(zip(row["problem_id"], counts, strict=True))
-    return RawRun(config["name"], config["seed"], costs, validations)
+        nats = row["entropy_sum"] / row["tokens"]
+        entropies.setdefault(row["name"], {})[row["rollout_step"]] = nats
+    return RawRun(config["name"], config["seed"], costs, validations, entropies)
 
 
 def pass_at(k: int, n: int, right: int) -> float:
@@ -79,6 +83,31 @@ def score(run: RawRun, evaluation: str, k: int, axis: str, budget: float) -> dic
         problem: (1 - share) * pass_at(k, *before[problem]) + share * pass_at(k, *after[problem])
         for problem in before
     }
+
+
+def at_the_end(run: RawRun, evaluation: str, k: int) -> dict[str, float]:
+    """pass@k by problem of the last validation."""
+    found = run.validations[evaluation]
+    return {problem: pass_at(k, *cell) for problem, cell in found[max(found)].items()}
+
+
+def at_entropy(run: RawRun, nats: float, k: int) -> dict[str, float]:
+    """pass@k by problem of the last policy, on the line in the logarithm of its entropy between the
+    two evaluations of 32 rollouts or more that are next to `nats`, one on each side."""
+    last = max(step for steps in run.validations.values() for step in steps)
+    known = {
+        name: math.log(run.entropies[name][last] / nats)
+        for name, steps in run.validations.items()
+        if last in steps and run.entropies[name][last] > 0
+        if min(n for n, _ in steps[last].values()) >= 32
+    }
+    low = max((name for name in known if known[name] <= 0), key=known.__getitem__)
+    high = min((name for name in known if known[name] >= 0), key=known.__getitem__)
+    width = known[high] - known[low]
+    assert width < math.log(1.1)
+    share = -known[low] / width if width else 0.0
+    ends = at_the_end(run, low, k), at_the_end(run, high, k)
+    return {place: (1 - share) * ends[0][place] + share * ends[1][place] for place in ends[0]}
 
 
 def two_sided_p(t: float, df: float) -> float:
@@ -149,6 +178,12 @@ def families(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                         score(runs[each][seed], end["evaluation"], k, axis, budget)
                         for each in (arm, control)
                     ]
+                    if node.get("at_equal_entropy"):
+                        own = runs[arm][seed].entropies[end["evaluation"]]
+                        pair = [
+                            at_the_end(runs[arm][seed], end["evaluation"], k),
+                            at_entropy(runs[control][seed], own[max(own)], k),
+                        ]
                     table.append([pair[0][problem] - pair[1][problem] for problem in pair[0]])
                 mean, p, half = judge(np.array(table))
                 rows.append({"arm": arm, "against": control, "mean": mean, "p": p, "half": half})

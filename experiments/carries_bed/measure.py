@@ -8,7 +8,6 @@ Sampling takes some 20 minutes on one core. The trained policies are the last on
 """
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import load_run
 from e3rl.ledger.archive import open_runs
+from e3rl.ledger.ledger import find_ledger, pack, read_rows
 from e3rl.statistics.interval import Interval
 from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.pass_at_k import pass_at_k
@@ -54,21 +54,20 @@ def sample() -> None:
     """Run what is missing, and keep the counts alone."""
     for name, arguments in evaluations().items():
         kept = HERE / "results" / f"{name}.jsonl"
-        if kept.is_file():
+        if find_ledger(kept):
             continue
         out = ROOT / "build" / "carries_bed" / name
         ks = "ks=[1,4,16]" if name == "temperatures" else "ks=[1,4,16,64]"
         command = [sys.executable, "-m", "e3rl", "evaluate", *arguments, ks, f"out={out}"]
         subprocess.run(command, check=True, cwd=ROOT)
         kept.parent.mkdir(exist_ok=True)
-        rows = [json.loads(line) for line in (out / "validation.jsonl").read_text().splitlines()]
+        rows = read_rows(out / "validation.jsonl")
         keys = ("name", "temperature", "problem_id", "n", "correct", "entropy_sum", "tokens")
-        kept.write_text("".join(json.dumps({k: row[k] for k in keys}) + "\n" for row in rows))
+        pack(kept, ({key: row[key] for key in keys} for row in rows))
 
 
 def read(name: str) -> list[Counts]:
-    lines = (HERE / "results" / f"{name}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return read_rows(HERE / "results" / f"{name}.jsonl")
 
 
 def by_problem(counts: Counts, k: int) -> NDArray[np.float64]:

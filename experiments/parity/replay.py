@@ -6,12 +6,11 @@
 If both compute the same update, gradients have the same norm and the weights stay together, as far
 as rounding goes; two controls say how far. One has TRL's ε below the standard deviation, the other
 is e3rl beside e3rl with other micro-batches, which changes nothing but the order of sums. Writes
-results/replay.jsonl, a row per setting and step: both norms, and where TRL's weights were kept
+results/replay.jsonl.xz, a row per setting and step: both norms, and where TRL's weights were kept
 their distance, how far TRL's have moved, and the distance to e3rl's as it is.
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from e3rl.analysis.tables.cells import as_markdown
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.config.build import build, silence_libraries
 from e3rl.config.composition import conf_dir, register_resolvers
-from e3rl.ledger.ledger import read_rows
+from e3rl.ledger.ledger import pack, read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.training.module import GRPOModule
 
@@ -183,7 +182,7 @@ def main() -> None:
         silence_libraries()
         rows = list(replay_all(options.folder))
         recorded.parent.mkdir(exist_ok=True)
-        recorded.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        pack(recorded, rows)
     text = table(read_rows(recorded)).strip()
     README.write_text(insert_table(README.read_text(), "replay", text))
     print(text)
