@@ -22,7 +22,7 @@ from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.statistics.crossing import crossing_interval, crossing_ratio
 from e3rl.statistics.improvement import improvement_interval, probability_of_improvement
 from e3rl.statistics.interval import Interval
-from e3rl.statistics.iqm import estimate_iqm, interquartile_mean
+from e3rl.statistics.iqm import interquartile_mean, iqm_interval
 from e3rl.statistics.means import mean_over_units
 from e3rl.statistics.power import seed_variance_interval
 from e3rl.statistics.shares import difference_of_shares, share_interval
@@ -94,7 +94,7 @@ def draw_robust(model: Model, n_seeds: int, sets: int = 4) -> Draw:
         problems, truths = known[rng.integers(sets)]
         control, arm = by_family(model.score(model.draw_runs(rng, problems, n_seeds), 1))
         found = {
-            "IQM": estimate_iqm(control).interval(),
+            "IQM": iqm_interval(control),
             "P(better)": improvement_interval(arm, control, paired_runs=True),
         }
         return found, truths
@@ -204,7 +204,7 @@ def cases() -> Iterator[Case]:
                 model = with_seed_share(plain, share, n)
                 for part, draw in (
                     *((1.0, draw_means), (0.5, draw_unpaired)),
-                    *((0.4, draw_robust), (0.4, draw_costs)),
+                    *((1.0, draw_robust), (0.4, draw_costs)),
                 ):
                     yield Case(level, share, n, part, lambda m=model, n=n, draw=draw: draw(m, n))
             yield Case("", share, n, 1.0, lambda n=n, share=share: draw_seed_variance(n, share))

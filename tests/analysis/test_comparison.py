@@ -178,17 +178,6 @@ def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None
     assert "In rows of 2 seeds an interval hardly knows" in comparison_cells([*rows, least])[-1]
 
 
-def test_lopsided_luck_near_an_edge_is_cautioned_of(noise: np.ndarray) -> None:
-    luck = np.array([0.0, 0.01, 0.02, 0.03, 0.09, 0.2])[:, None]
-    rows = [judged(scores("grpo", 0.001 * noise + luck), None)]
-    assert rows[0]["seed_share"] > 0.9
-    assert "in 87 to 94 of 100 simulated studies only" in comparison_cells(rows)[-1]
-    middle = [judged(scores("grpo", 0.001 * noise + luck + 0.4), None)]
-    problems = [judged(scores("grpo", 0.1 * noise), None)]
-    for rows in (middle, problems):
-        assert "simulated studies" not in comparison_cells(rows)[-1]
-
-
 def test_a_table_of_several_families_marks_every_row(noise: np.ndarray) -> None:
     control = scores("grpo", noise)
     rows = [compare_scores(scores(arm, noise + 0.1), control, cost=9.0) for arm in ("e3", "ts")]
@@ -205,4 +194,6 @@ def test_no_rows_are_no_table() -> None:
 def test_the_interval_of_an_interquartile_mean_is_within_what_a_share_can_be() -> None:
     two = np.array([[0.5] * 40, [0.6] * 40])  # two runs of which each is a tenth from the other
     row = compare_scores(scores("grpo", two), None)
-    assert (row["iqm_low"], row["iqm"], row["iqm_high"]) == (0.0, pytest.approx(0.55), 1.0)
+    assert row["iqm"] == pytest.approx(0.55)
+    assert 0 < row["iqm_low"] < 0.01
+    assert 0.99 < row["iqm_high"] < 1

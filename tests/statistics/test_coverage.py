@@ -37,7 +37,7 @@ def test_means_and_differences_of_five_seeds(coverage: Any, level: str, share: f
     held = coverage.count_hits(coverage.draw_means(model, 5), 250)
     assert held["Δ pass@1"] >= 0.91
     assert held["Δ pass@16"] >= 0.91
-    assert held["pass@1"] >= (0.91 if level == ".5" else 0.85)
+    assert held["pass@1"] >= (0.91 if level == ".5" else 0.895)  # few of 64 problems tell at .02
 
 
 def test_robust_measures_of_five_seeds(coverage: Any) -> None:
@@ -62,13 +62,12 @@ def recorded() -> list[dict[str, Any]]:
     return json.loads((STUDY / "results.json").read_text())
 
 
-def test_five_and_ten_seeds_are_within_two_points_but_where_documentation_cautions() -> None:
+def test_no_interval_of_five_and_ten_seeds_holds_the_truth_two_points_less_than_it_says() -> None:
     """With the simulation's own error, of .7 points for 1000 draws and 1.1 for 400."""
     for row in recorded():
         slack = 2 * (0.05 * 0.95 / row["draws"]) ** 0.5
         if row["n_seeds"] in (1, 5, 10):
-            seldom = row["seed_share"] > 0.9 and row["level"] in (".02", ".98")
-            assert row["covered"] >= (0.84 if seldom else 0.93 - slack), row
+            assert row["covered"] >= 0.93 - slack, row
 
 
 def test_the_table_is_that_of_the_results(coverage: Any) -> None:
@@ -90,7 +89,7 @@ def test_in_studies_like_the_recorded_ones_all_intervals_are_within_two_points()
 def test_the_table_of_studies_is_that_of_its_results(scripts: dict[str, Any]) -> None:
     module, text = scripts["as_studies"], (STUDY / "README.md").read_text()
     assert module.as_markdown(module.table_cells(as_studies()), ("interval",)) in text
-    shown = [100 * row["covered"] for row in as_studies() if row["covered"] > 0.92]
+    shown = [100 * row["covered"] for row in as_studies()]
     assert f"{min(shown):.1f} to {max(shown):.1f} of 100" in text
 
 

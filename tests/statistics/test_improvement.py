@@ -73,6 +73,16 @@ def test_runs_of_one_seed_are_pairs():
     assert paired.high - paired.low < apart.high - apart.low
 
 
+def test_the_variance_of_two_pairs_counts_twice():
+    # All ties on four tasks, but the first run wins one of them against both others: placements
+    # 5/8 and 1/2, and twice 9/16; their sums have the variance 1/128, their mean 1/256.
+    interval = improvement_interval(
+        [[0, 0, 0, 1], [0, 0, 0, 0]], np.zeros((2, 4)), paired_runs=True
+    )
+    expected = wilson_interval(9 / 16, 63 / 256 / (2 / 256), df=1)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+
+
 def test_one_run_has_no_interval():
     interval = improvement_interval([[1.0]], [[0.0], [2.0]])
     assert interval.mean == 0.5

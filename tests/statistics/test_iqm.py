@@ -1,9 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.statistics.iqm import estimate_iqm, interquartile_mean
+from e3rl.statistics.iqm import estimate_iqm, interquartile_mean, iqm_interval
+from e3rl.statistics.student import t_bound
 
 SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=40)
 
@@ -51,6 +54,26 @@ def test_runs_that_differ_less_than_tasks_all_count():
     tasks = np.linspace(0, 1, 16)
     scores = tasks + np.array([[0.001], [0.0], [-0.001], [0.002], [0.003]])
     assert estimate_iqm(scores).df == pytest.approx(4.0, abs=0.1)
+
+
+def test_bounds_are_even_on_the_scale_of_logits():
+    # A mean of .2 has the logit ln 1/4; twelve times the error over .16 is three on that scale.
+    scores = np.array([[0.1], [0.15], [0.25], [0.3]])
+    found, interval = estimate_iqm(scores), iqm_interval(scores)
+    assert found.mean == interval.mean == pytest.approx(0.2)
+    half = t_bound(0.95, found.df) * found.standard_error / 0.16
+    odds = interval.low / (1 - interval.low), interval.high / (1 - interval.high)
+    assert odds == pytest.approx((0.25 * math.exp(-half), 0.25 * math.exp(half)))
+    mirrored = iqm_interval(1 - scores)
+    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((interval.low, interval.high))
+
+
+def test_runs_that_are_nearly_all_at_an_edge_have_bounds_that_are_shares():
+    interval = iqm_interval([[0.0], [0.0], [0.0], [0.9]])
+    assert (interval.mean, interval.low) == (0.0, 0.0)
+    assert interval.high <= 1
+    few = iqm_interval([[0.0], [0.0], [0.01], [0.99]])
+    assert 0 <= few.low < few.high <= 1
 
 
 def test_one_run_has_no_interval():

@@ -5,7 +5,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.statistics.interval import Estimate
+from e3rl.statistics.interval import Estimate, Interval
+from e3rl.statistics.student import t_bound
 
 CUT = 0.25
 
@@ -48,6 +49,31 @@ def estimate_iqm(scores: ArrayLike) -> Estimate:
     runs = 1 / float(((kept / kept.sum()) ** 2).sum())
     error = math.sqrt(by_run.var(ddof=1) / n_runs)
     return Estimate(mean, error, max(1.0, runs - 1))
+
+
+def iqm_interval(scores: ArrayLike, level: float = 0.95) -> Interval:
+    """`interquartile_mean` of (R, K) shares with Student's interval on the scale of logits.
+
+    The bounds are those of logit(m) ± t·SE/(m(1-m)), for a mean m with `estimate_iqm`'s standard
+    error. A mean of middle scores moves with them on any scale, so what is lopsided near 0 and 1,
+    runs whose luck multiplies a share, is even on this one. It lies in [0, 1]. At 0 and 1, where
+    there is no logit, bounds are Student's, cut to shares. NaN bounds for one run.
+
+    Raises ValueError as `interquartile_mean`.
+    """
+    found = estimate_iqm(scores)
+    plain, m = found.interval(level), found.mean
+    if math.isnan(found.standard_error):
+        return plain
+    if not 0 < m < 1:
+        return Interval(m, max(0.0, plain.low), min(1.0, plain.high), level)
+    half = t_bound(level, found.df) * found.standard_error / (m * (1 - m))
+    logit = math.log(m / (1 - m))
+    return Interval(m, _share_of(logit - half), _share_of(logit + half), level)
+
+
+def _share_of(logit: float) -> float:
+    return (1 + math.tanh(logit / 2)) / 2
 
 
 def _scores(scores: ArrayLike) -> NDArray[np.float64]:

@@ -12,7 +12,6 @@ With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were;
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -27,7 +26,7 @@ from e3rl.analysis.measures.scores import Scores, scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.interval import Estimate, Interval
-from e3rl.statistics.iqm import estimate_iqm
+from e3rl.statistics.iqm import iqm_interval
 from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
@@ -184,7 +183,7 @@ def compare_scores(
         "by_seed": item.table.mean(axis="columns").tolist(),
         **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
         "seed_share": _seed_share(item.table.to_numpy(dtype=np.float64)),
-        **interval_columns("iqm", within_shares(estimate_iqm(item.by_source()).interval(level))),
+        **interval_columns("iqm", iqm_interval(item.by_source(), level)),
         "against": None if control is None else f"{control.arm} {control.name}",
         "against_entropy": None if control is None else control.entropy,
         **_difference_columns(item, control, level, axis),
@@ -229,12 +228,6 @@ def difference_columns(
         "comparison": comparison,
         "p": test.p_value,
     }
-
-
-def within_shares(found: Interval) -> Interval:
-    """The interval cut to what a share can be."""
-    low, high = np.clip([found.low, found.high], 0, 1)
-    return replace(found, low=float(low), high=float(high))
 
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
