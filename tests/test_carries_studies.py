@@ -15,6 +15,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_core", "carries_losses", "carries_schedules"), (101, 110)),
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
+    "carries_policies": (105, 110),
     "carries_tuned": (111, 115),
 }
 ENDED_EARLY: dict[str, int] = {}  # seeds that have run, where the protocol allows for fewer

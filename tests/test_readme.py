@@ -84,6 +84,15 @@ def test_what_was_found_again_is_what_the_fresh_seeds_have() -> None:
     assert row["seeds"] == 5
 
 
+def test_what_is_not_told_at_equal_entropy_is_said_beside_it() -> None:
+    table = ROOT / "experiments" / "carries_policies" / "results" / "pass_at_16.csv"
+    row = pd.read_csv(table).query("arm == 'budget'").iloc[0]
+    mean, low, high = (100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
+    assert f"six seeds, {mean:+.1f} [{low:+.1f}, {high:+.1f}], not told" in README
+    assert row["p_adjusted"] > 0.05
+    assert row["seeds"] == 6
+
+
 @pytest.mark.parametrize("measure", ["pass@1", "pass@16"])
 def test_what_grpo_learns_is_what_the_bed_has(measure: str) -> None:
     bed = (ROOT / "experiments" / "carries_bed" / "README.md").read_text(encoding="utf-8")

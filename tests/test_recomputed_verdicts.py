@@ -174,16 +174,13 @@ def families(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 both = sorted(runs[arm].keys() & runs[control].keys())
                 table = []
                 for seed in both:
-                    pair = [
-                        score(runs[each][seed], end["evaluation"], k, axis, budget)
-                        for each in (arm, control)
-                    ]
+                    mine, other = runs[arm][seed], runs[control][seed]
                     if node.get("at_equal_entropy"):
-                        own = runs[arm][seed].entropies[end["evaluation"]]
-                        pair = [
-                            at_the_end(runs[arm][seed], end["evaluation"], k),
-                            at_entropy(runs[control][seed], own[max(own)], k),
-                        ]
+                        own = mine.entropies[end["evaluation"]]
+                        matched = at_entropy(other, own[max(own)], k)
+                        pair = [at_the_end(mine, end["evaluation"], k), matched]
+                    else:
+                        pair = [score(x, end["evaluation"], k, axis, budget) for x in (mine, other)]
                     table.append([pair[0][problem] - pair[1][problem] for problem in pair[0]])
                 mean, p, half = judge(np.array(table))
                 rows.append({"arm": arm, "against": control, "mean": mean, "p": p, "half": half})

@@ -83,6 +83,15 @@ def test_a_frontier_has_a_point_per_temperature_with_the_most_rollouts() -> None
     assert frontier_sources(rows) == "Evaluations: t0.5 (n = 64, 2 seeds), t1 (n = 64, 2 seeds)."
 
 
+def test_a_point_of_fewer_seeds_is_on_no_frontier() -> None:
+    both = {"t1": at(1.0, 0.30, 0.60), "t0.5": at(0.5, 0.10, 0.70)}
+    runs = [made_up("grpo", 1, both | {"t1.05": at(1.05, 0.31, 0.2)}), made_up("grpo", 2, both)]
+    rows = frontier_rows({"grpo": runs}, k=4)
+    assert [row["evaluation"] for row in rows] == ["t0.5", "t1"]
+    alone = frontier_rows({"grpo": runs[:1]}, k=4)
+    assert [row["evaluation"] for row in alone] == ["t0.5", "t1", "t1.05"]
+
+
 def test_the_policy_before_training_has_a_frontier_too(arms: Arms) -> None:
     rows = frontier_rows(arms)
     before = [row for row in rows if row["arm"] == UNTRAINED]

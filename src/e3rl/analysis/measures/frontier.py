@@ -21,7 +21,8 @@ def frontier_rows(arms: Arms, k: int | None = None, level: float = 0.95) -> list
     """A row per arm and temperature of its last validation, and of the policy before training.
 
     Of evaluations at one temperature the one with the most rollouts counts; greedy ones, and those
-    with fewer than k rollouts, have no pass@k.
+    with fewer than k rollouts, have no pass@k. An evaluation that not all seeds of the arm have is
+    left out where another one has more: its point would be of other runs than the next one.
 
     Args:
         arms: runs by arm.
@@ -53,7 +54,9 @@ def frontier_rows(arms: Arms, k: int | None = None, level: float = 0.95) -> list
 
 def _by_temperature(runs: Sequence[Run], arms: Arms, when: When) -> list[EvaluationResult]:
     found = [find_evaluation(runs, name, when) for name in evaluation_names(arms)]
-    return _most_sampled([item for item in found if item is not None])
+    sampled = [item for item in found if item and item.temperature > 0 and item.n_samples > 1]
+    most = max((len(item.seeds) for item in sampled), default=0)
+    return _most_sampled([item for item in sampled if len(item.seeds) == most])
 
 
 def _most_sampled(items: Sequence[EvaluationResult]) -> list[EvaluationResult]:
@@ -61,8 +64,7 @@ def _most_sampled(items: Sequence[EvaluationResult]) -> list[EvaluationResult]:
     best: dict[float, EvaluationResult] = {}
     for item in items:
         key = round(item.temperature, 2)
-        if item.temperature > 0 and item.n_samples > 1:
-            best[key] = max(best.get(key, item), item, key=lambda each: each.n_samples)
+        best[key] = max(best.get(key, item), item, key=lambda each: each.n_samples)
     return [best[key] for key in sorted(best)]
 
 
@@ -91,7 +93,7 @@ def frontier_sources(rows: Sequence[Row]) -> str:
         for row in rows
     }
     spans = (
-        f"{name}, {found[0]}{f' to {found[-1]}' * (len(found) > 1)} seeds)"
+        f"{name}, {found[0]}{f' to {found[-1]}' * (len(found) > 1)} seed{'s' * (found[-1] > 1)})"
         for name, found in seeds.items()
     )
     return f"Evaluations: {', '.join(spans)}."
