@@ -16,7 +16,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
     "carries_policies": (105, 110),
-    "carries_tuned": (111, 115),
+    **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
 ENDED_EARLY: dict[str, int] = {}  # seeds that have run, where the protocol allows for fewer
 JUDGED = tuple(DECLARED)

@@ -74,12 +74,26 @@ def test_the_results_are_those_of_the_core_study(table: str, arm: str, words: st
     assert row["problems"] == 1024
 
 
-def test_what_was_found_again_is_what_the_fresh_seeds_have() -> None:
-    table = ROOT / "experiments" / "carries_tuned" / "results" / "many_tries.csv"
-    row = pd.read_csv(table).query("arm == 'budget'").iloc[0]
+@pytest.mark.parametrize(
+    ("study", "table", "arm", "words"),
+    [
+        ("carries_tuned", "many_tries", "budget", "on [five fresh seeds]({}) "),
+        (
+            "carries_replication",
+            "primary",
+            "pass_at_4",
+            "[fresh ones]({}), pass@4's advantages by ",
+        ),
+    ],
+)
+def test_what_was_found_again_is_what_the_fresh_seeds_have(
+    study: str, table: str, arm: str, words: str
+) -> None:
+    results = ROOT / "experiments" / study / "results"
+    row = pd.read_csv(results / f"{table}.csv").query("arm == @arm").iloc[0]
     mean, low, high = (100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
-    link = "on [five fresh seeds](experiments/carries_tuned/README.md)"
-    assert f"{link} {mean:+.1f} [{low:+.1f}, {high:+.1f}]" in README
+    said = words.format(f"experiments/{study}/README.md")
+    assert f"{said}{mean:+.1f} [{low:+.1f}, {high:+.1f}]" in README
     assert row["p_adjusted"] < 0.05
     assert row["seeds"] == 5
 
