@@ -157,7 +157,8 @@ def adjusted(p_values: list[float]) -> list[float]:
     return found
 
 
-def families(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def families(name: str, cost: float | None = None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Comparisons of every declared family at a cost, or at that of the page's cheapest run."""
     asked = yaml.safe_load((ROOT / name / "study.yaml").read_text())
     folders = [asked["runs"]] if isinstance(asked["runs"], str) else asked["runs"]
     runs: dict[str, dict[int, RawRun]] = {}
@@ -167,7 +168,8 @@ def families(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 runs.setdefault(run.arm, {})[run.seed] = run
     for family, node in asked["families"].items():
         rows, axis = [], node.get("axis", "tokens")
-        budget = min(run.costs[axis][-1] for seeds in runs.values() for run in seeds.values())
+        reached = min(run.costs[axis][-1] for seeds in runs.values() for run in seeds.values())
+        budget = reached if cost is None else cost
         for end in node["endpoints"]:
             k = int(end["measure"].rpartition("@")[2])
             for arm, control in node["comparisons"]:
@@ -183,7 +185,8 @@ def families(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                         pair = [score(x, end["evaluation"], k, axis, budget) for x in (mine, other)]
                     table.append([pair[0][problem] - pair[1][problem] for problem in pair[0]])
                 mean, p, half = judge(np.array(table))
-                rows.append({"arm": arm, "against": control, "mean": mean, "p": p, "half": half})
+                row = {"arm": arm, "against": control, "evaluation": end["evaluation"], "k": k}
+                rows.append({**row, "mean": mean, "p": p, "half": half, "cost": budget})
         for row, p in zip(rows, adjusted([row["p"] for row in rows]), strict=True):
             row["p_adjusted"] = p
         yield family, rows
@@ -208,3 +211,22 @@ def test_declared_differences_and_verdicts_follow_from_the_raw_ledgers(name: str
             assert found == said["verdict"]
             seen += 1
     assert seen
+
+
+@pytest.mark.parametrize("cost", ["own", "common", "end"])
+def test_verdicts_at_other_costs_follow_from_the_raw_ledgers_too(cost: str) -> None:
+    every = pd.read_csv(ROOT / "equal_cost" / "results" / "comparisons.csv")
+    common = every["common_cost"].iloc[0]
+    assert common == every["own_cost"].min()
+    seen = 0
+    for page, said in every.groupby("page"):
+        found = dict(families(str(page), {"own": None, "common": common, "end": math.inf}[cost]))
+        for row in said.to_dict("records"):
+            control, evaluation = row["against"].split()[0], row["evaluation"]
+            asked = {"arm": row["arm"], "against": control, "evaluation": evaluation, "k": 1}
+            (own,) = [x for x in found[row["family"]] if {key: x[key] for key in asked} == asked]
+            assert own["mean"] == pytest.approx(row[f"{cost}_difference"], abs=2e-6)
+            assert own["p_adjusted"] == pytest.approx(row[f"{cost}_p_adjusted"], rel=2e-3, abs=1e-6)
+            assert (row[f"{cost}_verdict"] == "not distinguishable") == (own["p_adjusted"] >= 0.05)
+            seen += 1
+    assert seen == 85

@@ -10,11 +10,12 @@ Sampling takes some 20 minutes on one core. The trained policies are the last on
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import insert_table
@@ -30,6 +31,7 @@ ROOT = HERE.parents[1]
 RUNS = HERE.parent / "carries_core" / "runs"
 NAME = "seed-{}_experiment-grpo_engine-transformers"
 SEEDS = (101, 102, 103)
+ALL_SEEDS = range(101, 111)
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 STEPS = 16  # at either end of a run, over which shares of groups are taken
 Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
@@ -121,23 +123,30 @@ def three(before: NDArray[np.float64], after: NDArray[np.float64]) -> list[str]:
 
 def greedy() -> list[str]:
     """By the runs' own validations, of 1,024 problems."""
+    return three(*start_and_end(SEEDS, "greedy", 1))
+
+
+def ten_seed_rows() -> Iterator[list[str]]:
+    """Before and after GRPO in the runs' own validations, all ten seeds."""
+    yield ["what", "untrained, %", "after 128 steps of GRPO, %", "gain, points"]
+    for k in (1, 4, 16):
+        yield [f"pass@{k}", *three(*start_and_end(ALL_SEEDS, "t1", k))]
+    yield ["greedy", *three(*start_and_end(ALL_SEEDS, "greedy", 1))]
+
+
+def start_and_end(
+    seeds: Sequence[int], name: str, k: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """pass@k (P,) of the untrained policy, by the first validations of all seeds together, and
+    (S, P) of the last ones."""
     recorded = open_runs(RUNS)
-    runs = [
-        load_run(recorded / f"seed-{seed}_experiment-grpo_engine-transformers") for seed in SEEDS
-    ]
-    tables = [run.problems[run.problems["name"] == "greedy"] for run in runs]
-    first, last = (
-        np.array(
-            [
-                t[t["rollout_step"] == getattr(t["rollout_step"], end)()]
-                .sort_values("problem_id")["correct"]
-                .to_numpy(float)
-                for t in tables
-            ]
-        )
-        for end in ("min", "max")
-    )
-    return three(first[0], last)
+    tables = [load_run(recorded / NAME.format(seed)).problems for seed in seeds]
+    named = [table[table["name"] == name] for table in tables]
+    starts = pd.concat([table[table["rollout_step"] == 0] for table in named])
+    ends = [table[table["rollout_step"] == table["rollout_step"].max()] for table in named]
+    counts = [each.groupby("problem_id")[["n", "correct"]].sum() for each in (starts, *ends)]
+    first, *last = (np.asarray(pass_at_k(each["n"], each["correct"], k)) for each in counts)
+    return first, np.array(last)
 
 
 def group_rows() -> Iterator[list[str]]:
@@ -183,6 +192,7 @@ def tables() -> Mapping[str, str]:
     makers = {
         "temperatures": temperature_rows,
         "learned": learned_rows,
+        "ten_seeds": ten_seed_rows,
         "groups": group_rows,
         "training": training_rows,
     }

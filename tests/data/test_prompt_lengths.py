@@ -3,7 +3,7 @@ import pytest
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.problem import Problem
 from e3rl.data.problems import ProblemSet
-from e3rl.data.prompt_lengths import check_prompt_lengths
+from e3rl.data.prompt_lengths import UnknownTokensError, check_prompt_lengths
 
 
 def encode(problem):
@@ -43,3 +43,18 @@ def test_skipped_prompts_are_counted_beside_what_was_dropped_before():
 def test_a_limit_below_one_token_is_refused():
     with pytest.raises(ValueError, match="max_prompt_tokens is 0"):
         check_prompt_lengths(problem_set({0: "a"}), encode, 0)
+
+
+def encode_letters(problem):
+    if strange := set(problem.prompt) - set("abc"):
+        raise UnknownTokensError(f"no tokens for {sorted(strange)} in {problem.id!r}")
+    return encode(problem)
+
+
+def test_prompts_that_the_tokenizer_cannot_spell_are_bad_rows_too():
+    problems = problem_set({0: "ab", 3: "a?"})
+    with pytest.raises(BadRowsError, match=r"no tokens for \['\?'\] in 'f:3'; take a policy that"):
+        check_prompt_lengths(problems, encode_letters, 3)
+    with pytest.warns(UserWarning, match="unknown tokens: 1"):
+        kept, _ = check_prompt_lengths(problems, encode_letters, 3, on_bad_row="skip")
+    assert kept.dropped == {"missing answer": 1, "unknown tokens": 1}

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from e3rl.config.composition import register_resolvers
 from e3rl.data.problem import Problem
+from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import Pack
 from e3rl.policy.policy import Policy, embedded_folder
@@ -151,12 +152,12 @@ def test_plain_prompts_are_encoded_as_they_are_with_the_instruction_behind(polic
     assert policy.decode(ids) == text
     told = copy.copy(policy)
     told.instruction = "=?"
-    assert told.encode(problem("1+2"))[0] == "1+2=?"
+    assert told.write_prompt(problem("1+2")) == "1+2=?"
 
 
 def test_a_chat_is_joined_where_there_is_no_template(policy):
     chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
-    assert policy.encode(problem(chat))[0] == "1\n\n2"
+    assert policy.write_prompt(problem(chat)) == "1\n\n2"
 
 
 def test_the_prefill_is_sampled_from_and_belongs_to_the_answer(policy, chat_folder):
@@ -167,6 +168,19 @@ def test_the_prefill_is_sampled_from_and_belongs_to_the_answer(policy, chat_fold
         assert begun.encode(problem("1+2")) == (text, [*ids, *one])
         assert begun.answer([*ids, *one], five) == "(15)"
         assert plain.answer(ids, five) == "5)"
+
+
+def test_a_prompt_that_the_tokenizer_cannot_spell_is_refused_and_its_pieces_are_named(policy):
+    with pytest.raises(
+        UnknownTokensError, match=r"no tokens for ' ', 'W', 'h'.* in the prompt of 'a'"
+    ):
+        policy.encode(problem("12+3=? Wh"))
+
+
+def test_an_unknown_token_that_also_begins_prompts_says_nothing():
+    policy = Policy()
+    policy.tokenizer.bos_token = policy.tokenizer.unk_token
+    assert policy.tokenizer.unk_token_id in policy.encode(problem("What?"))[1]
 
 
 def test_a_prefill_that_the_tokenizer_cannot_spell_is_refused():
@@ -183,7 +197,7 @@ def test_the_chat_template_writes_the_beginning_once(chat_folder):
     assert ids.count(bos) == 1
     assert ids[0] == bos
     chat = ({"role": "system", "content": "9"}, {"role": "user", "content": "3"})
-    assert policy.encode(problem(chat))[0] == "x(9)(3=?)="
+    assert policy.write_prompt(problem(chat)) == "x(9)(3=?)="
     assert chat[1]["content"] == "3"  # the problem itself is left alone
 
 
@@ -216,12 +230,12 @@ def templated(name, path="embedded", answer_format="math_box"):
 def test_a_tokenizer_without_a_template_takes_the_chosen_one(name, text):
     policy = templated(name)
     policy.tokenizer.bos_token = "<bos>"
-    assert policy.encode(problem("1+2"))[0] == text
+    assert policy.write_prompt(problem("1+2")) == text
 
 
 @pytest.mark.parametrize("name", ["asked", "plain", "r1_distill", "qwen_instruct"])
 def test_an_instruction_asks_for_the_form_that_the_reward_reads(name):
-    text = templated(name, answer_format="hashes").encode(problem("1+2"))[0]
+    text = templated(name, answer_format="hashes").write_prompt(problem("1+2"))
     assert "####" in text
     assert "boxed" not in text
 
@@ -233,16 +247,16 @@ def test_a_chosen_template_keeps_the_turns_and_the_system_message_of_a_chat():
     )
     policy = templated("r1_distill")
     policy.tokenizer.bos_token, policy.tokenizer.eos_token = "<bos>", "<eos>"
-    assert policy.encode(problem(chat))[0] == (
+    assert policy.write_prompt(problem(chat)) == (
         f"<bos>s<｜User｜>1<｜Assistant｜>2<eos><｜User｜>3\n{ASK}<｜Assistant｜><think>\n"
     )
-    text = templated("qwen_instruct").encode(problem(chat))[0]
+    text = templated("qwen_instruct").write_prompt(problem(chat))
     assert text.startswith("<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n1<|im_end|>")
 
 
 def test_the_tokenizers_own_template_wins_over_the_chosen_one(chat_folder):
-    assert templated("r1_distill", chat_folder).encode(problem("1+2"))[0] == f"x(1+2\n{ASK})="
-    assert templated("qwen_instruct", chat_folder).encode(problem("3"))[0] == f"x({ASK})(3)="
+    assert templated("r1_distill", chat_folder).write_prompt(problem("1+2")) == f"x(1+2\n{ASK})="
+    assert templated("qwen_instruct", chat_folder).write_prompt(problem("3")) == f"x({ASK})(3)="
 
 
 def test_plain_rendering_uses_the_tokenizers_own_beginning(chat_folder):

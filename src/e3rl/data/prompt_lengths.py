@@ -12,13 +12,20 @@ from e3rl.data.problems import ProblemSet
 Encode = Callable[[Problem], tuple[str, list[int]]]
 
 
+OTHER_POLICY = "take a policy that can read it, such as policy=smollm2"
+
+
+class UnknownTokensError(ValueError):
+    """A prompt of which a tokenizer has no tokens for some pieces, which the message names."""
+
+
 def check_prompt_lengths(
     problems: ProblemSet, encode: Encode, max_prompt_tokens: int, on_bad_row: OnBadRow = "raise"
 ) -> tuple[ProblemSet, int]:
     """The problems whose prompts have 1 to `max_prompt_tokens` tokens, and the most that one has.
 
-    Raises BadRowsError about all others, unless these are to be dropped and counted; ValueError
-    for a limit below 1.
+    Raises BadRowsError about all others, those included of which the tokenizer does not know every
+    piece, unless these are to be dropped and counted; ValueError for a limit below 1.
     """
     if max_prompt_tokens < 1:
         raise ValueError(f"max_prompt_tokens is {max_prompt_tokens}: allow at least 1 token")
@@ -26,7 +33,11 @@ def check_prompt_lengths(
     longest = 0
     bar = tqdm(problems, desc=f"tokenizing {problems.origin}", leave=False, delay=2.0)
     for row, problem in zip(problems.rows, bar, strict=True):
-        length = len(encode(problem)[1])
+        try:
+            length = len(encode(problem)[1])
+        except UnknownTokensError as error:
+            bad.append(BadRow(row, (Fault("unknown tokens", str(error), OTHER_POLICY),)))
+            continue
         if not 1 <= length <= max_prompt_tokens:
             bad.append(BadRow(row, (_fault(problem, length, max_prompt_tokens),)))
         else:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from e3rl.data.problem import Message, Problem
+from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.functional.head import Adjustment, Head
 from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
 from e3rl.functional.shared_prompts import SharedPrompts
@@ -27,7 +28,7 @@ from e3rl.policy.model_path import check_model_path, name_path
 from e3rl.policy.own_parts import read_own_parts, small_model
 from e3rl.policy.packaged import PACKAGED, fetch_once
 from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
-from e3rl.policy.text import check_stop, continuation
+from e3rl.policy.text import check_stop, continuation, unknown_pieces
 from e3rl.policy.weight_files import Files
 
 EMBEDDED = "embedded"
@@ -178,7 +179,7 @@ class Policy(nn.Module):
         return ("chat" if has_template else "plain") if render == "auto" else render
 
     def _check_prefill(self, prefill: str) -> str:
-        if self.tokenizer.unk_token_id in self._tokens(prefill, add_special_tokens=False):
+        if self._unknown_id in self._tokens(prefill, add_special_tokens=False):
             raise ValueError(
                 f"policy.prefill={prefill!r}: the tokenizer of {self.path} has no tokens for some "
                 "of it; spell it as the policy's answers begin, spaces included"
@@ -213,17 +214,37 @@ class Policy(nn.Module):
     def encode(self, problem: Problem) -> tuple[str, list[int]]:
         """The rendered prompt of a problem, and the ids to sample from, the prefill's included.
 
-        The prefill is not in the text, since `answer` begins with it.
+        The prefill is not in the text, since `answer` begins with it. Raises UnknownTokensError for
+        a prompt that the tokenizer cannot spell.
         """
+        text = self.write_prompt(problem)
+        whole = text + self.prefill
+        # A template writes every special token itself, the leading one included.
+        tokens = self._tokens(whole, add_special_tokens=self.render != "chat")
+        if (unknown := self._unknown_id) is not None and unknown in tokens:
+            pieces = unknown_pieces(self.tokenizer, whole, unknown)
+            raise UnknownTokensError(
+                f"the tokenizer of {self.path} has no tokens for {pieces} in the prompt of "
+                f"{problem.id!r}"
+            )
+        return text, tokens
+
+    def write_prompt(self, problem: Problem) -> str:
+        """The prompt of a problem as text: its chat in the template, or its messages alone."""
         messages = self._messages(problem.prompt)
         if self.render == "chat":
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
-            # The template writes every special token itself, the leading one included.
-            return text, self._tokens(text + self.prefill, add_special_tokens=False)
-        text = "\n\n".join(message["content"] for message in messages)
-        return text, self._tokens(text + self.prefill)
+            return cast(str, text)
+        return "\n\n".join(message["content"] for message in messages)
+
+    @property
+    def _unknown_id(self) -> int | None:
+        """The token that stands for text without one; None where a prompt may hold it rightly."""
+        unknown = self.tokenizer.unk_token_id
+        ends = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        return None if unknown is None or unknown in ends else int(unknown)
 
     def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from typing import Any
 
 UNFINISHED = "\ufffd"  # what decoders write for bytes that are no character, or not yet one
 CONTEXT = 6  # tokens before a piece of text that may decide how it is spelled, such as its space
@@ -15,6 +16,16 @@ def continuation(decode: Decode, before: Sequence[int], tokens: Sequence[int]) -
     old, whole = decode(start), decode(start + list(tokens))
     same = takewhile(lambda pair: pair[0] == pair[1], zip(old, whole, strict=False))
     return whole[sum(1 for _ in same) :]
+
+
+def unknown_pieces(tokenizer: Any, text: str, unknown: int, most: int = 5) -> str:
+    """The first pieces of a text, quoted, that a tokenizer puts its unknown token for."""
+    if not tokenizer.is_fast:
+        return "some of it"
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    spans = zip(found["input_ids"], found["offset_mapping"], strict=True)
+    pieces = dict.fromkeys(repr(text[low:high]) for token, (low, high) in spans if token == unknown)
+    return ", ".join([*list(pieces)[:most], *["..."] * (len(pieces) > most)])
 
 
 def check_stop(stop: Sequence[str]) -> None:

@@ -104,18 +104,31 @@ def _compare(
     return row | matching_columns(item, row, found, matched)
 
 
-def compare_family(arms: Arms, family: Family, level: float = 0.95) -> list[Row]:
+def compare_family(
+    arms: Arms, family: Family, level: float = 0.95, cost: float | None = None
+) -> list[Row]:
     """A row for every comparison and endpoint of a family, at the cost that all of `arms` reached.
 
     Columns are those of `compare_arms` but for what `families.judge_rows` adds.
 
-    Raises ValueError for an arm that lacks an endpoint.
+    Args:
+        arms: runs by arm; those that the family does not compare count for the cost too.
+        family: what to compare.
+        level: coverage of all intervals.
+        cost: a lower one at which to compare instead, in units of the family's axis; infinite:
+            after each run's last step, whatever it had cost.
+
+    Raises ValueError for an arm that lacks an endpoint, or a cost that some run did not reach.
     """
-    cost = common_cost([run.train for runs in arms.values() for run in runs], family.axis)
+    reached = common_cost([run.train for runs in arms.values() for run in runs], family.axis)
+    cost = reached if cost is None else cost
+    if reached < cost < math.inf:
+        raise ValueError(f"cost={cost:g} {family.axis}: the cheapest run ended at {reached:g}")
     ks = [int(measure.rpartition("@")[2]) for _, measure in family.endpoints]
     named = {arm: arms[arm] for pair in family.comparisons for arm in pair}
     end = math.inf if family.at_equal_entropy else cost
     scored = score_arms(named, ks, family.axis, end, [name for name, _ in family.endpoints])
+    cost = min(cost, reached)
     rows = []
     for (arm, other), (evaluation, measure) in family.pairs():
         mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
