@@ -62,8 +62,8 @@ def comparison_note(rows: Sequence[Row]) -> str:
     if any(row["family"] for row in rows):
         text += (
             f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "
-            f"{1 - first['level']:.2g}. Detectable: the smallest difference found so with "
-            f"{100 * POWER:g} % power, were it the only one."
+            f"{1 - first['level']:.2g}. Detectable: the smallest true difference that passes the "
+            f"correction's strictest step in {100 * POWER:g} of 100 studies."
         )
     if any(_is_matched(row) for row in rows):
         where = "own temperatures" if _at_own_temperatures(rows) else "equal entropy"
