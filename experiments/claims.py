@@ -27,13 +27,15 @@ say. Every number and verdict is computed from a study's table by
 
 *holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
 *open*: it contains 0, or the difference is not significant after the correction for the number of
-comparisons; *untried*: nobody here has run it. The scope of a row is what was trained, how often, and whether the
-comparison was declared before its runs or is exploratory: a verdict says nothing beyond its scope,
-and *open* is not *false*. pass@16 on carries is after the same number of steps, not at equal tokens;
-pass@1 is at the tokens of its page, and E3's deficit is [open after the same
-number of steps](../experiments/equal_cost/README.md). On the older task all runs share one noise of validation,
-and a corrected p near .04 of its five seeds may be up to four times too small. All
-runs of a task start from one first policy.
+comparisons; *untried*: nobody here has run it. The scope of a row is what was trained, how often,
+and whether the comparison was declared before its runs or is exploratory: a verdict says nothing
+beyond its scope, and *open* is not *false*.
+
+pass@16 on carries is after the same number of steps, not at equal tokens; pass@1 is at the tokens
+of its page, and E3's deficit in it is
+[open after the same number of steps](../experiments/equal_cost/README.md). On the older task all
+runs share one noise of validation, and a corrected p near .04 of its five seeds may be up to four
+times too small. All runs of a task start from one first policy.
 
 """
 ALPHA = 0.05

@@ -4,19 +4,20 @@
 
 `models.Model` is fitted to a control and an arm of a recorded study: to their mean pass@1, and to
 what problems, seeds and the rest have of the variance of the control and of the paired difference.
-Studies of 5 and of 10 seeds are drawn from it with the problems and rollouts that the study had.
-Writes studies.json and a table of README.md.
+Studies of 5 and of 10 seeds are drawn from it with the problems and rollouts that the study had,
+and from two of the fitted models with other luck of the same variance (`models.py`). Writes
+studies.json and two tables of README.md.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import Model, Reals
+from models import LONG, NORMAL, RARE, Model, Reals
 from simulate import count_hits, draw_means, draw_robust
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
@@ -28,11 +29,17 @@ from e3rl.statistics.power import variance_components
 FOLDER = Path(__file__).parent
 STUDIES = FOLDER.parent
 SEEDS = (5, 10)
+WORDS = ("interval", "luck")  # columns of words
 CONTROLS, ROLLOUTS = "carries_core", 16  # whose grpo all are compared with
 FITTED = (
     *(("carries_core", arm) for arm in ("budget", "e3", "dapo")),
     *(("carries_shootout", arm) for arm in ("vcrl", "pass_at_4")),
 )
+LUCKS = {  # what is drawn with which luck
+    NORMAL: FITTED,
+    LONG: (("carries_core", "budget"), ("carries_shootout", "pass_at_4")),
+    RARE: (("carries_core", "budget"), ("carries_shootout", "pass_at_4")),
+}
 ROUNDS, FIT_SEEDS, FIT_PROBLEMS = 40, 100, 2000
 
 
@@ -108,18 +115,26 @@ def simulate(draws: int) -> list[dict[str, Any]]:
         control, other = table_of([run for run in controls if run.seed in seeds]), table_of(runs)
         model = fit(moments_of(control, other), ROLLOUTS, control.shape[1])
         print(study, arm, model, flush=True)
-        for n in SEEDS:
-            for part, draw in ((1.0, draw_means), (0.5, draw_robust)):
-                number = max(2, round(part * draws))
-                for measure, covered in count_hits(draw(model, n), number).items():
-                    facts = {"study": study, "arm": arm, "measure": measure, "n_seeds": n}
-                    rows.append({**facts, "draws": number, "covered": covered})
-                    print(*rows[-1].values(), flush=True)
+        for luck in (each for each, fitted in LUCKS.items() if (study, arm) in fitted):
+            facts = {"study": study, "arm": arm, "luck": luck}
+            rows += [facts | row for row in count_cells(replace(model, luck=luck), draws)]
     return rows
 
 
-def table_cells(rows: list[dict[str, Any]]) -> Cells:
-    """A row per interval, a column per study, arm and number of seeds."""
+def count_cells(model: Model, draws: int) -> Iterator[dict[str, Any]]:
+    """Rows of the intervals that hold the truth, of 5 and 10 seeds."""
+    for n in SEEDS:
+        for part, draw in ((1.0, draw_means), (0.5, draw_robust)):
+            number = max(2, round(part * draws))
+            for measure, covered in count_hits(draw(model, n), number).items():
+                row = {"measure": measure, "n_seeds": n, "draws": number, "covered": covered}
+                print(model.luck, *row.values(), flush=True)
+                yield row
+
+
+def table_cells(every: list[dict[str, Any]]) -> Cells:
+    """A row per interval, a column per study, arm and number of seeds, of even luck."""
+    rows = [row for row in every if row["luck"] == NORMAL]
     columns = list(dict.fromkeys((r["study"], r["arm"], r["n_seeds"]) for r in rows))
     found = {(r["measure"], r["study"], r["arm"], r["n_seeds"]): r["covered"] for r in rows}
     header = ["interval", *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
@@ -135,14 +150,35 @@ def table_cells(rows: list[dict[str, Any]]) -> Cells:
     return Cells(header, body, note)
 
 
+def luck_cells(every: list[dict[str, Any]]) -> Cells:
+    """A row per interval and kind of luck, where a model was drawn from with all of them."""
+    models = [key for key in LUCKS[NORMAL] if all(key in fitted for fitted in LUCKS.values())]
+    columns = [(*key, n) for key in models for n in SEEDS]
+    found = {
+        (r["measure"], r["luck"], r["study"], r["arm"], r["n_seeds"]): r["covered"] for r in every
+    }
+    header = ["interval", "luck", *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
+    body = [
+        [measure, luck, *(f"{100 * found[measure, luck, *column]:.1f}" for column in columns)]
+        for measure in dict.fromkeys(r["measure"] for r in every)
+        for luck in LUCKS
+    ]
+    note = (
+        "How many of 100 drawn 95 % intervals hold the truth. Luck of the same variance, on the "
+        "scale of logits: normal; long, Student's t with 3 degrees of freedom; rare, one run in "
+        "ten far below the rest."
+    )
+    return Cells(header, body, note)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Count in studies like the recorded ones.")
     parser.add_argument("--draws", type=int, default=1000)
     rows = simulate(parser.parse_args().draws)
     (FOLDER / "studies.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     readme = FOLDER / "README.md"
-    table = as_markdown(table_cells(rows), ("interval",))
-    readme.write_text(insert_table(readme.read_text(), "studies", table))
+    text = insert_table(readme.read_text(), "studies", as_markdown(table_cells(rows), WORDS))
+    readme.write_text(insert_table(text, "luck", as_markdown(luck_cells(rows), WORDS)))
 
 
 if __name__ == "__main__":

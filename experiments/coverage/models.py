@@ -7,6 +7,10 @@ Arm r, training seed s and problem p have the pass rate
 with z_rs of the two arms correlated where seeds are paired, and n rollouts are Bernoulli draws of
 it. The truth of pass@k is its mean over seeds and problems, an integral over one normal. τ is set
 so that seeds make a wanted share of the variance of the mean paired difference.
+
+Luck z_rs of other kinds has mean 0 and variance 1 too: `long`, Student's t with 3 degrees of
+freedom, both arms of a seed from the same one of its normals; `rare`, one run in ten far below the
+rest, each arm's by itself.
 """
 
 from dataclasses import dataclass, replace
@@ -21,6 +25,9 @@ from e3rl.statistics.power import variance_components
 Reals = NDArray[np.float64]
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(120)
+NORMAL, LONG, RARE = "normal", "long", "rare"  # kinds of luck
+DEGREES = 3  # of freedom, of long luck
+FAILED = 0.1  # share of runs that rare luck lets fail
 
 
 @dataclass(frozen=True)
@@ -36,13 +43,19 @@ class Model:
     correlation: float = 0.5  # of the luck of paired seeds
     rollouts: int = 16
     n_problems: int = 128
+    luck: str = NORMAL
 
     def truth(self, arm: int, k: int) -> float:
         """Expected pass@k of arm 0 or 1."""
-        gain = arm * self.problem_gain
-        spread = np.sqrt(self.problem**2 + gain**2 + self.seed**2 + self.rest**2)
-        rates = logistic(self.mean + arm * self.gain + spread * NODES)
-        return float(WEIGHTS @ (1 - (1 - rates) ** k) / WEIGHTS.sum())
+        gain, normal = arm * self.problem_gain, self.luck == NORMAL
+        spread = np.sqrt(
+            self.problem**2 + gain**2 + self.rest**2 + (self.seed**2 if normal else 0.0)
+        )
+        level = self.mean + arm * self.gain
+        if not normal:
+            level = level + self.seed * typical_luck(self.luck)[:, None]
+        rates = logistic(level + spread * NODES)
+        return float((WEIGHTS * (1 - (1 - rates) ** k)).sum() / WEIGHTS.sum() / rates[..., 0].size)
 
     def draw_problems(self, rng: np.random.Generator) -> Reals:
         """(2, P) what the problems contribute for each arm."""
@@ -61,6 +74,10 @@ class Model:
         """(2, S, P) what runs have by luck, on the scale of logits."""
         shared, own = rng.normal(size=(1, n_seeds, 1)), rng.normal(size=(2, n_seeds, 1))
         seed = np.sqrt(self.correlation) * shared + np.sqrt(1 - self.correlation) * own
+        if self.luck == LONG:
+            seed = seed * long_scale(rng, n_seeds)[:, None]
+        elif self.luck == RARE:
+            seed = rare_luck(rng.random((2, n_seeds, 1)) < FAILED)
         rest = rng.normal(size=(2, n_seeds, self.n_problems))
         luck: Reals = self.seed * seed + self.rest * rest
         return luck
@@ -72,6 +89,27 @@ class Model:
     def score(self, right: NDArray[np.int64], k: int) -> Reals:
         """pass@k of every cell."""
         return pass_at_k(np.full(right.size, self.rollouts), right.ravel(), k).reshape(right.shape)
+
+
+def long_scale(rng: np.random.Generator, n: int) -> Reals:
+    """What makes n normals Student's t of `DEGREES`, with variance 1."""
+    return np.sqrt((DEGREES - 2) / rng.chisquare(DEGREES, n))
+
+
+def rare_luck(failed: NDArray[np.bool_]) -> Reals:
+    """Luck of runs that failed, and of those that did not, with mean 0 and variance 1."""
+    return (FAILED - failed) / np.sqrt(FAILED * (1 - FAILED))
+
+
+@cache
+def typical_luck(kind: str) -> Reals:
+    """(M,) values of luck, equally likely, that stand for its distribution."""
+    if kind == RARE:
+        return rare_luck(np.arange(10) < 10 * FAILED)
+    rng = np.random.default_rng(0)
+    n = 10_000
+    half = np.abs(rng.normal(size=n)) * long_scale(rng, n)
+    return np.concatenate([half, -half])
 
 
 def logistic(x: Reals) -> Reals:

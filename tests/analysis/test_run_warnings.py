@@ -73,6 +73,16 @@ def test_a_setting_that_came_with_a_later_version_is_no_difference(tmp_path: Pat
     assert run_warnings.several_settings(compared(runs)) == []
 
 
+def test_two_runs_of_one_arm_and_seed_are_named(tmp_path: Path) -> None:
+    root = folder(tmp_path)
+    assert run_warnings.repeated_seeds(compared(root)) == []
+    again = write_run(root / "mine-again", "mine", 2, SMALL)
+    (line,) = run_warnings.repeated_seeds(compared(root))
+    assert line.startswith("mine has 2 runs of seed 2, which count as 2 seeds: ")
+    assert str(again) in line
+    assert str(root / "mine-1") not in line
+
+
 def matched(runs: list[Run], entropy: float) -> list[Run]:
     """Runs whose `live` has an entropy, at the last validation."""
     found = []

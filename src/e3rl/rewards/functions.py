@@ -1,7 +1,7 @@
 """Rewards that are functions of the user: a file of five lines, or anything importable.
 
     def score(completion, answer, **row):
-        return float(completion.strip().endswith(answer))
+        return float(re.findall(r"\\d+", completion)[-1:] == [answer])
 
 They run in the workers of a `RewardPool`, never in the trainer's process. What they raise stops
 the run, with the completion and the row that they were given.

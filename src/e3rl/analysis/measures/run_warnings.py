@@ -1,5 +1,6 @@
 """What speaks against taking a comparison of recorded runs at its face: one function a warning."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,20 @@ def several_settings(compared: Compared) -> list[str]:
                 f"{arm_label(arm)} differs from {arm_label(str(compared.control))} in "
                 f"{len(names)} settings: {', '.join(names)}. A difference in accuracy may come "
                 "from any of them."
+            )
+    return lines
+
+
+def repeated_seeds(compared: Compared) -> list[str]:
+    """Several runs of one arm and one seed, which are taken for as many seeds."""
+    lines = []
+    for arm, runs in compared.arms.items():
+        counts = Counter(run.seed for run in runs)
+        for seed, count in sorted(item for item in counts.items() if item[1] > 1):
+            places = ", ".join(str(run.path) for run in runs if run.seed == seed)
+            lines.append(
+                f"{arm_label(arm)} has {count} runs of seed {seed}, which count as {count} seeds: "
+                f"{places}. Leave all but one out, or give runs that differ names of their own."
             )
     return lines
 
@@ -220,6 +235,7 @@ def other_base_policy(compared: Compared) -> list[str]:
 WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     other_base_policy,
     several_settings,
+    repeated_seeds,
     unmatched_entropies,
     unequal_entropies,
     tuned_on_validation,
