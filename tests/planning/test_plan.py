@@ -26,6 +26,8 @@ def test_a_plan_tells_what_a_run_amounts_to(policy: Policy) -> None:
     assert found.total_steps == 12
     assert found.quantities == {
         "arm": "e3, seed 1",
+        "rules": "budget E3Rank, temperature EntropyTarget, advantage GroupNormalized, "
+        "surrogate clipped",
         "policy": "0.53 M parameters, vocabulary 34",
         "problems": "16 to train on, 8 to validate on",
         "a rollout step": "4 prompts x 8 = 32 rollouts, 6 optimiser steps",
@@ -33,6 +35,12 @@ def test_a_plan_tells_what_a_run_amounts_to(policy: Policy) -> None:
         "validation": "before training and every 4 steps",
         "annealing": "from step 7 on, to 0.9 of the target entropy",
     }
+
+
+def test_a_plan_names_the_rules_that_a_command_composes(policy: Policy) -> None:
+    found = plan(policy, "experiment=grpo", "budget=knapsack", "loss=gspo")
+    assert found.quantities["rules"].startswith("budget Knapsack, temperature Fixed, advantage ")
+    assert found.quantities["rules"].endswith("surrogate gspo")
 
 
 def test_epochs_that_are_cut_short_count_as_such(policy: Policy) -> None:

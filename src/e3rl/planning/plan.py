@@ -71,6 +71,7 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
     quantities = {
         "arm": f"{cfg.name}, seed {cfg.seed}",
+        "rules": name_rules(cfg),
         "policy": f"{shape.parameters / 1e6:.2f} M parameters, vocabulary {shape.vocabulary}",
         "problems": f"{problems.train} to train on, {problems.validation} to validate on",
         "a rollout step": f"{cfg.prompts_per_step} prompts x {cfg.rollouts_per_prompt} = "
@@ -85,6 +86,15 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
         start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
         quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"
     return RunPlan(quantities, total)
+
+
+def name_rules(cfg: Any) -> str:
+    """Which rules a configuration has for budget, temperature, advantage and loss, by their
+    classes or functions."""
+    nodes = {name: cfg[name] for name in ("budget", "temperature", "advantage")}
+    nodes["surrogate"] = cfg.loss.surrogate
+    named = {name: str(node["_target_"]).rpartition(".")[2] for name, node in nodes.items()}
+    return ", ".join(f"{name} {rule}" for name, rule in named.items())
 
 
 def _check_validation(total: int, every: int) -> None:
