@@ -9,8 +9,9 @@ it. The truth of pass@k is its mean over seeds and problems, an integral over on
 so that seeds make a wanted share of the variance of the mean paired difference.
 
 Luck z_rs of other kinds has mean 0 and variance 1 too: `long`, Student's t with 3 degrees of
-freedom, both arms of a seed from the same one of its normals; `rare`, one run in ten far below the
-rest, each arm's by itself.
+freedom, both arms of a seed with the same scale; `rare`, of which one half of the variance is
+normal, and the other one run in ten that is far below the rest, each arm's by itself; `failures`,
+the latter alone.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +26,10 @@ from e3rl.statistics.power import variance_components
 Reals = NDArray[np.float64]
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(120)
-NORMAL, LONG, RARE = "normal", "long", "rare"  # kinds of luck
+NORMAL, LONG, RARE, FAILURES = "normal", "long", "rare", "failures"  # kinds of luck
 DEGREES = 3  # of freedom, of long luck
 FAILED = 0.1  # share of runs that rare luck lets fail
+NORMAL_SHARES = {RARE: 0.5, FAILURES: 0.0}  # of the variance
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Model:
         seed = np.sqrt(self.correlation) * shared + np.sqrt(1 - self.correlation) * own
         if self.luck == LONG:
             seed = seed * long_scale(rng, n_seeds)[:, None]
-        elif self.luck == RARE:
-            seed = rare_luck(rng.random((2, n_seeds, 1)) < FAILED)
+        elif self.luck in NORMAL_SHARES:
+            seed = rare_luck(seed, rng.random((2, n_seeds, 1)) < FAILED, NORMAL_SHARES[self.luck])
         rest = rng.normal(size=(2, n_seeds, self.n_problems))
         luck: Reals = self.seed * seed + self.rest * rest
         return luck
@@ -96,20 +98,25 @@ def long_scale(rng: np.random.Generator, n: int) -> Reals:
     return np.sqrt((DEGREES - 2) / rng.chisquare(DEGREES, n))
 
 
-def rare_luck(failed: NDArray[np.bool_]) -> Reals:
-    """Luck of runs that failed, and of those that did not, with mean 0 and variance 1."""
-    return (FAILED - failed) / np.sqrt(FAILED * (1 - FAILED))
+def rare_luck(normal: Reals, failed: NDArray[np.bool_], share: float) -> Reals:
+    """Luck of runs that failed, and of those that did not, with mean 0 and variance 1, of which
+    `share` is normal."""
+    failure = (FAILED - failed) / np.sqrt(FAILED * (1 - FAILED))
+    luck: Reals = np.sqrt(share) * normal + np.sqrt(1 - share) * failure
+    return luck
 
 
 @cache
 def typical_luck(kind: str) -> Reals:
     """(M,) values of luck, equally likely, that stand for its distribution."""
-    if kind == RARE:
-        return rare_luck(np.arange(10) < 10 * FAILED)
-    rng = np.random.default_rng(0)
-    n = 10_000
-    half = np.abs(rng.normal(size=n)) * long_scale(rng, n)
-    return np.concatenate([half, -half])
+    rng, n = np.random.default_rng(0), 10_000
+    half = np.abs(rng.normal(size=n))
+    if kind == LONG:
+        half = half * long_scale(rng, n)
+    even = np.concatenate([half, -half])
+    if kind == LONG:
+        return even
+    return rare_luck(even, np.arange(2 * n) % round(1 / FAILED) == 0, NORMAL_SHARES[kind])
 
 
 def logistic(x: Reals) -> Reals:

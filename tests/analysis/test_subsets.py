@@ -9,7 +9,12 @@ import pytest
 
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.families import judge_rows
-from e3rl.analysis.measures.subsets import compare_on_problems, keep_problems, start_pass_rates
+from e3rl.analysis.measures.subsets import (
+    compare_on_problems,
+    keep_problems,
+    start_counts,
+    start_pass_rates,
+)
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.tables.comparison_table import comparison_note
 
@@ -24,16 +29,21 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
     return group_by_arm(load_runs(folder))
 
 
-def test_rates_before_training_are_those_of_all_runs_together(arms: Arms) -> None:
-    rates = start_pass_rates(arms)
-    right, tried = dict.fromkeys(rates.index, 0), dict.fromkeys(rates.index, 0)
-    for run in [run for runs in arms.values() for run in runs]:
+def test_rates_before_training_are_those_of_all_draws_that_differ(arms: Arms) -> None:
+    """An arm that is there twice counts once; seeds, and arms that drew others, add up."""
+    right: dict[str, list[int]] = {}
+    tried: dict[str, int] = {}
+    for run in arms["grpo"]:
         for row in run.problems.to_dict("records"):
             if row["rollout_step"] == 0 and row["name"] == "t1":
-                right[row["problem_id"]] += row["correct"]
-                tried[row["problem_id"]] += row["n"]
-    assert rates.to_dict() == {name: right[name] / tried[name] for name in rates.index}
-    assert len(rates) == 30
+                right.setdefault(row["problem_id"], []).append(row["correct"])
+                tried[row["problem_id"]] = tried.get(row["problem_id"], 0) + row["n"]
+    twice = {"grpo": arms["grpo"], "again": arms["grpo"]}
+    assert start_pass_rates(twice).to_dict() == {p: sum(right[p]) / tried[p] for p in right}
+    assert start_counts(twice)["n"].to_dict() == tried
+    assert len(tried) == 30
+    both = start_counts(arms)["n"]
+    assert (both == 2 * start_counts(twice)["n"]).all()  # arms of other draws count for themselves
 
 
 def test_subsets_share_the_problems_out(arms: Arms) -> None:

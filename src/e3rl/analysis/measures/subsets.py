@@ -18,11 +18,13 @@ def compare_on_problems(
 ) -> list[Row]:
     """Rows of `compare_arms` on the problems whose pass rate before training is in [low, high].
 
-    `subset` says so in words. They are comparisons of their own, in no declared family.
+    `subset` says so in words, with how many rollouts of a problem that rests on. They are
+    comparisons of their own, in no declared family.
     """
     low, high = untrained
     share = f"{100 * low:g} to {100 * high:g} %" if low < high else f"{100 * low:g} %"
-    words = f"solved by the untrained policy in {share} of its rollouts"
+    fewest = start_counts(arms)["n"].min()
+    words = f"solved by the untrained policy in {share} of its {fewest} rollouts"
     rows = compare_arms(keep_problems(arms, untrained), control, **options)
     return [
         row
@@ -32,20 +34,27 @@ def compare_on_problems(
     ]
 
 
-def start_pass_rates(arms: Arms) -> pd.Series:
-    """Share of right rollouts of each problem before training, at temperature 1, over all runs.
+def start_counts(arms: Arms) -> pd.DataFrame:
+    """Rollouts (`n`) and right ones (`correct`) of each problem before training, at temperature 1,
+    over all runs; runs that drew the same ones, as arms of one seed do, count once.
 
     Raises ValueError where no run was validated before its first step.
     """
-    tables = [
-        run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
-        for runs in arms.values()
-        for run in runs
-    ]
-    sums = pd.concat(tables).groupby("problem_id")[["n", "correct"]].sum()
+    drawn: dict[bytes, pd.DataFrame] = {}
+    for run in (run for runs in arms.values() for run in runs):
+        rows = run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
+        counts = rows.set_index("problem_id")[["n", "correct"]].sort_index()
+        drawn.setdefault(counts.to_csv().encode(), counts)
+    sums = pd.concat(drawn.values()).groupby("problem_id").sum()
     if sums.empty:
         raise ValueError(f"no run has an evaluation {START} before its first step")
-    return sums["correct"] / sums["n"]
+    return sums
+
+
+def start_pass_rates(arms: Arms) -> pd.Series:
+    """Share of right rollouts of each problem in `start_counts`."""
+    counts = start_counts(arms)
+    return counts["correct"] / counts["n"]
 
 
 def keep_problems(arms: Arms, untrained: Sequence[float]) -> Arms:

@@ -58,7 +58,7 @@ def comparison_note(rows: Sequence[Row]) -> str:
         "itself."
     )
     if first.get("subset"):
-        text += f" Problems {first['subset']}, all runs together."
+        text += f" Problems {first['subset']}."
     if any(row["family"] for row in rows):
         text += (
             f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "
