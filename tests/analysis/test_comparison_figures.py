@@ -123,3 +123,13 @@ def test_a_forest_names_the_endpoints_that_are_not_at_equal_cost(made: Arms) -> 
     late = [row | {"measure": "pass@16", "spent": 2.0, "against_spent": 1.9} for row in rows]
     note = figures.forest_note(rows + late)
     assert "(pass@16: after the last validation, costs unlike)" in note
+
+
+def test_a_point_that_another_ones_temperature_covers_has_none() -> None:
+    figure = Figure(figsize=(6, 4), dpi=100)
+    ax = figure.subplots()
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    points = [(0.5, 0.5, 1.0), (0.505, 0.505, 0.7), (0.9, 0.5, 1.3)]
+    rows = [{"arm": "grpo", "temperature": t, "pass@1": x, "pass@k": y} for x, y, t in points]
+    figures.write_temperatures(ax, rows, ["grpo"])
+    assert [text.get_text() for text in ax.texts] == ["1", "1.3"]

@@ -23,6 +23,7 @@ from e3rl.analysis.sources.runs import Arms
 
 Paper = Mapping[str, Mapping[str, float]]  # points by arm and measure
 ROW_HEIGHT = 0.36  # inches
+LABEL = (18.0, 9.0)  # pixels that the label of a point takes
 
 
 @with_style
@@ -135,25 +136,38 @@ def frontier_figure(arms: Arms, k: int | None = None) -> Figure:
     ax.set_title("Frontier over sampling temperatures")
     for arm in dict.fromkeys(row["arm"] for row in rows):
         _draw_curve(ax, [row for row in rows if row["arm"] == arm], arm, list(arms))
+    write_temperatures(ax, rows, list(arms))
     format_percent_axis(ax, f"pass@{rows[0]['k']}")
     format_percent_axis(ax, "pass@1", vertical=False)
     ax.legend(loc="best")
-    note_below(figure, f"numbers: temperatures\n{frontier_sources(rows)}")
+    note_below(figure, f"numbers: temperatures, where there is room\n{frontier_sources(rows)}")
     return figure
 
 
 def _draw_curve(ax: Axes, rows: Sequence[Row], arm: str, arms: Sequence[str]) -> None:
-    colour = MUTED if arm == UNTRAINED else arm_colour(arm, arms)
     x, y = [row["pass@1"] for row in rows], [row["pass@k"] for row in rows]
     line = (0, (4, 2)) if arm == UNTRAINED else "-"
     label = "before training" if arm == UNTRAINED else arm_label(arm)
-    ax.plot(x, y, color=colour, marker="o", markersize=4, linestyle=line, label=label)
+    ax.plot(x, y, color=_colour(arm, arms), marker="o", markersize=4, linestyle=line, label=label)
+
+
+def _colour(arm: str, arms: Sequence[str]) -> str:
+    return MUTED if arm == UNTRAINED else arm_colour(arm, arms)
+
+
+def write_temperatures(ax: Axes, rows: Sequence[Row], arms: Sequence[str]) -> None:
+    """The temperature beside each point, unless another one's is there already."""
+    taken: list[tuple[float, float]] = []
     for row in rows:
+        x, y = ax.transData.transform((row["pass@1"], row["pass@k"]))
+        if any(abs(x - left) < LABEL[0] and abs(y - top) < LABEL[1] for left, top in taken):
+            continue
+        taken.append((x, y))
         ax.annotate(
             f"{row['temperature']:.2f}".rstrip("0").rstrip("."),
             (row["pass@1"], row["pass@k"]),
             xytext=(3, 4),
             textcoords="offset points",
             fontsize=6.5,
-            color=colour,
+            color=_colour(row["arm"], arms),
         )

@@ -21,7 +21,6 @@ from e3rl.statistics.shares import share_intervals, share_intervals_of_sets
 
 AVERAGE = "avg@n"  # mean@n, which is pass@1 and maj@1 as well
 ALL_SETS = "mean of sets"
-LENGTHS = ("length_mean", "length_p50", "length_p95")
 
 
 @dataclass(frozen=True)
