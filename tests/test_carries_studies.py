@@ -15,6 +15,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_core", "carries_losses", "carries_schedules"), (101, 110)),
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
+    "carries_breadth": (116, 120),
     "carries_policies": (105, 110),
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }

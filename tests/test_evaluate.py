@@ -16,7 +16,8 @@ from compositions import composed
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import checksum_file
 from e3rl.config.composition import ConfigurationError
-from e3rl.evaluate import evaluate, main
+from e3rl.data.prompt_lengths import UnknownTokensError
+from e3rl.evaluate import MISTAKES, evaluate, main
 from e3rl.evaluation import sampling as evaluating
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
@@ -198,6 +199,15 @@ def test_what_cannot_be_evaluated_ends_with_a_plain_message(
 def test_a_problem_file_that_is_not_there_is_named(evaluated: Run) -> None:
     with pytest.raises(ConfigurationError, match=r"problems: .*no-such.jsonl"):
         evaluated("problems=file", "problems.path=no-such.jsonl")
+
+
+def test_problems_that_the_policy_cannot_read_are_a_mistake_with_a_remedy(
+    evaluated: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 6 times 7?", "answer": "42"}\n')
+    with pytest.raises(UnknownTokensError, match="'mine:0'; take a policy that can read it"):
+        evaluated("problems=file", f"problems.path={tmp_path}/mine.jsonl")
+    assert UnknownTokensError in MISTAKES
 
 
 @pytest.mark.slow

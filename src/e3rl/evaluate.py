@@ -24,6 +24,7 @@ from e3rl.config.composition import (
     register_resolvers,
     to_plain_dict,
 )
+from e3rl.data.prompt_lengths import UnknownTokensError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
-MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError)
+MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError, UnknownTokensError)
 IRRELEVANT = {"workers", "memory_limit_mb"}  # settings of a reward that change no verdict
 
 register_resolvers()

@@ -11,12 +11,15 @@ from e3rl.data.problems import ProblemSet
 # A problem -> (the prompt as the model sees it, its token ids).
 Encode = Callable[[Problem], tuple[str, list[int]]]
 
-
 OTHER_POLICY = "take a policy that can read it, such as policy=smollm2"
 
 
 class UnknownTokensError(ValueError):
-    """A prompt of which a tokenizer has no tokens for some pieces, which the message names."""
+    """A prompt of which a tokenizer has no tokens for some pieces, which `detail` names."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"{detail}; {OTHER_POLICY}")
+        self.detail = detail
 
 
 def check_prompt_lengths(
@@ -36,7 +39,7 @@ def check_prompt_lengths(
         try:
             length = len(encode(problem)[1])
         except UnknownTokensError as error:
-            bad.append(BadRow(row, (Fault("unknown tokens", str(error), OTHER_POLICY),)))
+            bad.append(BadRow(row, (Fault("unknown tokens", error.detail, OTHER_POLICY),)))
             continue
         if not 1 <= length <= max_prompt_tokens:
             bad.append(BadRow(row, (_fault(problem, length, max_prompt_tokens),)))

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 import torch
 from torch import Tensor, nn
 
-from e3rl.data.problem import Message, Problem
+from e3rl.data.problem import Problem
 from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.functional.head import Adjustment, Head
 from e3rl.functional.predictions import LogitBlocks, Predictions, WholeLogits
@@ -28,7 +28,7 @@ from e3rl.policy.model_path import check_model_path, name_path
 from e3rl.policy.own_parts import read_own_parts, small_model
 from e3rl.policy.packaged import PACKAGED, fetch_once
 from e3rl.policy.shared_attention import PromptSharing, find_sharing, predict
-from e3rl.policy.text import check_stop, continuation, unknown_pieces
+from e3rl.policy.text import check_stop, continuation, make_messages, unknown_pieces
 from e3rl.policy.weight_files import Files
 
 EMBEDDED = "embedded"
@@ -179,10 +179,11 @@ class Policy(nn.Module):
         return ("chat" if has_template else "plain") if render == "auto" else render
 
     def _check_prefill(self, prefill: str) -> str:
-        if self._unknown_id in self._tokens(prefill, add_special_tokens=False):
+        tokens = self._tokens(prefill, add_special_tokens=False)
+        if missing := unknown_pieces(self.tokenizer, prefill, tokens):
             raise ValueError(
-                f"policy.prefill={prefill!r}: the tokenizer of {self.path} has no tokens for some "
-                "of it; spell it as the policy's answers begin, spaces included"
+                f"policy.prefill={prefill!r}: the tokenizer of {self.path} has no tokens for "
+                f"{missing}; spell it as the policy's answers begin, spaces included"
             )
         return prefill
 
@@ -221,30 +222,20 @@ class Policy(nn.Module):
         whole = text + self.prefill
         # A template writes every special token itself, the leading one included.
         tokens = self._tokens(whole, add_special_tokens=self.render != "chat")
-        if (unknown := self._unknown_id) is not None and unknown in tokens:
-            pieces = unknown_pieces(self.tokenizer, whole, unknown)
-            raise UnknownTokensError(
-                f"the tokenizer of {self.path} has no tokens for {pieces} in the prompt of "
-                f"{problem.id!r}"
-            )
+        if missing := unknown_pieces(self.tokenizer, whole, tokens):
+            named = f"{missing} in the prompt of {problem.id!r}"
+            raise UnknownTokensError(f"the tokenizer of {self.path} has no tokens for {named}")
         return text, tokens
 
     def write_prompt(self, problem: Problem) -> str:
         """The prompt of a problem as text: its chat in the template, or its messages alone."""
-        messages = self._messages(problem.prompt)
+        messages = make_messages(problem.prompt, self.system, self.instruction)
         if self.render == "chat":
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
             return cast(str, text)
         return "\n\n".join(message["content"] for message in messages)
-
-    @property
-    def _unknown_id(self) -> int | None:
-        """The token that stands for text without one; None where a prompt may hold it rightly."""
-        unknown = self.tokenizer.unk_token_id
-        ends = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
-        return None if unknown is None or unknown in ends else int(unknown)
 
     def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
@@ -254,15 +245,6 @@ class Policy(nn.Module):
         the chat template is in the tokenizer."""
         names = ("render", "instruction", "system", "prefill")
         return {name: getattr(self, name) for name in names} | {"stop": list(self.stop)}
-
-    def _messages(self, prompt: str | tuple[Message, ...]) -> list[Message]:
-        """The chat that a prompt is, with the system message and the instruction."""
-        asked = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
-        messages = [dict(message) for message in asked]
-        if self.system and messages[0]["role"] not in ("system", "developer"):
-            messages.insert(0, {"role": "system", "content": self.system})
-        messages[-1]["content"] += self.instruction
-        return messages
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out."""

@@ -1,13 +1,27 @@
-"""Text of tokens, whose spelling may depend on those before them; texts that end a completion."""
+"""Prompts as chats; tokens as text, which may depend on those before; what ends a completion."""
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
+from e3rl.data.problem import Message
+
 UNFINISHED = "\ufffd"  # what decoders write for bytes that are no character, or not yet one
 CONTEXT = 6  # tokens before a piece of text that may decide how it is spelled, such as its space
 
 Decode = Callable[[list[int]], str]
+
+
+def make_messages(
+    prompt: str | tuple[Message, ...], system: str, instruction: str
+) -> list[Message]:
+    """The chat that a prompt is, with the system message and the instruction."""
+    asked = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+    messages = [dict(message) for message in asked]
+    if system and messages[0]["role"] not in ("system", "developer"):
+        messages.insert(0, {"role": "system", "content": system})
+    messages[-1]["content"] += instruction
+    return messages
 
 
 def continuation(decode: Decode, before: Sequence[int], tokens: Sequence[int]) -> str:
@@ -18,8 +32,12 @@ def continuation(decode: Decode, before: Sequence[int], tokens: Sequence[int]) -
     return whole[sum(1 for _ in same) :]
 
 
-def unknown_pieces(tokenizer: Any, text: str, unknown: int, most: int = 5) -> str:
-    """The first pieces of a text, quoted, that a tokenizer puts its unknown token for."""
+def unknown_pieces(tokenizer: Any, text: str, tokens: Sequence[int], most: int = 5) -> str:
+    """The first pieces of a text, quoted, that a tokenizer has put its unknown token for; empty
+    where there is none, or where that token begins or ends texts as well and so says nothing."""
+    unknown = tokenizer.unk_token_id
+    if unknown not in tokens or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        return ""
     if not tokenizer.is_fast:
         return "some of it"
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
