@@ -283,7 +283,7 @@ def test_other_weights_or_prompts_are_other_settings(policy: Policy) -> None:
     altered, told = copy.deepcopy(policy), copy.deepcopy(policy)
     with torch.no_grad():
         next(altered.parameters()).view(-1)[0] += 1e-3
-    told.instruction = " 1"
+    told.instruction = "+1"
     assert [path for path, *_ in differences(own, settings(altered))] == ["model.weights"]
     assert next(differences(own, settings(told)))[0] == "prompts"
     assert weights_digest(copy.deepcopy(policy).bfloat16()) != own["model"]["weights"]
