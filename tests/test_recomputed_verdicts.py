@@ -188,7 +188,7 @@ def families(name: str, cost: float | None = None) -> Iterator[tuple[str, list[d
                 row = {"arm": arm, "against": control, "evaluation": end["evaluation"], "k": k}
                 rows.append({**row, "mean": mean, "p": p, "half": half, "cost": budget})
         for row, p in zip(rows, adjusted([row["p"] for row in rows]), strict=True):
-            row["p_adjusted"] = p
+            row["p_adjusted"] = min(1.0, p * node.get("looks", 1))
         yield family, rows
 
 

@@ -7,6 +7,7 @@ import pytest
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import Family, judge_rows, read_families
 from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.comparison_table import correction_note
 from e3rl.statistics.interval import Estimate
 from e3rl.statistics.power import detectable_difference
 
@@ -45,6 +46,17 @@ def test_a_declared_family_is_corrected_for_itself_alone() -> None:
     assert [each["family"] for each in judged] == ["exploratory", "primary", "exploratory"]
     assert [each["p_adjusted"] for each in judged] == [0.02, 0.04, 0.2]
     assert judged[1]["verdict"] == "worse"
+
+
+def test_a_second_look_counts_every_p_twice() -> None:
+    rows = [row("a", 0.01) | {"looks": 2}, row("b", 0.03, -0.1) | {"looks": 2}]
+    judged = judge_rows([*rows, row("c", 0.04)], {"primary": rows})
+    assert [each["p_adjusted"] for each in judged] == [0.04, 0.06, 0.04]  # 2 x .01 x 2, 2 x .03
+    assert [each["verdict"] for each in judged] == ["better", "not distinguishable", "better"]
+    expected = detectable_difference(Estimate(0.0, 0.02, 4.0), level=1 - 0.05 / 4)
+    assert judged[0]["detectable"] == pytest.approx(expected)
+    (never,) = judge_rows([row("a", 0.6) | {"looks": 2}])
+    assert never["p_adjusted"] == 1.0
 
 
 def test_of_one_seed_there_is_no_verdict_however_small_its_p() -> None:
@@ -100,6 +112,8 @@ def test_families_are_read_and_know_their_size(arms: Arms) -> None:
         ),
         ({"comparisons": []}, "compares nothing"),
         ({"arms": ["e3"]}, "must have endpoints and comparisons"),
+        ({"looks": 0}, "primary: looks=0 is to be a whole number from 1 on"),
+        ({"looks": True}, "looks=True is to be"),
     ],
 )
 def test_a_family_of_arms_that_are_not_there_is_an_early_error(
@@ -109,6 +123,15 @@ def test_a_family_of_arms_that_are_not_there_is_an_early_error(
         read_families({"primary": {**ASKED, **changed}}, arms)
     with pytest.raises(ValueError, match="name it otherwise"):
         read_families({"exploratory": ASKED}, arms)
+
+
+def test_the_looks_of_a_family_are_said_below_its_table(arms: Arms) -> None:
+    (family,) = read_families({"primary": {**ASKED, "looks": 2}}, arms)
+    rows = compare_family(arms, family)
+    note = correction_note(judge_rows(rows, {"primary": rows}))
+    assert (
+        note == "p after Holm's correction (declared family primary: 2 comparisons, times 2 looks)."
+    )
 
 
 def test_a_family_compares_any_two_arms_as_tables_do(arms: Arms) -> None:

@@ -141,7 +141,8 @@ def compare_family(
                 f"has {', '.join(there)}"
             )
         about = (level, family.axis, cost, family.at_equal_entropy)
-        rows.append(_compare(mine, arms, other, controls, *about))
+        row = _compare(mine, arms, other, controls, *about)
+        rows.append(row | ({"looks": family.looks} if family.looks > 1 else {}))
     return rows
 
 

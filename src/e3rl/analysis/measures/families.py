@@ -19,8 +19,8 @@ from e3rl.statistics.power import detectable_difference
 BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 EXPLORATORY = "exploratory"
 POWER = 0.8
-MAY = "have an axis, or be at_equal_entropy"
-KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy"}
+MAY = "have an axis, be at_equal_entropy, or count looks"
+KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy", "looks"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Family:
     """What one family compares: arms in pairs, at every endpoint, at equal cost on an axis.
 
     At equal entropy: after the last step, with the second arm read at the first one's entropy.
+    `looks` is how often its question is judged on the way to these runs, this time included; p
+    values count as often (Bonferroni), so that all looks together are wrong as rarely as one.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Family:
     comparisons: tuple[tuple[str, str], ...]  # arm and the one that it is compared with
     axis: str = "tokens"
     at_equal_entropy: bool = False
+    looks: int = 1
 
     def __len__(self) -> int:
         """How many comparisons it is corrected for."""
@@ -53,9 +56,11 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
           comparisons: [[ts_an, grpo], [e3, ts_an]]
           axis: tokens
           at_equal_entropy: false  # true: the second arm of each pair is read at the first's
+          looks: 1  # 2: fewer of these runs were judged before, and p counts twice
 
     Raises:
-        ValueError: unknown keys, nothing to compare, or an arm that has no recorded run.
+        ValueError: unknown keys, nothing to compare, an arm that has no recorded run, or looks
+            that are no whole number from 1 on.
     """
     families = []
     for name, given in asked.items():
@@ -72,8 +77,12 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
                 raise ValueError(
                     f"family {name}: no recorded arm {arm!r}; there are {', '.join(arms)}"
                 )
+        looks = given.get("looks", 1)
+        if type(looks) is not int or looks < 1:
+            raise ValueError(f"family {name}: looks={looks!r} is to be a whole number from 1 on")
         matched = bool(given.get("at_equal_entropy", False))
-        families.append(Family(str(name), ends, pairs, str(given.get("axis", "tokens")), matched))
+        axis = str(given.get("axis", "tokens"))
+        families.append(Family(str(name), ends, pairs, axis, matched, looks))
     return families
 
 
@@ -86,7 +95,8 @@ def judge_rows(
 
     Args:
         rows: all that are printed together; those of comparisons have the columns of
-            `comparison.difference_columns`, others stay as they are.
+            `comparison.difference_columns`, others stay as they are. `looks` counts their p as
+            often.
         families: rows of each declared family by name, whether printed or not.
         level: 1 - level is the error that the correction keeps.
 
@@ -130,6 +140,7 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
     judged: Row = dict.fromkeys(("family", "family_size", "p_adjusted"))
     if row["comparison"]:
         judged = dict(zip(judged, adjusted[row["comparison"]], strict=True))
+        judged["p_adjusted"] = min(1.0, judged["p_adjusted"] * row.get("looks", 1))
     if "measure" not in row:  # no measure of success, of which more is better
         return judged
     judged |= {"verdict": None, "detectable": None}
@@ -139,7 +150,7 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
         judged["verdict"] = sign if found else NEITHER
     if row["comparison"] and row["difference_error"] and row.get("seeds", 1) > 1:
         test = Estimate(0.0, row["difference_error"], row["difference_df"])
-        strictest = 1 - (1 - level) / judged["family_size"]
+        strictest = 1 - (1 - level) / (judged["family_size"] * row.get("looks", 1))
         detectable = detectable_difference(test, strictest, POWER)
         judged["detectable"] = detectable if detectable < 1 else None  # no share differs by more
     return judged

@@ -105,10 +105,11 @@ def _spent(row: Row) -> str:
 
 def correction_note(rows: Sequence[Row]) -> str:
     """For how many comparisons the p values of these rows are corrected, family by family."""
-    sizes = {row["family"]: row["family_size"] for row in rows if row["family"]}
+    declared = {row["family"]: row for row in rows if row["family"]}
     texts = []
-    for name, size in sizes.items():
-        many = f"{size} comparison{'s' * (size > 1)}"
+    for name, row in declared.items():
+        size, looks = row["family_size"], row.get("looks", 1)
+        many = f"{size} comparison{'s' * (size > 1)}" + f", times {looks} looks" * (looks > 1)
         if name == EXPLORATORY:
             texts.append(f"exploratory, since none was declared before the runs: {many}")
         else:
