@@ -11,7 +11,7 @@ seeds share included, and e the rest. The mean squares of the two-way layout est
 
 with as many degrees of freedom as Satterthwaite (1946, Biometrics Bulletin 2) counts,
 
-    df = V² / Σ vⱼ²/dfⱼ,   of the three terms vⱼ with S-1, P-1 and (S-1)(P-1) degrees.
+    df = V² / Σ vⱼ²/dfⱼ,   of the three terms vⱼ with S-1, P-1 and (S-1)(P-1) degrees, at least 1.
 
 Where seeds make the variance this is Student's t with S - 1 degrees, where problems do the one
 with P - 1. No replicates are drawn, so equal tables have equal intervals to the last digit. The

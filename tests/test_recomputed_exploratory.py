@@ -1,0 +1,169 @@
+"""What studies print without having declared it follows from the raw ledgers too, by code of its
+own: differences of pass@k, on easy and hard problems as well, and of metrics of training, with the
+correction for all of a study. Of ratios of costs the p values are those of the tables."""
+
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from raw_ledgers import (
+    ROOT,
+    Judged,
+    RawRun,
+    adjusted,
+    at_entropy,
+    at_the_end,
+    judge,
+    judge_units,
+    mean_score,
+    read_archive,
+    score,
+)
+
+pytestmark = pytest.mark.end_to_end
+Runs = dict[str, dict[int, RawRun]]
+Row = dict[str, Any]
+LAST_DIGIT = 6e-6  # tables have six digits
+
+
+def tables_of(study: str) -> dict[str, list[Row]]:
+    """Rows that are compared with something, by table."""
+    found = {}
+    for path in sorted((ROOT / study / "results").glob("*.csv")):
+        table = pd.read_csv(path)
+        if "comparison" in table:
+            found[path.stem] = table[table["comparison"].notna()].to_dict("records")
+    return found
+
+
+def exploratory(study: str) -> list[tuple[str, Row]]:
+    rows = [(name, row) for name, part in tables_of(study).items() for row in part]
+    return [(name, row) for name, row in rows if row["family"] == "exploratory"]
+
+
+STUDIES = sorted(f.parent.name for f in ROOT.glob("*/study.yaml") if exploratory(f.parent.name))
+
+
+@cache
+def asked_of(study: str) -> Any:
+    return yaml.safe_load((ROOT / study / "study.yaml").read_text())
+
+
+@cache
+def runs_of(study: str) -> Runs:
+    asked = asked_of(study)
+    folders = [asked["runs"]] if isinstance(asked["runs"], str) else asked["runs"]
+    runs: Runs = {}
+    for folder in folders:
+        for run in read_archive((ROOT / study / f"{folder}.tar.xz").resolve()):
+            wanted = asked.get("arms", [run.arm]), asked.get("seeds", [run.seed])
+            if run.arm in wanted[0] and run.seed in wanted[1]:
+                runs.setdefault(run.arm, {})[run.seed] = run
+    return runs
+
+
+def untrained(runs: Runs) -> dict[str, tuple[int, int]]:
+    """(n, right) by problem before training at temperature 1; equal draws count once."""
+    starts: list[dict[str, tuple[int, int]]] = []
+    for run in (run for seeds in runs.values() for run in seeds.values()):
+        start = run.validations["t1"].get(0)
+        if start and start not in starts:
+            starts.append(start)
+    return {
+        problem: (sum(s[problem][0] for s in starts), sum(s[problem][1] for s in starts))
+        for problem in starts[0]
+    }
+
+
+def problems_of(study: str, table: str) -> set[str] | None:
+    bounds = asked_of(study)["tables"][table].get("untrained")
+    if bounds is None:
+        return None
+    rates = {problem: right / n for problem, (n, right) in untrained(runs_of(study)).items()}
+    return {problem for problem, rate in rates.items() if bounds[0] <= rate <= bounds[1]}
+
+
+def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(S, P) of pass@k, or (S,) of a metric, arm less control, seeds and problems in one order."""
+    runs, asked = runs_of(study), asked_of(study)["tables"][table]
+    if "metric" in row:
+        mine, other = runs[row["arm"]], runs[asked_of(study)["control"]]
+        first, last = asked["windows"][row["window"]]
+        return np.array([window(mine[s], other[s], row["metric"], first, last) for s in mine])
+    control, against = row["against"].split()
+    kept, k = problems_of(study, table), int(row["measure"].rpartition("@")[2])
+    budget = min(run.costs[row["axis"]][-1] for seeds in runs.values() for run in seeds.values())
+    assert budget == pytest.approx(row["cost"], rel=1e-5)
+    found = []
+    for seed in sorted(runs[row["arm"]].keys() & runs[control].keys()):
+        pair = runs[row["arm"]][seed], runs[control][seed]
+        if against == "matched":
+            own = pair[0].entropies[row["evaluation"]]
+            sides = [at_the_end(pair[0], row["evaluation"], k)]
+            sides.append(at_entropy(pair[1], own[max(own)], k))
+        else:
+            how = mean_score if row["measure"].startswith("mean") else score
+            sides = [how(run, row["evaluation"], k, row["axis"], budget) for run in pair]
+        found.append([sides[0][x] - sides[1][x] for x in sides[0] if kept is None or x in kept])
+    return np.array(found)
+
+
+def window(mine: RawRun, other: RawRun, column: str, first: int, last: int) -> float:
+    """Difference of the means over steps; negative ones count from the end, 0 as `last` is it."""
+    means = []
+    for values in (mine.metrics[column], other.metrics[column]):
+        end = max(values) + 1
+        start, stop = (step + end if step < 0 else step for step in (first, last))
+        steps = range(start, end if last == 0 else stop)
+        means.append(math.fsum(values[step] for step in steps) / len(steps))
+    return means[0] - means[1]
+
+
+def recomputed(study: str) -> Iterator[tuple[Row, Judged | None]]:
+    for table, row in exploratory(study):
+        is_ratio = "measure" not in row and "metric" not in row
+        if is_ratio:
+            yield row, None
+            continue
+        given = differences(study, table, row)
+        yield row, judge(given) if given.ndim == 2 else judge_units(given)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_exploratory_differences_follow_from_the_raw_ledgers(study: str) -> None:
+    every = list(recomputed(study))
+    p_values: dict[str, float] = {}
+    for row, found in every:
+        p_values[row["comparison"]] = row["p"] if found is None else found.p
+    corrected = dict(zip(p_values, adjusted(list(p_values.values())), strict=True))
+    for row, found in every:
+        p = corrected[row["comparison"]]
+        assert p == pytest.approx(row["p_adjusted"], rel=2e-3, abs=2e-6), row["comparison"]
+        if found is None:
+            continue
+        close = {"rel": 1e-5, "abs": LAST_DIGIT * max(1.0, abs(found.mean))}
+        assert found.mean == pytest.approx(row["difference"], **close), row["comparison"]
+        assert found.low == pytest.approx(row["difference_low"], **close), row["comparison"]
+        assert found.high == pytest.approx(row["difference_high"], **close), row["comparison"]
+        if isinstance(row.get("verdict"), str):
+            word = "better" if found.mean > 0 else "worse"
+            assert row["verdict"] == (word if p < 0.05 else "not distinguishable")
+
+
+def test_subsets_name_the_rollouts_that_they_rest_on() -> None:
+    seen = 0
+    for study in STUDIES:
+        for table, row in exploratory(study):
+            if isinstance(row.get("subset"), str):
+                fewest = min(n for n, _ in untrained(runs_of(study)).values())
+                assert re.search(rf" {fewest} rollouts$", row["subset"])
+                assert row["problems"] == len(problems_of(study, table) or ())
+                seen += 1
+    assert seen > 20
