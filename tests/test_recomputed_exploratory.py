@@ -99,10 +99,16 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
         return np.array([window(mine[s], other[s], row["metric"], first, last) for s in mine])
     control, against = row["against"].split()
     kept, k = problems_of(study, table), int(row["measure"].rpartition("@")[2])
-    budget = min(run.costs[row["axis"]][-1] for seeds in runs.values() for run in seeds.values())
+    budget = min(
+        run.costs[row["axis"]][-1]
+        for seeds in runs.values()
+        for seed, run in seeds.items()
+        if seed in asked.get("seeds", [seed])
+    )
     assert budget == pytest.approx(row["cost"], rel=1e-5)
     found = []
-    for seed in sorted(runs[row["arm"]].keys() & runs[control].keys()):
+    both = runs[row["arm"]].keys() & runs[control].keys()
+    for seed in sorted(both & set(asked.get("seeds", both))):
         pair = runs[row["arm"]][seed], runs[control][seed]
         if against == "matched":
             own = pair[0].entropies[row["evaluation"]]
@@ -110,7 +116,8 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
             sides.append(at_entropy(pair[1], own[max(own)], k))
         else:
             how = mean_score if row["measure"].startswith("mean") else score
-            sides = [how(run, row["evaluation"], k, row["axis"], budget) for run in pair]
+            cost = math.inf if asked.get("at_end") else budget
+            sides = [how(run, row["evaluation"], k, row["axis"], cost) for run in pair]
         found.append([sides[0][x] - sides[1][x] for x in sides[0] if kept is None or x in kept])
     return np.array(found)
 

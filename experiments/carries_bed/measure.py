@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import insert_table
-from e3rl.analysis.sources.runs import load_run
+from e3rl.analysis.sources.runs import Run, load_run, load_runs
 from e3rl.ledger.archive import open_runs
 from e3rl.ledger.ledger import find_ledger, pack, read_rows
 from e3rl.statistics.interval import Interval
@@ -29,6 +29,7 @@ from e3rl.statistics.pass_at_k import pass_at_k
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RUNS = HERE.parent / "carries_core" / "runs"
+MORE = HERE.parent / "carries_policies" / "runs"  # where the untrained policy is sampled more often
 NAME = "seed-{}_experiment-grpo_engine-transformers"
 SEEDS = (101, 102, 103)
 ALL_SEEDS = range(101, 111)
@@ -99,6 +100,35 @@ def temperature_rows() -> Iterator[list[str]]:
             percent(interval(by_problem(counts, k))) if hot or k == 1 else "" for k in (1, 16)
         ]
         yield [f"{counts['temperature']:g}", entropy, *passes]
+
+
+def hotter_rows() -> Iterator[list[str]]:
+    """The untrained policy on all 1,024 problems, hotter and colder than T = 1."""
+    yield ["T", "rollouts", "pass@1, %", "less T = 1, points", "pass@16, %", "less T = 1, points"]
+    runs = load_runs(MORE)
+    drawn = {temperature: start_counts(runs, temperature) for temperature in (1.0, 0.7, 1.3)}
+    for temperature, (n, right) in drawn.items():
+        row = [f"{temperature:g}", str(n.min())]
+        for k in (1, 16):
+            mine, plain = (np.asarray(pass_at_k(*each, k)) for each in ((n, right), drawn[1.0]))
+            gain = percent(interval(mine - plain), "+")
+            row += [percent(interval(mine)), "" if temperature == 1 else gain]
+        yield row
+
+
+def start_counts(
+    runs: Sequence[Run], temperature: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rollouts (P,) and right ones before training, of all draws there are; runs of one seed drew
+    the same, which counts once."""
+    drawn = {}
+    for run in runs:
+        table = run.problems[run.problems["name"] == f"t{temperature:g}"]
+        table = table[table["rollout_step"] == 0].sort_values("problem_id")
+        counts = table[["n", "correct"]].to_numpy()
+        drawn[counts.tobytes()] = counts
+    n, right = sum(drawn.values()).T
+    return n, right
 
 
 def learned_rows() -> Iterator[list[str]]:
@@ -191,6 +221,7 @@ def markdown(rows: Iterator[list[str]]) -> str:
 def tables() -> Mapping[str, str]:
     makers = {
         "temperatures": temperature_rows,
+        "hotter": hotter_rows,
         "learned": learned_rows,
         "ten_seeds": ten_seed_rows,
         "groups": group_rows,

@@ -59,6 +59,15 @@ def test_a_second_look_counts_every_p_twice() -> None:
     assert never["p_adjusted"] == 1.0
 
 
+def test_a_declared_comparison_without_a_p_still_counts_for_the_correction() -> None:
+    unmatched = row(None, None) | {"unmatched": "entropies differ by +1.0 %"}
+    declared = [row("a", 0.02), row("b", 0.03), row("c", 0.04), unmatched]
+    judged = judge_rows(declared, {"primary": declared})
+    assert [each["p_adjusted"] for each in judged] == [0.08, 0.09, 0.09, None]  # 4 x .02, 3 x .03
+    assert [each["family_size"] for each in judged] == [4, 4, 4, None]
+    assert [each["verdict"] for each in judged][:3] == ["not distinguishable"] * 3
+
+
 def test_of_one_seed_there_is_no_verdict_however_small_its_p() -> None:
     (alone,) = judge_rows([row("a", 0.0001) | {"seeds": 1}])
     assert (alone["p_adjusted"], alone["verdict"], alone["detectable"]) == (0.0001, None, None)

@@ -20,7 +20,7 @@ STUDY = Path(__file__).parents[2] / "experiments" / "coverage"
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[dict[str, Any]]:
-    with study_modules(STUDY, "models", "simulate", "as_studies") as modules:
+    with study_modules(STUDY, "models", "simulate", "as_studies", "equal_entropy") as modules:
         yield modules
 
 
@@ -141,3 +141,44 @@ def test_a_model_is_fitted_to_what_seeds_and_problems_make(scripts: dict[str, An
     assert got.difference[:2] == pytest.approx(wanted.difference[:2], rel=0.1)
     assert found.problem == pytest.approx(true.problem, rel=0.15)
     assert found.rest == pytest.approx(true.rest, rel=0.15)
+
+
+def heat(scripts: dict[str, Any], **changed: float) -> Any:
+    """As the recorded control's, with an arm that has a tenth more entropy."""
+    known = {
+        **{"level": -1.4, "level_sd": 0.05, "elasticity": 0.7, "bend": 0.15, "gap": 0.1},
+        **{"gap_sd": 0.05, "slope": 1.2, "slope_by_logit": -0.65, "slope_sd": 2.0},
+        **{"curve": -4.6, "error": 0.001},
+    }
+    return scripts["equal_entropy"].Heat(**(known | changed))
+
+
+def test_a_control_is_read_at_the_arms_entropy_without_a_shift(scripts: dict[str, Any]) -> None:
+    """Sampled at T = 1 alone, with a tenth less entropy, it would be 2 points off and more."""
+    module, rng = scripts["equal_entropy"], np.random.default_rng(6)
+    logits, slopes = rng.normal(-2.0, 1.0, size=4000), np.full(4000, 2.0)
+    for shared in (False, True):
+        read = [
+            module.read_control(heat(scripts), logits, slopes, rng, shared)[1].mean()
+            for _ in range(12)
+        ]
+        assert np.mean(read) == pytest.approx(scripts["models"].logistic(logits).mean(), abs=0.002)
+
+
+def test_differences_at_equal_entropy_of_five_seeds(scripts: dict[str, Any]) -> None:
+    module = scripts["equal_entropy"]
+    model = scripts["models"].Model(0.0, seed=0.3, rest=1.0, rollouts=64, n_problems=128)
+    for shared in (False, True):
+        draw = module.draw_matched(model, heat(scripts), 5, shared)
+        held = scripts["simulate"].count_hits(draw, 200)
+        assert min(held.values()) >= 0.9
+
+
+def test_the_table_at_equal_entropy_is_that_of_its_results(scripts: dict[str, Any]) -> None:
+    module, text = scripts["equal_entropy"], (STUDY / "README.md").read_text()
+    rows = json.loads((STUDY / "equal_entropy.json").read_text())
+    assert module.as_markdown(module.table_cells(rows), ("interval", "numbers")) in text
+    shown = [100 * row["covered"] for row in rows]
+    assert f"{min(shown):.1f} to {max(shown):.1f} of 100 hold the truth" in text
+    for row in rows:
+        assert abs(row["covered"] - 0.95) <= 0.02, row

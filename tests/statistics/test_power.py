@@ -6,6 +6,7 @@ from e3rl.statistics.means import mean_over_seeds_and_problems, mean_over_units
 from e3rl.statistics.power import (
     VarianceComponents,
     detectable_difference,
+    error_range,
     problems_needed,
     seed_variance_interval,
     seeds_needed,
@@ -75,6 +76,14 @@ def test_what_is_detectable_worked_by_hand():
     # Five units of standard deviation 1: 3.7611 standard errors of 1/√5.
     estimate = mean_over_units([-1.0, -1.0, 0.0, 1.0, 1.0])
     assert detectable_difference(estimate) == pytest.approx(3.7611 / np.sqrt(5), abs=1e-4)
+
+
+def test_how_far_a_standard_error_may_be_off() -> None:
+    # Tables of chi-square with 4 degrees: 5 % below .7107, 95 % below 9.4877.
+    assert error_range(4) == pytest.approx(((4 / 9.4877) ** 0.5, (4 / 0.7107) ** 0.5), rel=1e-3)
+    errors = np.random.default_rng(3).normal(size=(20_000, 5)).std(axis=1, ddof=1)
+    low, high = error_range(4)
+    assert np.mean((errors * low <= 1) & (errors * high >= 1)) == pytest.approx(0.9, abs=0.01)
 
 
 @pytest.mark.parametrize(("n_seeds", "parts"), [(5, (0.03, 0.1, 0.2)), (10, (0.0, 0.2, 0.3))])

@@ -122,8 +122,8 @@ def limit_by_seeds(estimate: Estimate, n_seeds: int) -> Estimate:
 
     Where few seeds happen to be alike, Satterthwaite's count comes out large just when the standard
     error is too small. An interval of 95 % bears that, the far tails that corrected p values need
-    do not: of three seeds a p below .001 is up to 13 times as frequent as it says, of five 3.7
-    times, of ten 1.6 times. One seed, whose estimate is over problems alone, stays as it is.
+    do not: of three seeds a p below .001 is up to 14 times as frequent as it says, of five 3.7
+    times, of ten 1.4 times. One seed, whose estimate is over problems alone, stays as it is.
     """
     if not 1 < n_seeds < ENOUGH_SEEDS:
         return estimate

@@ -104,6 +104,18 @@ def detectable_difference(found: Estimate, level: float = 0.95, power: float = 0
     return found.standard_error * detectable_shift(found.df, level, power)
 
 
+def error_range(df: float, level: float = 0.9) -> tuple[float, float]:
+    """By which factors the true standard error may differ from an estimated one.
+
+        √(df/χ²) at the upper and the lower quantile of χ² with df degrees of freedom
+
+    With 4 degrees, those of five seeds that make all of the variance, [.65, 2.37].
+    """
+    tail = (1 - level) / 2
+    low, high = (1 / math.sqrt(f_bound(q, df, ENDLESS)) for q in (1 - tail, tail))
+    return low, high
+
+
 def seeds_needed(
     components: VarianceComponents,
     difference: float,

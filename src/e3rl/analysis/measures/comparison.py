@@ -39,6 +39,7 @@ def compare_arms(
     axis: str = "tokens",
     level: float = 0.95,
     at_equal_entropy: bool = False,
+    at_end: bool = False,
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
 
@@ -56,6 +57,7 @@ def compare_arms(
         level: coverage of all intervals.
         at_equal_entropy: after the last step of each run, whatever it cost, with the control at the
             arm's entropy in every evaluation, not in `live` alone; pass@k alone.
+        at_end: after the last step of each run, whatever it cost; pass@k alone.
 
     Returns:
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
@@ -74,11 +76,12 @@ def compare_arms(
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
-    end = math.inf if at_equal_entropy else cost
+    end = math.inf if at_equal_entropy or at_end else cost
     scored = _without_rungs(score_arms(arms, ks, axis, end), control)
     controls = named_scores(scored, control)
     rows = [
         _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
+        | ({"at_end": True} if at_end else {})
         for item in scored
     ]
     return judge_rows(rows, level=level)

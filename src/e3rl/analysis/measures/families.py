@@ -97,7 +97,8 @@ def judge_rows(
         rows: all that are printed together; those of comparisons have the columns of
             `comparison.difference_columns`, others stay as they are. `looks` counts their p as
             often.
-        families: rows of each declared family by name, whether printed or not.
+        families: rows of each declared family by name, whether printed or not; one without a p,
+            whose entropies could not be made equal, counts for the correction as p = 1.
         level: 1 - level is the error that the correction keeps.
 
     Returns:
@@ -109,7 +110,9 @@ def judge_rows(
     Raises:
         ValueError: a comparison that two families declare.
     """
-    groups = {name: _p_values(members) for name, members in (families or {}).items()}
+    declared = families or {}
+    groups = {name: _p_values(members) for name, members in declared.items()}
+    sizes = {name: max(len(members), len(groups[name])) for name, members in declared.items()}
     family_of: dict[str, str] = {}
     for name, group in groups.items():
         for comparison in group:
@@ -121,11 +124,11 @@ def judge_rows(
             family_of[comparison] = name
     loose = _p_values(rows)
     groups[EXPLORATORY] = {key: p for key, p in loose.items() if key not in family_of}
-    adjusted = {
-        comparison: (name, len(group), p)
-        for name, group in groups.items()
-        for comparison, p in zip(group, adjust_holm(list(group.values())), strict=True)
-    }
+    adjusted = {}
+    for name, group in groups.items():
+        size = sizes.get(name, len(group))  # what has no p, as unequal entropies, counts with 1
+        every = adjust_holm([*group.values(), *[1.0] * (size - len(group))])
+        adjusted |= {each: (name, size, p) for each, p in zip(group, every, strict=False)}
     return [row | _judgement(row, adjusted, level) for row in rows]
 
 

@@ -184,13 +184,26 @@ def _comparison(
     evaluations: Sequence[str] = (),
     measures: Sequence[str] = (),
     untrained: Sequence[float] | None = None,
+    seeds: Sequence[int] = (),
     **options: Any,
 ) -> TableDraft:
-    """With `untrained` [low, high], on the problems that the untrained policy solves so often."""
+    """With `untrained` [low, high], on the problems that the untrained policy solves so often; with
+    `seeds`, of these alone."""
+    arms = study.arms
+    if seeds:
+        arms = {arm: [run for run in runs if run.seed in seeds] for arm, runs in arms.items()}
+        if empty := [arm for arm, runs in arms.items() if not runs]:
+            raise ValueError(f"{study.folder}: seeds={list(seeds)}, of which {empty[0]} has none")
     if untrained is None:
-        found = compare_arms(study.arms, study.control, **options)
+        found = compare_arms(arms, study.control, **options)
     else:
-        found = compare_on_problems(study.arms, study.control, untrained, **options)
+        found = compare_on_problems(arms, study.control, untrained, **options)
+    if seeds:
+        some = f"seeds {', '.join(map(str, seeds))} alone"
+        found = [
+            row | {"comparison": row["comparison"] and f"{row['comparison']}, {some}"}
+            for row in found
+        ]
     shown = [
         row
         for row in found

@@ -14,6 +14,7 @@ from e3rl.analysis.tables.cells import (
     number_text,
 )
 from e3rl.statistics.means import ENOUGH_SEEDS
+from e3rl.statistics.power import error_range
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN
 
 WORDS = ("arm", "sampling", "measure", "against", "family", "verdict")  # columns of words
@@ -63,7 +64,7 @@ def comparison_note(rows: Sequence[Row]) -> str:
         text += (
             f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "
             f"{1 - first['level']:.2g}. Detectable: the smallest true difference that passes the "
-            f"correction's strictest step in {100 * POWER:g} of 100 studies."
+            f"correction's strictest step in {100 * POWER:g} of 100 studies{_error_note(rows)}."
         )
     if any(_is_matched(row) for row in rows):
         where = "own temperatures" if _at_own_temperatures(rows) else "equal entropy"
@@ -91,10 +92,23 @@ def cost_note(rows: Sequence[Row]) -> str:
     if not any(_spent(row) for row in rows):
         return equal
     why = "the only one with k rollouts" if _at_own_temperatures(rows) else "at equal entropy"
+    why = "after as many steps" if first.get("at_end") else why
     last = f"by the last validation, {why}, {unit} less the control's in %"
-    if all(_spent(row) for row in rows):
+    if first.get("at_end") or all(_spent(row) for row in rows):
         return f"Not at equal cost: {last}"
     return f"{equal}, or, where that is said, {last}"
+
+
+def _error_note(rows: Sequence[Row]) -> str:
+    """How far off what is detectable may be, as the standard errors that it rests on."""
+    dfs = [row["difference_df"] for row in rows if row.get("detectable") is not None]
+    if not dfs:
+        return ""
+    low, high = error_range(min(dfs))
+    return (
+        ", if the row's standard error is the true one (which may be "
+        f"{low:.1f} to {high:.1f} times as large)"
+    )
 
 
 def _spent(row: Row) -> str:

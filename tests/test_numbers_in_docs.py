@@ -1,0 +1,147 @@
+"""What pages of documentation say of studies is what their tables hold."""
+
+import json
+import runpy
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pages import ROOT
+from test_readme import README, flat
+
+STUDIES = ROOT / "experiments"
+
+
+def page(name: str) -> str:
+    return flat((ROOT / name).read_text(encoding="utf-8"))
+
+
+def row_of(study: str, table: str, **wanted: Any) -> dict[str, Any]:
+    found = pd.read_csv(STUDIES / study / "results" / f"{table}.csv")
+    for column, value in wanted.items():
+        found = found[found[column] == value]
+    (row,) = found.to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("study", "table", "arm", "words"),
+    [
+        ("carries_core", "many_tries", "budget", "raises pass@16 by {} points after"),
+        ("carries_core", "easy", "budget", "mostly solves it loses {} points of it"),
+        ("carries_core", "primary", "e3", "E3 is {} points below GRPO in pass@1"),
+        ("carries_core", "many_tries", "dapo", "DAPO is {} points below in pass@16"),
+    ],
+)
+def test_the_overview_of_studies_has_its_numbers(
+    study: str, table: str, arm: str, words: str
+) -> None:
+    row = row_of(study, table, arm=arm)
+    assert row["p_adjusted"] < 0.05
+    assert words.format(f"{abs(100 * row['difference']):.1f}") in page("docs/studies.md")
+
+
+def test_the_overview_of_studies_says_what_more_tokens_and_entropies_there_were() -> None:
+    text = page("docs/studies.md")
+    budget = row_of("carries_core", "many_tries", arm="budget")
+    assert f"({100 * (budget['spent'] / budget['against_spent'] - 1):.1f} % more tokens)" in text
+    for arm in ("budget", "ts"):
+        assert row_of("carries_core", "primary", arm=arm)["verdict"] == "not distinguishable"
+    for arm, share, words in (
+        ("smollm2_grpo", 0.2, "GRPO loses four fifths of its entropy"),
+        ("smollm2_ts", 0.9, "and the schedule holds the sampler's"),
+    ):
+        first, *_, last = entropies("smollm2_schedules", arm)
+        assert last / first == pytest.approx(share, abs=0.03)
+        assert words in text
+    first, *_, last = entropies("entropy_control", "ts_an")
+    assert last / first == pytest.approx(0.9, abs=0.01)
+    assert "annealing lets it end at nine tenths" in text
+    for arm in ("ts", "ts_an"):
+        row = row_of("entropy_control", "accuracy", arm=arm, evaluation="t1", measure="pass@1")
+        assert f"{100 * row['difference']:.1f}" == "1.2"
+        assert row["p_adjusted"] < 0.05
+    assert "ends 1.2 points of pass@1 above plain GRPO" in text
+
+
+def entropies(study: str, arm: str) -> list[float]:
+    table = pd.read_csv(STUDIES / study / "results" / "entropy.csv")
+    return table[table["arm"] == arm]["value"].tolist()
+
+
+def test_no_rule_of_the_shoot_out_is_better_and_what_five_seeds_find_is_said() -> None:
+    tables = ("budgets", "budgets_many_tries", "exploration", "exploration_many_tries")
+    found = {
+        name: pd.read_csv(STUDIES / "carries_shootout" / "results" / f"{name}.csv")
+        for name in tables
+    }
+    assert not any((table["verdict"] == "better").any() for table in found.values())
+    assert len(found["budgets"]) + len(found["exploration"]) == 24
+    assert "24 other rules, none of them tuned, none is better" in flat(README)
+    # What a row finds is its standard error times one factor, for rows of equal freedom.
+    rows = found["budgets"]
+    pooled = (rows["difference_error"] ** 2).mean() ** 0.5
+    factor = (rows["detectable"] / rows["difference_error"]).median()
+    assert 7 < 100 * pooled * factor < 8
+    assert "from 7 to 8 points on" in page("experiments/carries_shootout/README.md")
+    assert "which find differences of 7 to 8 points" in flat(README)
+
+
+def test_where_intervals_are_less_sure_than_they_say_is_said() -> None:
+    text = page("docs/comparing_arms.md")
+    plain = json.loads((STUDIES / "coverage" / "results.json").read_text())
+    shares = [100 * row["covered"] for row in plain if row["n_seeds"] in (5, 10)]
+    assert f"{min(shares):.0f} to {max(shares):.0f} of 100 do, of every measure" in text
+    fitted = json.loads((STUDIES / "coverage" / "studies.json").read_text())
+    for luck, measures, words in (
+        ("normal", None, "problems and rollouts, {} to {} of 100 do"),
+        (
+            "failures",
+            ("pass@1", "pass@16"),
+            "intervals of shares hold the truth in {} to {} of 100",
+        ),
+        ("failures", ("IQM",), "of IQM in {} to {}"),
+    ):
+        held = [
+            100 * row["covered"]
+            for row in fitted
+            if row["luck"] == luck and (measures is None or row["measure"] in measures)
+        ]
+        assert words.format(f"{min(held):.0f}", f"{max(held):.0f}") in text
+    lost = [r for r in fitted if r["luck"] == "failures" and r["measure"].startswith("Δ")]
+    assert min(row["covered"] for row in lost) >= 0.97
+    assert "those of differences still in 97 and more" in text
+
+
+def test_far_tails_are_said_as_they_are_drawn() -> None:
+    rates = runpy.run_path(str(STUDIES / "coverage" / "tails.py"))["tail_rates"]
+    worst = {n: [rates(n, share)[-1] for share in (0.0, 0.3, 0.6, 0.9)] for n in (3, 5, 10)}
+    words = (
+        f"comes {min(worst[10]):.1f} to {max(worst[10]):.1f} times as often as it says with 10 "
+        f"seeds, {min(worst[5]):.1f} to {max(worst[5]):.1f} times with 5 and {min(worst[3]):.1f} "
+        f"to {max(worst[3]):.1f} times with 3"
+    )
+    assert words in page("experiments/coverage/README.md")
+    words = (
+        f"up to {max(worst[10]):.1f} times as frequent as it says, with 5 up to "
+        f"{max(worst[5]):.1f} times, with 3 up to {max(worst[3]):.0f} times"
+    )
+    assert words in page("docs/comparing_arms.md")
+
+
+def test_what_seeds_alone_say_of_two_verdicts_is_said() -> None:
+    from e3rl.statistics.holm import adjust_holm
+    from e3rl.statistics.student import t_p_value
+
+    table = pd.read_csv(STUDIES / "carries_shootout" / "results" / "budgets_many_tries.csv")
+    p = [
+        t_p_value(row["difference"] / row["difference_error"], 4)
+        for row in table.to_dict("records")
+    ]
+    seeds_alone = dict(zip(table["arm"], adjust_holm(p), strict=True))
+    text = page("docs/claims.md")
+    kept, lost = (f"{seeds_alone[arm]:.3f}".removeprefix("0") for arm in ("vcrl", "cero"))
+    assert f"`vcrl` keeps its verdict at {kept} and `cero` loses it at {lost}" in text
+    said = table.set_index("arm")["verdict"]
+    assert (said["vcrl"], said["cero"]) == ("worse", "worse")
