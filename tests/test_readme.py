@@ -8,6 +8,8 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
+from e3rl.analysis.sources.runs import load_runs
+from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows
 from pages import ROOT, unproven
 from test_architecture import ROOMS
 
@@ -67,6 +69,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_tuned", "primary", "e3", "({}; tuning chose", 5, False),
     ("carries_replication", "primary", "pass_at_4", "pass@4's advantages by {} for", 5, True),
     ("carries_replication", "pass_at_1", "pass_at_4", "for {} of pass@1", 5, True),
+    ("parity", "primary", "trl", "TRL's GRPO is {} beside", 10, False),
     ("carries_breadth", "pass_at_16", "pass_at_4", "beyond a sampler as hot: {}, MaxRL", 4, True),
     ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 4, True),
     ("carries_breadth", "pass_at_16", "positive", "sampling until right {} (four", 4, True),
@@ -119,6 +122,23 @@ def test_what_a_hotter_sampler_does_to_the_untrained_policy_is_what_was_sampled(
     cells = [cell.strip() for cell in hot.split("|")]
     assert f"in pass@16, {cells[6]}, and loses {cells[4]} of pass@1" in flat(README)
     assert float(cells[6].split()[0]) / 31.3 == pytest.approx(1 / 5, abs=0.02)
+
+
+def test_the_recorded_control_is_the_last_row_of_the_first_table() -> None:
+    runs = load_runs(ROOT / "experiments" / "carries_core" / "control")
+    rows = arm_rows(arm_evaluations({"grpo (recorded)": runs}))
+    (row,) = [each for each in rows if each["evaluation"] == "t1"]
+    shares = [f"{100 * row[f'pass@1{end}']:.1f}" for end in ("", "_low", "_high")]
+    cells = ["grpo (recorded)", "t1", "1.00", f"{row['entropy']:.3f}"]
+    cells += ["{} [{}, {}]".format(*shares), str(row["seeds"])]
+    assert re.search(r"\s+".join(re.escape(cell) for cell in cells), README)
+    by_seed = [100 * share for share in row["pass@1_by_seed"]]
+    assert f"have {min(by_seed):.1f} to {max(by_seed):.1f} %" in flat(README)
+    table = pd.read_csv(ROOT / "experiments" / "equal_cost" / "results" / "comparisons.csv")
+    (e3,) = table.query("page == 'carries_core' and family == 'primary' and arm == 'e3'").to_dict(
+        "records"
+    )
+    assert f"ten of E3 are {with_interval(e3, 'end_difference')} from them" in flat(README)
 
 
 def test_no_schedule_is_told_from_its_control_where_that_is_said() -> None:

@@ -88,6 +88,20 @@ def test_a_study_may_be_about_some_seeds(folder: Path) -> None:
     assert item.missing == ["not run: e3", "not run: ts"]
 
 
+def test_a_table_may_be_of_some_seeds_and_of_the_last_step(folder: Path) -> None:
+    some = {**ASKED["tables"]["at_equal_tokens"], "measures": ["pass@1"]}
+    tables = {"all": some, "one": {**some, "seeds": [1]}, "end": {**some, "at_end": True}}
+    item = study.read_study(asked(folder, tables=tables))
+    made = study.judged_tables(item)
+    seeds = {name: {row["arm"]: row["seeds"] for row in made[name].rows} for name in tables}
+    assert seeds["all"] == seeds["end"] == {"grpo": 2, "ts_an": 2, "e3": 1}
+    assert seeds["one"] == {"grpo": 1, "ts_an": 1, "e3": 1}
+    names = [row["comparison"] for name in ("all", "one") for row in made[name].rows]
+    assert len({name for name in names if name}) == 4  # comparisons of their own
+    assert made["end"].rows[0]["spent"] >= made["all"].rows[0]["cost"]
+    assert "Not at equal cost" in made["end"].show(made["end"].rows).note
+
+
 def test_a_study_may_draw_on_several_places(folder: Path) -> None:
     recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
     recorded_runs["write_study"](folder / "own", ["budget"])
@@ -125,6 +139,10 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
         ({"tables": {"x": {"kind": "resources"}}}, "no lines <!-- table: x --> and <!-- end -->"),
         ({"tables": {"x": {"kind": "resources", "k": 3}}}, "table x with {'k': 3}: "),
         ({"figures": {"entropy": {"colour": 1}}}, "figure entropy with {'colour': 1}: "),
+        (
+            {"tables": {"x": {"kind": "comparison", "seeds": [2]}}},
+            "seeds=[2], of which e3 has none",
+        ),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_written(

@@ -230,3 +230,19 @@ def test_what_could_not_have_been_found_is_told(
     found = run_warnings.coarse_verdicts(Compared({}, "grpo", rows))
     assert len(found) == told
     assert not told or "mine (6 points)" in found[0]
+
+
+@pytest.mark.parametrize(("every", "longer", "told"), [(4, 2, True), (2, 2, False), (4, 0, False)])
+def test_what_is_read_on_a_line_from_the_untrained_policy_is_told(
+    tmp_path: Path, every: int, longer: int, told: bool
+) -> None:
+    size = replace(SMALL, steps=4 + longer, every=every + longer if every == 4 else every)
+    for arm, mine in (("grpo", SMALL), ("mine", size)):
+        write_run(tmp_path / arm, arm, 1, mine)
+    arms = group_by_arm(load_runs(tmp_path))
+    rows = compare_arms(arms, "grpo", [1], axis="steps")
+    found = run_warnings.lines_from_the_start(Compared(arms, "grpo", rows))
+    assert len(found) == told
+    assert not told or "than the others: mine. At" in found[0]
+    ends = compare_arms(arms, "grpo", [1], axis="steps", at_end=True)
+    assert run_warnings.lines_from_the_start(Compared(arms, "grpo", ends)) == []

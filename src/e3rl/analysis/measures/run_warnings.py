@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 from e3rl.analysis.measures.matched_control import WHOLE_RUN
 from e3rl.analysis.sources.config_differences import ABSENT, config_differences
@@ -26,6 +27,7 @@ PROPOSED, MULTIRUN = "optimization_results.yaml", "multirun.yaml"
 NOT_TUNED = ("callbacks", "data", "paths", "logger", "seed", *ENVIRONMENT)  # or said elsewhere
 GRID = 3  # values of one number from which on somebody may be choosing
 FLATTER = 0.05  # of the control's entropy, from which on pass@k may tell of it alone
+FARTHER = 1.01  # than the equal cost, where a run's last validation is off it
 COARSE = 0.05  # of a pass rate, from which on "not distinguishable" hides differences that matter
 
 
@@ -121,6 +123,28 @@ def unequal_entropies(compared: Compared) -> list[str]:
         f"At equal temperature these policies have another entropy than the control: {named}. A "
         "flatter policy has more pass@k and a sharper one less, whatever it has learned; compare "
         "at equal entropy (e3rl record) before saying that it found more."
+    ]
+
+
+def lines_from_the_start(compared: Compared) -> list[str]:
+    """Arms that are read, at equal cost, on a line from the untrained policy to the last one."""
+    found: dict[str, None] = {}
+    for row in compared.rows:
+        if row.get("spent") is not None or not row.get("cost"):  # read where it is
+            continue
+        for run in compared.arms.get(row["arm"], ()):
+            here = run.evaluations[run.evaluations["name"] == row["evaluation"]]
+            steps = sorted(set(here["rollout_step"]))
+            costs = cost_before(run.train, steps, row["axis"])
+            if len(steps) == 2 and steps[0] == 0 and costs[1] > FARTHER * row["cost"]:
+                found.setdefault(row["arm"])
+    if not found:
+        return []
+    named = ", ".join(arm_label(arm) for arm in found)
+    return [
+        f"Validated before training and at the end alone, and more expensive than the others: "
+        f"{named}. At equal cost they are read on a straight line from the untrained policy, below "
+        "a curve that flattens; validate in between (validate_every)."
     ]
 
 
@@ -238,6 +262,7 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     repeated_seeds,
     unmatched_entropies,
     unequal_entropies,
+    lines_from_the_start,
     tuned_on_validation,
     tried_on_validation,
     few_seeds,
