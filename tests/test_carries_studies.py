@@ -17,9 +17,13 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
     "carries_breadth": (116, 120),
     "carries_policies": (105, 110),
+    "carries_ten_seeds": (101, 110),
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
-ENDED_EARLY = {"carries_breadth": 4}  # seeds that have run, where the protocol allows for fewer
+ENDED_EARLY = {
+    "carries_breadth": 4,
+    "carries_ten_seeds": 8,
+}  # seeds that have run, where the protocol allows for fewer
 JUDGED = tuple(DECLARED)
 judged = pytest.mark.parametrize("name", JUDGED)
 NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")
