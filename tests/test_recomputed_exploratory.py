@@ -114,10 +114,11 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
             own = pair[0].entropies[row["evaluation"]]
             sides = [at_the_end(pair[0], row["evaluation"], k)]
             sides.append(at_entropy(pair[1], own[max(own)], k))
+        elif asked.get("at_end"):
+            sides = [at_the_end(run, row["evaluation"], k) for run in pair]
         else:
             how = mean_score if row["measure"].startswith("mean") else score
-            cost = math.inf if asked.get("at_end") else budget
-            sides = [how(run, row["evaluation"], k, row["axis"], cost) for run in pair]
+            sides = [how(run, row["evaluation"], k, row["axis"], budget) for run in pair]
         found.append([sides[0][x] - sides[1][x] for x in sides[0] if kept is None or x in kept])
     return np.array(found)
 
