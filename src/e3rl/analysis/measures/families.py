@@ -124,7 +124,7 @@ def judge_rows(
             family_of[comparison] = name
     loose = _p_values(rows)
     groups[EXPLORATORY] = {key: p for key, p in loose.items() if key not in family_of}
-    adjusted = {}
+    adjusted: dict[str, tuple[str, int, float]] = {}
     for name, group in groups.items():
         size = sizes.get(name, len(group))  # what has no p, as unequal entropies, counts with 1
         every = adjust_holm([*group.values(), *[1.0] * (size - len(group))])
