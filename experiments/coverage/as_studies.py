@@ -147,18 +147,26 @@ def table_cells(every: list[dict[str, Any]]) -> Cells:
     return Cells(header, body, note)
 
 
+def by_kind(
+    every: list[dict[str, Any]], key: str, kinds: Sequence[str], columns: Sequence[Any]
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: one per interval and kind, a column per study, arm and number of seeds."""
+    found = {
+        (r["measure"], r[key], r["study"], r["arm"], r["n_seeds"]): r["covered"] for r in every
+    }
+    header = ["interval", key, *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
+    body = [
+        [measure, kind, *(f"{100 * found[measure, kind, *column]:.1f}" for column in columns)]
+        for measure in dict.fromkeys(r["measure"] for r in every)
+        for kind in kinds
+    ]
+    return header, body
+
+
 def luck_cells(every: list[dict[str, Any]]) -> Cells:
     """A row per interval and kind of luck, where a model was drawn from with all of them."""
     columns = [(*key, n) for key in OTHERWISE for n in SEEDS]
-    found = {
-        (r["measure"], r["luck"], r["study"], r["arm"], r["n_seeds"]): r["covered"] for r in every
-    }
-    header = ["interval", "luck", *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
-    body = [
-        [measure, luck, *(f"{100 * found[measure, luck, *column]:.1f}" for column in columns)]
-        for measure in dict.fromkeys(r["measure"] for r in every)
-        for luck in LUCKS
-    ]
+    header, body = by_kind(every, "luck", list(LUCKS), columns)
     note = (
         "How many of 100 drawn 95 % intervals hold the truth. Luck of the same variance, on the "
         "scale of logits: normal; long, Student's t with 3 degrees of freedom; rare, half normal "

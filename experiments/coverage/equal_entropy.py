@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from as_studies import fit, moments_of
+from as_studies import by_kind, fit, moments_of
 from models import Model, Reals, logistic
 from simulate import Draw, Truths, count_hits
 
@@ -189,15 +189,7 @@ def fit_heat(
 def table_cells(rows: list[dict[str, Any]]) -> Cells:
     """A row per measure and kind of random numbers, a column per study, arm and seeds."""
     columns = list(dict.fromkeys((r["study"], r["arm"], r["n_seeds"]) for r in rows))
-    found = {
-        (r["measure"], r["numbers"], r["study"], r["arm"], r["n_seeds"]): r["covered"] for r in rows
-    }
-    header = ["interval", "numbers", *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
-    body = [
-        [measure, kind, *(f"{100 * found[measure, kind, *column]:.1f}" for column in columns)]
-        for measure in dict.fromkeys(r["measure"] for r in rows)
-        for kind in NUMBERS
-    ]
+    header, body = by_kind(rows, "numbers", list(NUMBERS), columns)
     note = (
         "How many of 100 drawn 95 % intervals of the difference at equal entropy hold the truth, "
         "in studies from models fitted to recorded ones; a run's evaluations at several "
