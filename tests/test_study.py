@@ -1,5 +1,6 @@
 """A study: tables in their places in the README, figures, and what is missing."""
 
+import math
 import runpy
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_a_study_may_be_about_some_seeds(folder: Path) -> None:
 
 def test_a_table_may_be_of_some_seeds_and_of_the_last_step(folder: Path) -> None:
     some = {**ASKED["tables"]["at_equal_tokens"], "measures": ["pass@1"]}
-    tables = {"all": some, "one": {**some, "seeds": [1]}, "end": {**some, "at_end": True}}
+    tables = {"all": some, "one": {**some, "seeds": [1]}, "end": {**some, "cost": math.inf}}
     item = study.read_study(asked(folder, tables=tables))
     made = study.judged_tables(item)
     seeds = {name: {row["arm"]: row["seeds"] for row in made[name].rows} for name in tables}

@@ -1,5 +1,6 @@
 """What the report says against a comparison: each warning is made, and is not."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,5 +245,5 @@ def test_what_is_read_on_a_line_from_the_untrained_policy_is_told(
     found = run_warnings.lines_from_the_start(Compared(arms, "grpo", rows))
     assert len(found) == told
     assert not told or "than the others: mine. At" in found[0]
-    ends = compare_arms(arms, "grpo", [1], axis="steps", at_end=True)
+    ends = compare_arms(arms, "grpo", [1], axis="steps", cost=math.inf)
     assert run_warnings.lines_from_the_start(Compared(arms, "grpo", ends)) == []

@@ -39,7 +39,7 @@ def compare_arms(
     axis: str = "tokens",
     level: float = 0.95,
     at_equal_entropy: bool = False,
-    at_end: bool = False,
+    cost: float | None = None,
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
 
@@ -57,7 +57,7 @@ def compare_arms(
         level: coverage of all intervals.
         at_equal_entropy: after the last step of each run, whatever it cost, with the control at the
             arm's entropy in every evaluation, not in `live` alone; pass@k alone.
-        at_end: after the last step of each run, whatever it cost; pass@k alone.
+        cost: as in `compare_family`.
 
     Returns:
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
@@ -71,17 +71,16 @@ def compare_arms(
         None.
 
     Raises:
-        ValueError: a control without validation, or a cost that some run did not record.
+        ValueError: a control without validation, a cost that some run did not record, or reach.
     """
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
-    cost = common_cost([run.train for runs in arms.values() for run in runs], axis)
-    end = math.inf if at_equal_entropy or at_end else cost
+    cost = choose_cost(arms, axis, cost)
+    end = math.inf if at_equal_entropy else cost
     scored = _without_rungs(score_arms(arms, ks, axis, end), control)
     controls = named_scores(scored, control)
     rows = [
         _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
-        | ({"at_end": True} if at_end else {})
         for item in scored
     ]
     return judge_rows(rows, level=level)
@@ -123,15 +122,11 @@ def compare_family(
 
     Raises ValueError for an arm that lacks an endpoint, or a cost that some run did not reach.
     """
-    reached = common_cost([run.train for runs in arms.values() for run in runs], family.axis)
-    cost = reached if cost is None else cost
-    if reached < cost < math.inf:
-        raise ValueError(f"cost={cost:g} {family.axis}: the cheapest run ended at {reached:g}")
+    cost = choose_cost(arms, family.axis, cost)
     ks = [int(measure.rpartition("@")[2]) for _, measure in family.endpoints]
     named = {arm: arms[arm] for pair in family.comparisons for arm in pair}
     end = math.inf if family.at_equal_entropy else cost
     scored = score_arms(named, ks, family.axis, end, [name for name, _ in family.endpoints])
-    cost = min(cost, reached)
     rows = []
     for (arm, other), (evaluation, measure) in family.pairs():
         mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
@@ -147,6 +142,15 @@ def compare_family(
         row = _compare(mine, arms, other, controls, *about)
         rows.append(row | ({"looks": family.looks} if family.looks > 1 else {}))
     return rows
+
+
+def choose_cost(arms: Arms, axis: str, cost: float | None) -> float:
+    """The cost that is asked for, or else that of the cheapest run. Raises ValueError for one that
+    some run did not reach, but for an infinite one."""
+    reached = common_cost([run.train for runs in arms.values() for run in runs], axis)
+    if cost is not None and reached < cost < math.inf:
+        raise ValueError(f"cost={cost:g} {axis}: the cheapest run ended at {reached:g}")
+    return reached if cost is None else cost
 
 
 def named_scores(scored: Sequence[Scores], arm: str | None) -> dict[str, dict[str, Scores]]:

@@ -1,5 +1,6 @@
 """The comparison of arms as a table of texts, with the rule of its verdicts in words."""
 
+import math
 from collections.abc import Sequence
 
 from e3rl.analysis.measures.arms import LIVE, Row, arm_label
@@ -87,14 +88,14 @@ def comparison_note(rows: Sequence[Row]) -> str:
 def cost_note(rows: Sequence[Row]) -> str:
     """At which cost arms are compared, and which rows are not at that one."""
     first = rows[0]
-    unit = AXIS_UNITS[first["axis"]]
+    unit, ends = AXIS_UNITS[first["axis"]], math.isinf(first["cost"])
     equal = f"At equal cost ({first['cost']:,.0f} {unit})"
     if not any(_spent(row) for row in rows):
         return equal
     why = "the only one with k rollouts" if _at_own_temperatures(rows) else "at equal entropy"
-    why = "after as many steps" if first.get("at_end") else why
+    why = "after as many steps" if ends and not any(_is_matched(row) for row in rows) else why
     last = f"by the last validation, {why}, {unit} less the control's in %"
-    if first.get("at_end") or all(_spent(row) for row in rows):
+    if ends or all(_spent(row) for row in rows):
         return f"Not at equal cost: {last}"
     return f"{equal}, or, where that is said, {last}"
 
