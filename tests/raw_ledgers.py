@@ -6,6 +6,7 @@ two-way layout is a sum over cells, Student's t is integrated, and Holm's steps 
 
 import json
 import math
+import sys
 import tarfile
 from functools import cache
 from itertools import pairwise
@@ -24,6 +25,9 @@ METRICS = {  # columns that tables of training show
     *("rollout/all_wrong", "rollout/length", "rollout/mixed", "rollout/temperature"),
     "budget/effective",
 }
+
+
+KEPT: dict[tuple[int, int], tuple[int, int]] = {}
 
 
 class RawRun(NamedTuple):
@@ -61,9 +65,13 @@ def raw_run(files: dict[str, str]) -> RawRun:
     entropies: dict[str, dict[int, float]] = {}
     for line in files["validation.jsonl"].splitlines():
         row = json.loads(line)
-        counts = zip(row["n"], row["correct"], strict=True)
+        # Thousands of rows share their problems and counts: one object of each is kept.
+        counts = (
+            KEPT.setdefault(cell, cell) for cell in zip(row["n"], row["correct"], strict=True)
+        )
+        problems = map(sys.intern, row["problem_id"])
         at = validations.setdefault(row["name"], {})
-        at[row["rollout_step"]] = dict(zip(row["problem_id"], counts, strict=True))
+        at[row["rollout_step"]] = dict(zip(problems, counts, strict=True))
         nats = row["entropy_sum"] / row["tokens"]
         entropies.setdefault(row["name"], {})[row["rollout_step"]] = nats
     return RawRun(config["name"], config["seed"], costs, measured, validations, entropies)
