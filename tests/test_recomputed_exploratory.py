@@ -97,6 +97,8 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
         mine, other = runs[row["arm"]], runs[asked_of(study)["control"]]
         first, last = asked["windows"][row["window"]]
         return np.array([window(mine[s], other[s], row["metric"], first, last) for s in mine])
+    if isinstance(row.get("neither"), str):
+        return interaction(runs, row)
     control, against = row["against"].split()
     kept, k = problems_of(study, table), int(row["measure"].rpartition("@")[2])
     budget = min(
@@ -121,6 +123,26 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
             how = mean_score if row["measure"].startswith("mean") else score
             sides = [how(run, row["evaluation"], k, row["axis"], budget) for run in pair]
         found.append([sides[0][x] - sides[1][x] for x in sides[0] if kept is None or x in kept])
+    return np.array(found)
+
+
+def interaction(runs: Runs, row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(S, P) of what both changes do less what each does, all against the arm with neither."""
+    k = int(row["measure"].rpartition("@")[2])
+    every = [run for seeds in runs.values() for run in seeds.values()]
+    budget = min(run.costs[row["axis"]][-1] for run in every)
+    four = [runs[row[cell]] for cell in ("arm", "first", "second", "neither")]
+    found = []
+    for seed in sorted(four[0]):
+        both, first, second, neither = (
+            score(arm[seed], row["evaluation"], k, row["axis"], budget) for arm in four
+        )
+        found.append(
+            [
+                (both[x] - neither[x]) - (first[x] - neither[x]) - (second[x] - neither[x])
+                for x in both
+            ]
+        )
     return np.array(found)
 
 

@@ -13,6 +13,7 @@ it is about and which tables and figures it wants:
       entropy: {}            # by name, with arguments of the function
     tables:
       at_equal_tokens: {kind: comparison, ks: [1, 16], axis: tokens}
+      interaction: {kind: interaction, of: [[both, one, other, neither]]}
 
 Every table is written to `results/NAME.csv` and, as Markdown, into the README between the lines
 `<!-- table: NAME -->` and `<!-- end -->`; figures go to `figures/`. The words around them are the

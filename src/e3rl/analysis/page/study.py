@@ -17,6 +17,7 @@ from e3rl.analysis.figures.style import save_with_palette
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import Family, judge_rows, read_families
+from e3rl.analysis.measures.interaction import interaction_rows
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
@@ -27,6 +28,7 @@ from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
 from e3rl.analysis.tables.study_cells import (
+    interaction_cells,
     metric_cells,
     power_cells,
     reaching_cells,
@@ -37,7 +39,7 @@ from e3rl.checkpoints.durable import write_atomically
 
 KEYS = {"runs", "arms", "seeds", "control", "families", "figures", "tables"}
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
-LEFT = (*WORDS, "pass@1")  # columns of words
+LEFT = (*WORDS, "pass@1", "parts")  # columns of words
 
 
 class TableDraft(NamedTuple):
@@ -220,6 +222,10 @@ def _family(study: Study, name: str) -> TableDraft:
     return TableDraft(study.declared[name], comparison_cells)
 
 
+def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
+    return TableDraft(interaction_rows(study.arms, of, **options), interaction_cells)
+
+
 def _metric(
     study: Study,
     column: str,
@@ -254,6 +260,7 @@ def _power(study: Study, differences: Sequence[float] = (0.01, 0.02), **options:
 TABLES: dict[str, Callable[..., TableDraft]] = {
     "comparison": _comparison,
     "family": _family,
+    "interaction": _interaction,
     "metric": _metric,
     "reaching": _reaching,
     "resources": _resources,

@@ -6,12 +6,47 @@ from typing import Any
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
+from e3rl.analysis.measures.families import BETTER, POWER, WORSE
 from e3rl.analysis.measures.step_response import BAND, LATE, WINDOW
 from e3rl.analysis.tables.cells import Cells, drop_empty_columns, interval_text, number_text
-from e3rl.analysis.tables.comparison_table import correction_note
+from e3rl.analysis.tables.comparison_table import correction_note, p_text
 
 NO_ROWS = "no arm has what this table is about"
 ERROR = 0.05  # that a star allows
+
+
+def interaction_cells(rows: Sequence[Row]) -> Cells:
+    """Of each factorial what both changes do together, their sum, and the rest, in points."""
+    if not rows:
+        raise ValueError(NO_ROWS)
+    words = {BETTER: "more than the sum", WORSE: "less than the sum"}
+    texts = [
+        {
+            "arm": arm_label(row["arm"]),
+            "parts": f"{arm_label(row['first'])}; {arm_label(row['second'])}",
+            "against": arm_label(row["neither"]),
+            "sampling": row["evaluation"],
+            "measure": row["measure"],
+            "together Δ": interval_text(row, "together", "+.1f", 100),
+            "sum of parts Δ": interval_text(row, "parts", "+.1f", 100),
+            "interaction": interval_text(row, "difference", "+.1f", 100),
+            "p": p_text(row["p_adjusted"]),
+            "verdict": words.get(row["verdict"], row["verdict"]),
+            "detectable": number_text(row["detectable"], ".1f", 100),
+        }
+        for row in rows
+    ]
+    last = sorted({row["measure"] for row in rows if row["spent"]})
+    note = (
+        f"Points, at equal cost ({rows[0]['cost']:,.0f} {AXIS_UNITS[rows[0]['axis']]})"
+        f"{', of ' + ', '.join(last) + ' by the last validation' if last else ''}; "
+        f"{100 * rows[0]['level']:g} % intervals over seeds and problems, each by itself. "
+        "Interaction: what both do together less the sum of what each does alone. "
+        f"{correction_note(rows)} Detectable: the smallest true interaction that passes the "
+        f"correction's strictest step in {100 * POWER:g} of 100 studies. "
+        f"{rows[0]['seeds']} seeds, {rows[0]['problems']} problems."
+    )
+    return drop_empty_columns(texts, note)
 
 
 def metric_cells(rows: Sequence[Row], percent: bool = False, digits: int = 1) -> Cells:
