@@ -77,16 +77,9 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_replication", "primary", "pass_at_4", "pass@4's advantages by {} for", 5, True),
     ("carries_replication", "pass_at_1", "pass_at_4", "for {} of pass@1", 5, True),
     ("parity", "primary", "trl", "TRL's GRPO is {} beside", 10, False),
-    ("carries_breadth", "pass_at_16", "pass_at_4", "beyond a sampler as hot: {}, MaxRL", 4, True),
-    ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 4, True),
-    (
-        "carries_breadth",
-        "pass_at_16",
-        "positive",
-        "sampling until right {} (four of five trained",
-        4,
-        True,
-    ),
+    ("carries_breadth", "pass_at_16", "pass_at_4", "beyond a sampler as hot: {}, MaxRL", 5, True),
+    ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 5, True),
+    ("carries_breadth", "pass_at_16", "positive", "sampling until right {}.", 5, True),
 )
 
 
