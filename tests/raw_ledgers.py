@@ -52,7 +52,8 @@ def read_archive(archive: Path) -> tuple[RawRun, ...]:
 
 
 def raw_run(files: dict[str, str]) -> RawRun:
-    config = yaml.load(files["config.yaml"], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    lines = files["config.yaml"].splitlines()
+    config = yaml.safe_load("\n".join(x for x in lines if x.startswith(("name:", "seed:"))))
     metrics = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
     steps = [row for row in metrics if row["kind"] == "train"]
     costs = {axis: [float(row[f"cost/{axis}"]) for row in steps] for axis in ("tokens", "rollouts")}
@@ -77,6 +78,7 @@ def raw_run(files: dict[str, str]) -> RawRun:
     return RawRun(config["name"], config["seed"], costs, measured, validations, entropies)
 
 
+@cache
 def pass_at(k: int, n: int, right: int) -> float:
     """1 - C(n-c, k)/C(n, k), factor by factor."""
     missed = 1.0
@@ -160,10 +162,10 @@ def judge_all(differences: Reals) -> Judged:
     mean = float(differences.sum()) / differences.size
     seeds = [float(row.sum()) / n_problems - mean for row in differences]
     problems = [float(column.sum()) / n_seeds - mean for column in differences.T]
-    rest = sum(
-        (float(differences[s, p]) - mean - seeds[s] - problems[p]) ** 2
-        for s in range(n_seeds)
-        for p in range(n_problems)
+    rest = math.fsum(
+        (cell - mean - seed - problem) ** 2
+        for row, seed in zip(differences.tolist(), seeds, strict=True)
+        for cell, problem in zip(row, problems, strict=True)
     )
     dfs = (n_seeds - 1, n_problems - 1, (n_seeds - 1) * (n_problems - 1))
     squares = (

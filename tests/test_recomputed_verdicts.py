@@ -17,16 +17,27 @@ JUDGED = [name for name in STUDIES if (ROOT / name / "study.yaml").is_file()]
 pytestmark = pytest.mark.end_to_end
 
 
-def families(name: str, cost: float | None = None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Comparisons of every declared family at a cost, or at that of the page's cheapest run."""
-    asked = yaml.safe_load((ROOT / name / "study.yaml").read_text())
+def runs_of(name: str, asked: dict[str, Any]) -> dict[str, dict[int, RawRun]]:
+    """Those that a study asks for, by arm and seed."""
     folders = [asked["runs"]] if isinstance(asked["runs"], str) else asked["runs"]
     runs: dict[str, dict[int, RawRun]] = {}
     for folder in folders:
         for run in read_archive((ROOT / name / f"{folder}.tar.xz").resolve()):
             if run.arm in asked["arms"] and run.seed in asked.get("seeds", [run.seed]):
                 runs.setdefault(run.arm, {})[run.seed] = run
+    return runs
+
+
+def families(
+    name: str, cost: float | None = None, wanted: str = ""
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Comparisons of every declared family at a cost, or at that of the page's cheapest run; of
+    those alone that have the wanted measure throughout."""
+    asked = yaml.safe_load((ROOT / name / "study.yaml").read_text())
+    runs = runs_of(name, asked)
     for family, node in asked["families"].items():
+        if wanted and {end["measure"] for end in node["endpoints"]} != {wanted}:
+            continue
         rows, axis = [], node.get("axis", "tokens")
         reached = min(run.costs[axis][-1] for seeds in runs.values() for run in seeds.values())
         budget = reached if cost is None else cost
@@ -80,7 +91,8 @@ def test_verdicts_at_other_costs_follow_from_the_raw_ledgers_too(cost: str) -> N
     assert common == every["own_cost"].min()
     seen = 0
     for page, said in every.groupby("page"):
-        found = dict(families(str(page), {"own": None, "common": common, "end": math.inf}[cost]))
+        asked_cost = {"own": None, "common": common, "end": math.inf}[cost]
+        found = dict(families(str(page), asked_cost, "pass@1"))
         for row in said.to_dict("records"):
             control, evaluation = row["against"].split()[0], row["evaluation"]
             asked = {"arm": row["arm"], "against": control, "evaluation": evaluation, "k": 1}
