@@ -27,8 +27,7 @@ HERE = Path(__file__).parent
 FIRST, SECOND = 51, 52
 FRESH = range(111, 116)
 CONTROLS_RATE = 2e-4
-OTHER_RATES = (1e-4, 4e-4)
-LAST_RATE = 8e-4  # tried only where 4e-4 is better than 2e-4
+OTHER_RATES = (1e-4, 4e-4, 8e-4)
 Overrides = tuple[str, ...]
 Scores = Mapping[str, Mapping[int, float]]  # pass@1 by a point's name and seed
 
@@ -118,13 +117,10 @@ def tune_all(scores: Scores) -> dict[str, Choice]:
 
 
 def tune_rate(coefficient: Choice, scores: Scores) -> Choice:
-    """The best of three learning rates, and of a fourth where accuracy rises up to the third."""
+    """The best of four learning rates."""
     if coefficient.best is None:
         return coefficient
     candidates = [coefficient.best, *(replace(coefficient.best, rate=r) for r in OTHER_RATES)]
-    seen = [scores.get(point.name, {}).get(FIRST) for point in candidates]
-    if seen[0] is not None and seen[2] is not None and seen[2] > seen[0]:
-        candidates.append(replace(coefficient.best, rate=LAST_RATE))
     return choose(candidates, scores)
 
 
@@ -170,7 +166,7 @@ def all_points(scores: Scores) -> list[Point]:
     at_controls = [point for candidates in ARMS.values() for point in candidates]
     values = {name.removeprefix("e3_").partition("_lr_")[0] for name in scores if name[:3] == "e3_"}
     at_controls += [Point("e3", "e3", value) for value in sorted(values)]
-    rates = (CONTROLS_RATE, *OTHER_RATES, LAST_RATE)
+    rates = (CONTROLS_RATE, *OTHER_RATES)
     points = [replace(point, rate=rate) for point in at_controls for rate in rates]
     return [point for point in points if point.name in scores]
 
