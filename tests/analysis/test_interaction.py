@@ -1,6 +1,8 @@
 """Two changes together against the sum of each: worked by hand, from runs, and simulated."""
 
+import math
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,20 +84,11 @@ def test_from_runs_at_the_cost_that_all_of_them_reached(arms: Arms) -> None:
 def test_where_not_every_validation_has_k_rollouts_the_last_one_is_taken(arms: Arms) -> None:
     early = {
         arm: [
-            Run(
-                **{
-                    **vars(run),
-                    "problems": run.problems.assign(
-                        n=np.where(run.problems["rollout_step"] == 24, run.problems["n"], 1),
-                        correct=np.where(
-                            run.problems["rollout_step"] == 24,
-                            run.problems["correct"],
-                            run.problems["correct"] > 8,
-                        ),
-                    ),
-                }
-            )
+            replace(run, problems=run.problems.assign(n=n, correct=correct))
             for run in runs
+            for last in [run.problems["rollout_step"] == 24]
+            for n in [np.where(last, run.problems["n"], 1)]
+            for correct in [np.where(last, run.problems["correct"], run.problems["correct"] > 8)]
         ]
         for arm, runs in arms.items()
     }
@@ -105,8 +98,11 @@ def test_where_not_every_validation_has_k_rollouts_the_last_one_is_taken(arms: A
     ends = [np.mean([run.train["cost/tokens"].iloc[-1] for run in arms[arm]]) for arm in CELLS]
     assert rows[1]["spent"] == pytest.approx(ends)
     note = interaction_cells(judge_rows(rows)).note
-    assert "of pass@4 by the last validation" in note
+    assert "but for pass@4: after each run's last step" in note
     assert "2 comparisons" in note
+    ends = judge_rows(interaction_rows(early, [CELLS], cost=math.inf))
+    assert "inf" not in interaction_cells(ends).note
+    assert interaction_cells(ends).note.startswith("Points, after each run's last step")
 
 
 def test_words_of_the_verdict() -> None:
@@ -123,6 +119,21 @@ def test_words_of_the_verdict() -> None:
     words = [line[cells.header.index("verdict")] for line in cells.body]
     assert words == ["more than the sum", "less than the sum", NEITHER]
     assert judge_rows(rows)[0]["verdict"] == BETTER
+
+
+def test_few_seeds_are_remarked_and_rows_of_other_sizes_say_so() -> None:
+    neither = np.random.default_rng(3).uniform(0.3, 0.5, (6, 40))
+    few, more = neither[:3, :20], neither
+    rows = [interaction_between(four(x + 0.1, x, x, x)) for x in (few, more)]
+    rows = [row | {"comparison": str(n)} for n, row in enumerate(rows)]
+    cells = interaction_cells(judge_rows(rows))
+    places = [cells.header.index(name) for name in ("verdict", "seeds", "problems")]
+    assert [[line[place] for place in places] for line in cells.body] == [
+        ["more than the sum (3 seeds)", "3", "20"],
+        ["more than the sum", "6", "40"],
+    ]
+    assert "if the row's standard error is the true one" in cells.note
+    assert "p is below 0.05" in cells.note
 
 
 @pytest.mark.parametrize(

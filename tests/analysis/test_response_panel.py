@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_a_recorded_step_has_the_ratio_of_temperatures_and_its_effect(run: Run) 
             "policy/entropy_exact": 0.5,
         }
     )
-    (row,) = controller_steps([Run(**{**vars(run), "train": train})]).to_dict("records")
+    (row,) = controller_steps([replace(run, train=train)]).to_dict("records")
     assert row == pytest.approx({"alpha": 1.2, "ratio": 1.1, "scaling": 1.1**0.8})
 
 
@@ -118,6 +119,6 @@ def test_rollouts_by_difficulty_are_drawn_for_every_arm(arms: Arms) -> None:
 
 
 def test_without_recorded_prompts_the_panel_says_so(run: Run) -> None:
-    bare = Run(**{**vars(run), "prompts": run.prompts.head(0)})
+    bare = replace(run, prompts=run.prompts.head(0))
     (ax,) = difficulty_figure({"e3": [bare]}).axes
     assert [text.get_text() for text in ax.texts] == ["no prompts.jsonl recorded"]

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,5 +131,6 @@ def test_the_untrained_policy_is_no_score_of_a_run() -> None:
     run.problems.loc[run.problems["rollout_step"] == 0, "n"] = 16
     assert scores_at([run], "t1", 16, "tokens", 30) is None
     # Nor where it is all that was sampled so, and later validations were greedy.
+    run = replace(run)
     run.problems.loc[run.problems["rollout_step"] > 0, "name"] = "greedy"
     assert scores_at([run], "t1", 1, "tokens", 30) is None

@@ -1,6 +1,7 @@
 """Arms on the problems that the untrained policy solves often, or seldom."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,10 +97,7 @@ def test_a_range_without_problems_is_refused(arms: Arms) -> None:
     with pytest.raises(ValueError, match=r"untrained=\[2, 3\]: no problem has such a pass rate"):
         keep_problems(arms, [2, 3])
     late = {
-        arm: [
-            Run(**{**vars(run), "problems": run.problems[run.problems["rollout_step"] > 0]})
-            for run in runs
-        ]
+        arm: [replace(run, problems=run.problems[run.problems["rollout_step"] > 0]) for run in runs]
         for arm, runs in arms.items()
     }
     with pytest.raises(ValueError, match="no run has an evaluation t1 before its first step"):

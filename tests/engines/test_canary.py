@@ -303,6 +303,16 @@ def test_among_float8_whatever_did_not_arrive_stops(path: str) -> None:
             check_canary(gaps, rounding.tolerance, 1)
 
 
+@torch.no_grad()
+def test_what_is_sampled_from_here_is_the_models_own(policy) -> None:
+    """Token after token with a cache, and the whole text at once."""
+    next_logits = last_logits(policy)
+    ids = torch.arange(24).reshape(2, 12) + 4
+    for length in (5, 6, 7, 12):
+        whole = policy.model(ids[:, :length], use_cache=False).logits[:, -1]
+        assert torch.allclose(next_logits(ids[:, :length]), whole, atol=1e-5)
+
+
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("held", [False, True])
 @torch.no_grad()

@@ -22,7 +22,7 @@ from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.matched_control import match_control, matching_columns
-from e3rl.analysis.measures.scores import Scores, scores_at
+from e3rl.analysis.measures.scores import Scores, measure_name, scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.interval import Estimate, Interval
@@ -40,6 +40,8 @@ def compare_arms(
     level: float = 0.95,
     at_equal_entropy: bool = False,
     cost: float | None = None,
+    evaluations: Sequence[str] = (),
+    measures: Sequence[str] = (),
 ) -> list[Row]:
     """Every arm at every evaluation and measure, at the cost that all runs reached.
 
@@ -58,6 +60,8 @@ def compare_arms(
         at_equal_entropy: after the last step of each run, whatever it cost, with the control at the
             arm's entropy in every evaluation, not in `live` alone; pass@k alone.
         cost: as in `compare_family`.
+        evaluations: names of those to compare; all that more arms than the control have, if empty.
+        measures: those to compare, such as pass@16; all, if empty.
 
     Returns:
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
@@ -77,7 +81,8 @@ def compare_arms(
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = choose_cost(arms, axis, cost)
     end = math.inf if at_equal_entropy else cost
-    scored = _without_rungs(score_arms(arms, ks, axis, end), control)
+    names = [name for name in _names_of_others(arms, control) if name in (evaluations or [name])]
+    scored = _without_rungs(score_arms(arms, ks, axis, end, names, measures), control)
     controls = named_scores(scored, control)
     rows = [
         _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
@@ -168,12 +173,24 @@ def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores
     return [item for item in scored if item.name in others or not others]
 
 
+def _names_of_others(arms: Arms, control: str | None) -> list[str]:
+    """Evaluations that some other arm than the control has, where there are other arms."""
+    others = {arm: runs for arm, runs in arms.items() if arm != control}
+    return evaluation_names(others or arms)
+
+
 def score_arms(
-    arms: Arms, ks: Sequence[int], axis: str, cost: float, names: Sequence[str] | None = None
+    arms: Arms,
+    ks: Sequence[int],
+    axis: str,
+    cost: float,
+    names: Sequence[str] | None = None,
+    measures: Sequence[str] = (),
 ) -> list[Scores]:
-    """Scores of every arm, evaluation (or those of `names`) and measure that exist at this cost; at
-    an infinite one, pass@k after each run's last step."""
-    wanted = [(k, False) for k in dict.fromkeys(ks)] + [(1, True)] * math.isfinite(cost)
+    """Scores of every arm, evaluation (or those of `names`) and measure (or those of `measures`)
+    that exist at this cost; at an infinite one, pass@k after each run's last step."""
+    every = [(k, False) for k in dict.fromkeys(ks)] + [(1, True)] * math.isfinite(cost)
+    wanted = [each for each in every if not measures or measure_name(*each) in measures]
     found = [
         scores_at(runs, name, each, axis, cost, whole)
         for runs in arms.values()

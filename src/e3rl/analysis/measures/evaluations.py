@@ -20,6 +20,7 @@ from e3rl.statistics.shares import differences_of_shares, share_intervals
 
 EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
 MEASURED = ("temperature", "entropy")
+NO_COUNTS = pd.DataFrame(columns=["problem_id", "n", "correct"])
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ def find_evaluation(
         here = run.evaluations[(steps == step) & (run.evaluations["name"] == name)]
         if here.empty:
             continue
-        rows = (run.problems["rollout_step"] == step) & (run.problems["name"] == name)
-        tables.append(run.problems.loc[rows, ["problem_id", "n", "correct"]])
+        tables.append(run.counts.get((name, int(here["rollout_step"].iloc[0])), NO_COUNTS))
         facts.append(here.iloc[0])
     if not tables:
         return None

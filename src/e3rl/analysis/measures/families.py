@@ -28,8 +28,9 @@ class Family:
     """What one family compares: arms in pairs, at every endpoint, at equal cost on an axis.
 
     At equal entropy: after the last step, with the second arm read at the first one's entropy.
-    `looks` is how often its question is judged on the way to these runs, this time included; p
-    values count as often (Bonferroni), so that all looks together are wrong as rarely as one.
+    `looks` is how often its question is judged where seeds are added because of what earlier ones
+    showed, this time included; p values count as often (Bonferroni), so that all looks together
+    are wrong as rarely as one.
     """
 
     name: str
@@ -56,7 +57,7 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
           comparisons: [[ts_an, grpo], [e3, ts_an]]
           axis: tokens
           at_equal_entropy: false  # true: the second arm of each pair is read at the first's
-          looks: 1  # 2: fewer of these runs were judged before, and p counts twice
+          looks: 1  # 2: seeds were added because of what the first ones showed; p counts twice
 
     Raises:
         ValueError: unknown keys, nothing to compare, an arm that has no recorded run, or looks

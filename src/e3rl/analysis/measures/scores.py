@@ -38,6 +38,11 @@ class Scores:
         return np.asarray(means, dtype=np.float64)
 
 
+def measure_name(k: int, whole: bool) -> str:
+    """What tables call pass@k, or its mean over the whole run."""
+    return f"mean pass@{k}" if whole else f"pass@{k}"
+
+
 def scores_at(
     runs: Sequence[Run], name: str, k: int, axis: str, budget: float, whole: bool = False
 ) -> Scores | None:
@@ -75,23 +80,16 @@ def scores_at(
         rows.append(at)
         seeds.append(run.seed)
         facts.append(_last_sampling(run, name))
-        sources |= _families(run)
+        sources |= run.sources
     if not rows:
         return None
     joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
     if joined.empty:
         raise ValueError(f"seeds of {runs[0].name}/{name} have no validation problem in common")
     temperature, entropy = np.mean(facts, axis=0)
-    measure = f"mean pass@{k}" if whole else f"pass@{k}"
     taken = float(np.mean(spent)) if spent else None
-    about = runs[0].name, name, measure, float(temperature), float(entropy)
+    about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     return Scores(*about, joined, sources, taken)
-
-
-def _families(run: Run) -> dict[str, str]:
-    """Family of each problem by id."""
-    here = run.problems.drop_duplicates("problem_id")
-    return dict(zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True))
 
 
 def _scores_by_cost(
@@ -99,13 +97,13 @@ def _scores_by_cost(
 ) -> tuple[NDArray[np.float64], pd.DataFrame]:
     """Costs (V,) of a run's validations `name`, ascending, and pass@k (V, P) at them; of the last
     one alone where others had fewer than k rollouts, and of none where it had itself."""
-    rows = run.problems[run.problems["name"] == name]
-    fewest = rows.groupby("rollout_step")["n"].min().sort_index()
-    only_before = len(fewest) == 1 and fewest.index[0] < run.problems["rollout_step"].max()
-    if fewest.empty or fewest.iloc[-1] < k or only_before:
+    steps = sorted(step for evaluation, step in run.counts if evaluation == name)
+    fewest = [run.counts[name, step]["n"].min() for step in steps]
+    only_before = len(steps) == 1 and steps[0] < max(step for _, step in run.counts)
+    if not steps or fewest[-1] < k or only_before:
         return np.empty(0), pd.DataFrame()
-    steps = [int(step) for step in fewest.index[-1 if fewest.min() < k else 0 :]]
-    tables = [pass_table(rows[rows["rollout_step"] == step], [k])[k] for step in steps]
+    steps = steps[-1 if min(fewest) < k else 0 :]
+    tables = [pass_table(run.counts[name, step], [k])[k] for step in steps]
     costs = cost_before(run.train, steps, axis)
     table = pd.concat(tables, axis="columns", join="inner").T
     known = ~np.isnan(costs)

@@ -196,6 +196,7 @@ def _comparison(
         arms = {arm: [run for run in runs if run.seed in seeds] for arm, runs in arms.items()}
         if empty := [arm for arm, runs in arms.items() if not runs]:
             raise ValueError(f"{study.folder}: seeds={list(seeds)}, of which {empty[0]} has none")
+    options |= {"evaluations": evaluations, "measures": measures}
     if untrained is None:
         found = compare_arms(arms, study.control, **options)
     else:
@@ -206,13 +207,7 @@ def _comparison(
             row | {"comparison": row["comparison"] and f"{row['comparison']}, {some}"}
             for row in found
         ]
-    shown = [
-        row
-        for row in found
-        if (not evaluations or row["evaluation"] in evaluations)
-        and (not measures or row["measure"] in measures)
-    ]
-    return TableDraft(shown, comparison_cells)
+    return TableDraft(found, comparison_cells)
 
 
 def _family(study: Study, name: str) -> TableDraft:

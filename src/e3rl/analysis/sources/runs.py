@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ ARM_ORDER = ("grpo", "grpo_er", "ts", "ts_an", "budget", "e3")
 
 @dataclass(frozen=True)
 class Run:
-    """One recorded run. Entropies are in nats per token; `rollout_step` counts batches."""
+    """One recorded run. Entropies are in nats per token; `rollout_step` counts batches.
+
+    Tables stay as they are: what is derived from them is kept. Other ones make another run
+    (`dataclasses.replace`).
+    """
 
     path: Path
     name: str  # the arm: runs that differ in the seed only share it
@@ -38,6 +43,19 @@ class Run:
     problems: pd.DataFrame  # long: one row per validation, evaluation and problem
     prompts: pd.DataFrame  # long: one row per rollout step and prompt
     summary: dict[str, Any] | None
+
+    @cached_property
+    def counts(self) -> dict[tuple[str, int], pd.DataFrame]:
+        """problem_id, n and correct of each validation, by evaluation and rollout step."""
+        columns = ["problem_id", "n", "correct"]
+        parts = self.problems.groupby(["name", "rollout_step"], sort=False)[columns]
+        return {(str(name), int(step)): part for (name, step), part in parts}
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Family of each validation problem by its id."""
+        here = self.problems.drop_duplicates("problem_id")
+        return dict(zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True))
 
 
 Arms = Mapping[str, Sequence[Run]]  # runs by arm, from `group_by_arm`

@@ -29,15 +29,21 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     """
     if not rows:
         raise ValueError("no arm was validated at the common cost: validate first")
-    texts, notes = [_texts(row) for row in rows], []
-    for name in CONSTANTS:  # a column that says the same in every row is a note
-        if len({row[name] for row in texts}) == 1:
-            notes.append(f"{texts[0][name]} {name if texts[0][name] != '1' else name[:-1]}")
-            texts = [{**row, name: ""} for row in texts]
+    texts, sizes = move_constants([_texts(row) for row in rows])
     if len({row["family"] for row in rows if row["family"]}) == 1:
         texts = [{**row, "family": ""} for row in texts]
-    lines = [comparison_note(rows), f"{', '.join(notes).capitalize()}." if notes else ""]
-    return drop_empty_columns(texts, " ".join(filter(None, lines)))
+    return drop_empty_columns(texts, f"{comparison_note(rows)}{sizes}")
+
+
+def move_constants(texts: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
+    """Rows with empty columns `seeds` and `problems` where these say the same in every row, and the
+    sentence that says it instead."""
+    rows, notes = list(texts), []
+    for name in CONSTANTS:
+        if len({row[name] for row in rows}) == 1:
+            notes.append(f"{rows[0][name]} {name if rows[0][name] != '1' else name[:-1]}")
+            rows = [{**row, name: ""} for row in rows]
+    return rows, f" {', '.join(notes).capitalize()}." if notes else ""
 
 
 def comparison_text(rows: Sequence[Row]) -> str:
@@ -65,7 +71,7 @@ def comparison_note(rows: Sequence[Row]) -> str:
         text += (
             f" {correction_note(rows)} Better or worse, of Δ paired by problem: p below "
             f"{1 - first['level']:.2g}. Detectable: the smallest true difference that passes the "
-            f"correction's strictest step in {100 * POWER:g} of 100 studies{_error_note(rows)}."
+            f"correction's strictest step in {100 * POWER:g} of 100 studies{error_note(rows)}."
         )
     if any(_is_matched(row) for row in rows):
         where = "own temperatures" if _at_own_temperatures(rows) else "equal entropy"
@@ -100,7 +106,7 @@ def cost_note(rows: Sequence[Row]) -> str:
     return f"{equal}, or, where that is said, {last}"
 
 
-def _error_note(rows: Sequence[Row]) -> str:
+def error_note(rows: Sequence[Row]) -> str:
     """How far off what is detectable may be, as the standard errors that it rests on."""
     dfs = [row["difference_df"] for row in rows if row.get("detectable") is not None]
     if not dfs:
@@ -154,7 +160,7 @@ def _texts(row: Row) -> dict[str, str]:
         "P(better) %": interval_text(row, "improvement", ".0f", 100),
         "family": row["family"] or "",
         "p": p_text(row["p_adjusted"]),
-        "verdict": _verdict(row),
+        "verdict": verdict_text(row),
         "detectable": number_text(row["detectable"], ".1f", 100),
         "seeds": str(row["seeds"]),
         "problems": str(row["problems"]),
@@ -181,7 +187,7 @@ def _at_own_temperatures(rows: Sequence[Row]) -> bool:
     return all(row["evaluation"] == LIVE for row in rows if _is_matched(row))
 
 
-def _verdict(row: Row) -> str:
+def verdict_text(row: Row) -> str:
     """The word, and what speaks against taking it at its face; or why there is none."""
     if row.get("unmatched"):
         return f"none: {row['unmatched']}"

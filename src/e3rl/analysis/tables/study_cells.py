@@ -9,7 +9,13 @@ from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.families import BETTER, POWER, WORSE
 from e3rl.analysis.measures.step_response import BAND, LATE, WINDOW
 from e3rl.analysis.tables.cells import Cells, drop_empty_columns, interval_text, number_text
-from e3rl.analysis.tables.comparison_table import correction_note, p_text
+from e3rl.analysis.tables.comparison_table import (
+    correction_note,
+    error_note,
+    move_constants,
+    p_text,
+    verdict_text,
+)
 
 NO_ROWS = "no arm has what this table is about"
 ERROR = 0.05  # that a star allows
@@ -20,33 +26,48 @@ def interaction_cells(rows: Sequence[Row]) -> Cells:
     if not rows:
         raise ValueError(NO_ROWS)
     words = {BETTER: "more than the sum", WORSE: "less than the sum"}
-    texts = [
-        {
-            "arm": arm_label(row["arm"]),
-            "parts": f"{arm_label(row['first'])}; {arm_label(row['second'])}",
-            "against": arm_label(row["neither"]),
-            "sampling": row["evaluation"],
-            "measure": row["measure"],
-            "together Δ": interval_text(row, "together", "+.1f", 100),
-            "sum of parts Δ": interval_text(row, "parts", "+.1f", 100),
-            "interaction": interval_text(row, "difference", "+.1f", 100),
-            "p": p_text(row["p_adjusted"]),
-            "verdict": words.get(row["verdict"], row["verdict"]),
-            "detectable": number_text(row["detectable"], ".1f", 100),
-        }
-        for row in rows
-    ]
-    last = sorted({row["measure"] for row in rows if row["spent"]})
+    texts, sizes = move_constants(
+        [
+            {
+                "arm": arm_label(row["arm"]),
+                "parts": f"{arm_label(row['first'])}; {arm_label(row['second'])}",
+                "against": arm_label(row["neither"]),
+                "sampling": row["evaluation"],
+                "measure": row["measure"],
+                "together Δ": interval_text(row, "together", "+.1f", 100),
+                "sum of parts Δ": interval_text(row, "parts", "+.1f", 100),
+                "interaction": interval_text(row, "difference", "+.1f", 100),
+                "p": p_text(row["p_adjusted"]),
+                "verdict": verdict_text(
+                    row | {"verdict": words.get(row["verdict"], row["verdict"])}
+                ),
+                "detectable": number_text(row["detectable"], ".1f", 100),
+                "seeds": str(row["seeds"]),
+                "problems": str(row["problems"]),
+            }
+            for row in rows
+        ]
+    )
+    level = rows[0]["level"]
     note = (
-        f"Points, at equal cost ({rows[0]['cost']:,.0f} {AXIS_UNITS[rows[0]['axis']]})"
-        f"{', of ' + ', '.join(last) + ' by the last validation' if last else ''}; "
-        f"{100 * rows[0]['level']:g} % intervals over seeds and problems, each by itself. "
-        "Interaction: what both do together less the sum of what each does alone. "
-        f"{correction_note(rows)} Detectable: the smallest true interaction that passes the "
-        f"correction's strictest step in {100 * POWER:g} of 100 studies. "
-        f"{rows[0]['seeds']} seeds, {rows[0]['problems']} problems."
+        f"Points, {_where_equal(rows)}; {100 * level:g} % intervals over seeds and problems, each "
+        "by itself. Interaction: what both do together less the sum of what each does alone; more "
+        f"or less where p is below {1 - level:.2g}. {correction_note(rows)} Detectable: the "
+        "smallest true interaction that passes the correction's strictest step in "
+        f"{100 * POWER:g} of 100 studies{error_note(rows)}.{sizes}"
     )
     return drop_empty_columns(texts, note)
+
+
+def _where_equal(rows: Sequence[Row]) -> str:
+    """At which cost the arms of factorials are compared."""
+    first = rows[0]
+    last = ", ".join(sorted({row["measure"] for row in rows if row["spent"]}))
+    ending = "after each run's last step, whatever it had cost and at its own entropy"
+    if math.isinf(first["cost"]):
+        return ending
+    equal = f"at equal cost ({first['cost']:,.0f} {AXIS_UNITS[first['axis']]})"
+    return f"{equal}, but for {last}: {ending}" if last else equal
 
 
 def metric_cells(rows: Sequence[Row], percent: bool = False, digits: int = 1) -> Cells:
