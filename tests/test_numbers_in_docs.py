@@ -130,18 +130,38 @@ def test_far_tails_are_said_as_they_are_drawn() -> None:
     assert words in page("docs/comparing_arms.md")
 
 
-def test_what_seeds_alone_say_of_two_verdicts_is_said() -> None:
+def by_seeds_alone(study: str, name: str) -> tuple[pd.Series, pd.Series]:
+    """p after Holm's correction with the degrees of freedom of five seeds, and what is said of
+    each arm."""
     from e3rl.statistics.holm import adjust_holm
     from e3rl.statistics.student import t_p_value
 
-    table = pd.read_csv(STUDIES / "carries_shootout" / "results" / "budgets_many_tries.csv")
-    p = [
-        t_p_value(row["difference"] / row["difference_error"], 4)
-        for row in table.to_dict("records")
-    ]
-    seeds_alone = dict(zip(table["arm"], adjust_holm(p), strict=True))
+    table = pd.read_csv(STUDIES / study / "results" / f"{name}.csv").set_index("arm")
+    p = [t_p_value(t, 4) for t in table["difference"] / table["difference_error"]]
+    return pd.Series(adjust_holm(p), index=table.index), table["verdict"]
+
+
+def test_what_seeds_alone_say_of_verdicts_is_said() -> None:
     text = page("docs/claims.md")
-    kept, lost = (f"{seeds_alone[arm]:.3f}".removeprefix("0") for arm in ("vcrl", "cero"))
-    assert f"`vcrl` keeps its verdict at {kept} and `cero` loses it at {lost}" in text
-    said = table.set_index("arm")["verdict"]
+    p, said = by_seeds_alone("carries_shootout", "budgets_many_tries")
+    kept, lost = (f"{p[arm]:.3f}".removeprefix("0") for arm in ("vcrl", "cero"))
+    assert f"`vcrl` keeps its verdict at {kept}, `cero` loses it at {lost}" in text
     assert (said["vcrl"], said["cero"]) == ("worse", "worse")
+    for table in ("pass_at_16", "pass_at_64", "pass_at_1"):
+        p, said = by_seeds_alone("carries_breadth", table)
+        assert ((p < 0.05) == (said == "better")).all()
+        if table == "pass_at_64":
+            least = f"{p['maxrl']:.3f}".removeprefix("0")
+            assert f"keeps all of its own, `maxrl` in pass@64 at {least}" in text
+
+
+def test_what_would_not_stand_if_two_looks_counted_is_said() -> None:
+    text = page("experiments/carries_breadth/README.md")
+    found = {}
+    for name in ("pass_at_16", "pass_at_64", "pass_at_1"):
+        table = pd.read_csv(STUDIES / "carries_breadth" / "results" / f"{name}.csv")
+        better = table[(table["verdict"] == "better") & (2 * table["p_adjusted"] >= 0.05)]
+        found |= {(name, row["arm"]): 2 * row["p_adjusted"] for row in better.to_dict("records")}
+    assert found.keys() == {("pass_at_16", "positive"), ("pass_at_64", "maxrl")}
+    one, other = (f"{p:.3f}".removeprefix("0") for p in found.values())
+    assert f"`positive` in pass@16 (p {one}) and `maxrl` in pass@64 (p {other}) would be" in text

@@ -17,6 +17,7 @@ from raw_ledgers import (
     ROOT,
     Judged,
     RawRun,
+    Reals,
     adjusted,
     at_entropy,
     at_the_end,
@@ -128,22 +129,24 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
 
 def interaction(runs: Runs, row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:
     """(S, P) of what both changes do less what each does, all against the arm with neither."""
+    together, parts = together_and_parts(runs, row)
+    return together - parts
+
+
+def together_and_parts(runs: Runs, row: Row) -> tuple[Reals, Reals]:
+    """(S, P) of what both changes do, and of what each does in sum."""
     k = int(row["measure"].rpartition("@")[2])
     every = [run for seeds in runs.values() for run in seeds.values()]
     budget = min(run.costs[row["axis"]][-1] for run in every)
     four = [runs[row[cell]] for cell in ("arm", "first", "second", "neither")]
-    found = []
+    found: tuple[list[list[float]], list[list[float]]] = [], []
     for seed in sorted(four[0]):
         both, first, second, neither = (
             score(arm[seed], row["evaluation"], k, row["axis"], budget) for arm in four
         )
-        found.append(
-            [
-                (both[x] - neither[x]) - (first[x] - neither[x]) - (second[x] - neither[x])
-                for x in both
-            ]
-        )
-    return np.array(found)
+        found[0].append([both[x] - neither[x] for x in both])
+        found[1].append([first[x] - neither[x] + second[x] - neither[x] for x in both])
+    return np.array(found[0]), np.array(found[1])
 
 
 def window(mine: RawRun, other: RawRun, column: str, first: int, last: int) -> float:
@@ -186,6 +189,19 @@ def test_exploratory_differences_follow_from_the_raw_ledgers(study: str) -> None
         if isinstance(row.get("verdict"), str):
             word = "better" if found.mean > 0 else "worse"
             assert row["verdict"] == (word if p < 0.05 else "not distinguishable")
+
+
+def test_what_changes_do_together_and_in_sum_follows_too() -> None:
+    seen = 0
+    for study in STUDIES:
+        for _, row in exploratory(study):
+            if isinstance(row.get("neither"), str):
+                found = together_and_parts(runs_of(study), row)
+                for name, judged in zip(("together", "parts"), map(judge, found), strict=True):
+                    said = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+                    assert [judged.mean, judged.low, judged.high] == pytest.approx(said, rel=1e-5)
+                    seen += 1
+    assert seen >= 12
 
 
 def test_subsets_name_the_rollouts_that_they_rest_on() -> None:
