@@ -1,4 +1,4 @@
-"""What is said of studies on carries is what their tables hold, judged as they were declared."""
+"""What is said of declared studies is what their tables hold, judged as they were declared."""
 
 import re
 
