@@ -63,6 +63,7 @@ def test_without_a_gpu_its_stages_are_skipped_and_the_others_pass(tmp_path: Path
     assert figures["largest sampler gap"] < 1e-3
 
 
+@pytest.mark.slow
 def test_the_longer_stages_pass_without_a_gpu(tmp_path: Path) -> None:
     passed = [name for name, needs in LONGER.items() if importlib.util.find_spec(needs)]
     done = smoke(tmp_path, "--only", *LONGER, *WITHOUT_A_GPU, *WITHOUT_TWO)
