@@ -30,7 +30,7 @@ setup: ## create or update .venv (every other command does it by itself)
 train: setup ## the main job: train, validate, and draw the curves
 	$(RUN) $(TRAIN) $(ARGS)
 
-test: setup ## all tests but the slow ones, short training runs included (some eight minutes on two cores)
+test: setup ## all tests but the slow ones, short training runs included (some twenty minutes on two cores)
 	$(RUN) $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 check: lint audit fast ## linters, types, known vulnerabilities, the fast tests: before a commit
