@@ -1,9 +1,11 @@
 """What pages of documentation say of studies is what their tables hold."""
 
 import json
+import re
 import runpy
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -165,3 +167,23 @@ def test_what_would_not_stand_if_two_looks_counted_is_said() -> None:
     assert found.keys() == {("pass_at_16", "positive"), ("pass_at_64", "maxrl")}
     one, other = (f"{p:.3f}".removeprefix("0") for p in found.values())
     assert f"`positive` in pass@16 (p {one}) and `maxrl` in pass@64 (p {other}) would be" in text
+
+
+def test_what_the_schedules_protocol_says_of_data_and_temperatures_is_so() -> None:
+    """Products whose factors training has exchanged, and what the older runs sampled at."""
+    from e3rl.analysis.sources.runs import group_by_arm, load_runs
+    from e3rl.data.arithmetic import arithmetic_problems
+
+    def ordered(prompt: str) -> str:
+        return re.sub(r"(\d+)\*(\d+)", lambda m: "*".join(sorted(m.groups())), prompt)
+
+    text = page("experiments/arithmetic_schedules/README.md")
+    known = {ordered(problem.prompt) for problem in arithmetic_problems("train", 2048)}
+    validation = [problem.prompt for problem in arithmetic_problems("validation", 1024)]
+    twins = sum(ordered(prompt) in known for prompt in validation)
+    assert f"at least {twins} of these are products" in text
+    assert {x.prompt for x in arithmetic_problems("validation", 256)} <= set(validation)
+    runs = group_by_arm(load_runs(STUDIES / "runs"))["ts"]
+    taus = np.array([run.train["rollout/temperature"] for run in runs]).mean(axis=0)
+    assert f"came to {taus.mean():.2f} on average over all steps" in text
+    assert f"to {taus[20:115].mean():.2f} from step 20 to 115" in text

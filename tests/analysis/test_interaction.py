@@ -20,10 +20,9 @@ Arms = dict[str, list[Run]]
 CELLS = ("e3", "budget", "ts_an", "grpo")
 
 
-def cell(arm: str, values: np.ndarray, seeds: list[int] | None = None) -> Scores:
-    index = seeds or range(1, len(values) + 1)
+def cell(arm: str, values: np.ndarray) -> Scores:
     columns = [f"p{i}" for i in range(values.shape[1])]
-    table = pd.DataFrame(values, index=index, columns=columns)
+    table = pd.DataFrame(values, index=range(1, len(values) + 1), columns=columns)
     return Scores(arm, "t1", "pass@1", 1.0, 0.5, table, {})
 
 

@@ -81,8 +81,8 @@ def compare_arms(
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
     cost = choose_cost(arms, axis, cost)
     end = math.inf if at_equal_entropy else cost
-    names = [name for name in _names_of_others(arms, control) if name in (evaluations or [name])]
-    scored = _without_rungs(score_arms(arms, ks, axis, end, names, measures), control)
+    found = score_arms(arms, ks, axis, end, evaluations or None, measures)
+    scored = _without_rungs(found, control)
     controls = named_scores(scored, control)
     rows = [
         _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
@@ -171,12 +171,6 @@ def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores
     """Scores of evaluations that some other arm has as well, where there are other arms."""
     others = {item.name for item in scored if item.arm != control}
     return [item for item in scored if item.name in others or not others]
-
-
-def _names_of_others(arms: Arms, control: str | None) -> list[str]:
-    """Evaluations that some other arm than the control has, where there are other arms."""
-    others = {arm: runs for arm, runs in arms.items() if arm != control}
-    return evaluation_names(others or arms)
 
 
 def score_arms(

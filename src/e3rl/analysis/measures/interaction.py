@@ -9,6 +9,7 @@ in points of success: above 0 the two do more together than the sum of what each
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,10 @@ from e3rl.analysis.measures.comparison import (
     choose_cost,
     difference_columns,
     interval_columns,
-    named_scores,
     same_seeds,
     score_arms,
 )
-from e3rl.analysis.measures.scores import Scores
+from e3rl.analysis.measures.scores import Scores, measure_name
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.shares import difference_of_shares
 
@@ -66,15 +66,13 @@ def interaction_rows(
     for cells in factorials:
         _check(cells, arms)
         scored = score_arms({arm: arms[arm] for arm in cells}, ks, axis, cost, evaluations)
-        by_arm = [named_scores(scored, arm) for arm in cells]
-        for name in evaluations:
-            for measure in (f"pass@{k}" for k in ks):
-                found = [each.get(measure, {}).get(name) for each in by_arm]
-                four = [each for each in found if each is not None]
-                if len(four) < len(CELLS):
-                    lacking = [c for c, each in zip(cells, found, strict=True) if each is None]
-                    raise ValueError(f"interaction: {', '.join(lacking)} lacks {measure} of {name}")
-                rows.append(interaction_between(four, level, axis, cost))
+        found = {(each.arm, each.name, each.measure): each for each in scored}
+        for name, k in product(evaluations, ks):
+            keys = [(arm, name, measure_name(k, whole=False)) for arm in cells]
+            if lacking := [key for key in keys if key not in found]:
+                arm, _, measure = lacking[0]
+                raise ValueError(f"interaction: {arm} lacks {measure} of {name}")
+            rows.append(interaction_between([found[key] for key in keys], level, axis, cost))
     return rows
 
 
