@@ -156,12 +156,12 @@ def _mark_annealing(ax: Axes, arms: Arms, axis: str = "steps") -> None:
     if places:
         ax.annotate(
             "annealing starts",
-            (places[-1], 0.42),
+            (places[-1], 0.03),  # below the curves, which annealing bends down after this place
             xycoords=("data", "axes fraction"),
             xytext=(3, 0),
             textcoords="offset points",
             rotation=90,
-            va="center",
+            va="bottom",
             fontsize=7.5,
             color=MUTED,
         )
