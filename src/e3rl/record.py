@@ -2,6 +2,7 @@
 
     e3rl record RUNS OUT [--control ARM] [--n N] [--temperatures T ...] [--match NAME ...]
                 [--archive] [--keep-control] [--keep-policies] [--no-prompts] [--last]
+                [--metrics PATTERN ...]
 
 Writes to OUT/runs light copies of every finished run below RUNS (numbers to six digits, clocks to
 four, ledgers packed as `.jsonl.xz`, without clocks of parts of a step and mismatches of engines,
@@ -26,7 +27,8 @@ writes OUT/control.tar.xz, with the last validation of each run of the control: 
 be compared with when they end (`control=OUT/control`). `--keep-policies` writes every final policy
 to OUT/policies/RUN, a model folder as `e3rl export` makes it, for later samples by others.
 `--no-prompts` leaves out what each prompt got at each step, half of what is kept of a run whose
-budget differs between prompts; `--last` all but the last step and the last validation.
+budget differs between prompts; `--last` all but the last step and the last validation; `--metrics`
+the metrics of training that no pattern fits (`'policy/entropy*'`).
 """
 
 import argparse
@@ -38,6 +40,24 @@ def main() -> None:
 
     Worker processes load this module too, and none of the rest.
     """
+    parser = _parser()
+    options = parser.parse_args()
+    from e3rl.runs.recording import Extent, Sampling, record_runs
+
+    try:
+        record_runs(
+            *(options.runs, options.out, options.control),
+            Sampling(options.n, tuple(options.temperatures), tuple(options.match)),
+            Extent(not options.no_prompts, options.last, tuple(options.metrics)),
+            archive=options.archive,
+            keep_control=options.keep_control,
+            keep_policies=options.keep_policies,
+        )
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="e3rl record", description="Record finished runs for studies."
     )
@@ -64,21 +84,10 @@ def main() -> None:
         "--no-prompts", action="store_true", help="leave out what each prompt got at each step"
     )
     parser.add_argument("--last", action="store_true", help="keep the last step alone")
-    options = parser.parse_args()
-    from e3rl.runs.recording import Sampling, record_runs
-
-    try:
-        record_runs(
-            *(options.runs, options.out, options.control),
-            Sampling(options.n, tuple(options.temperatures), tuple(options.match)),
-            archive=options.archive,
-            keep_control=options.keep_control,
-            prompts=not options.no_prompts,
-            last=options.last,
-            keep_policies=options.keep_policies,
-        )
-    except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
+    parser.add_argument(
+        "--metrics", nargs="+", default=[], metavar="PATTERN", help="of training; without it all"
+    )
+    return parser
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
 def test_all_arms_are_sampled_at_given_temperatures_and_the_control_at_their_entropies(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path, last=True)
+    record.copy_new_runs(runs_of(arms), tmp_path, record.Extent(last=True))
     sampling = Sampling(32, temperatures=(0.8, 1.0), matched=("t0.8",))
     record.add_evaluations(arms, "grpo", tmp_path, sampling)
     assert sorted(call[2] for call in sampled if not call[3]) == ["t0.8", "t1"]
@@ -156,7 +156,7 @@ def test_final_policies_are_kept_once_under_the_names_of_their_runs(
 
 
 def test_the_last_step_alone_may_be_kept(arms: Arms, tmp_path: Path) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path, last=True)
+    record.copy_new_runs(runs_of(arms), tmp_path, record.Extent(last=True))
     for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
         assert run.train["rollout_step"].tolist() == [whole.train["rollout_step"].max()]
         assert set(run.evaluations["rollout_step"]) == {24}
@@ -242,7 +242,7 @@ def test_without_rollouts_runs_are_copied_and_nothing_is_sampled(
 def test_what_each_prompt_got_may_be_left_out(arms: Arms, tmp_path: Path) -> None:
     source = arms["grpo"][0].path.parent
     for prompts, out in ((True, "with"), (False, "without")):
-        record.record_runs(source, tmp_path / out, "grpo", Sampling(0), prompts=prompts)
+        record.record_runs(source, tmp_path / out, "grpo", Sampling(0), record.Extent(prompts))
     kept = [len(list((tmp_path / out).rglob("prompts.jsonl*"))) for out in ("with", "without")]
     assert kept[0] > 0
     assert kept[1] == 0
@@ -320,9 +320,7 @@ def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> No
     text = "control: /mine/e3rl/experiments/control\nrun_dir: /scratch/sweeps/mine/seed-1\n"
     config = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(config + text)
-    record.copy_run(
-        replace(run, config={**run.config, "paths": paths}), tmp_path / "x", ["metrics"]
-    )
+    record.copy_run(replace(run, config={**run.config, "paths": paths}), tmp_path / "x")
     (run.path / "config.yaml").write_text(config)
     assert (tmp_path / "x" / "config.yaml").read_text() == config + (
         "control: ./experiments/control\nrun_dir: ./sweeps/mine/seed-1\n"
@@ -358,6 +356,29 @@ def test_copies_are_kept_as_one_archive_where_asked_and_from_then_on(
     shutil.rmtree(out / "runs")
     record.record_runs(sweep, out, "grpo", Sampling(0))
     assert (out / "runs.tar.xz").read_bytes() == before
+
+
+def test_metrics_of_training_may_be_kept_by_pattern(arms: Arms, tmp_path: Path) -> None:
+    some = record.Extent(metrics=("cost/*", "policy/entropy"))
+    record.copy_new_runs(runs_of(arms), tmp_path, some)
+    for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
+        costs = {each for each in whole.train.columns if each.startswith("cost/")}
+        assert set(run.train.columns) == {*costs, "policy/entropy", "rollout_step", "epoch"}
+        assert len(run.train) == len(whole.train)
+        assert len(run.evaluations) == len(whole.evaluations)
+        rows = [
+            [row for row in read_rows(each.path / "metrics.jsonl") if row["kind"] == "validation"]
+            for each in (run, whole)
+        ]
+        assert rows[0] == [record.shorten_row(row) for row in rows[1]]
+
+
+def test_a_pattern_of_no_metric_is_refused_before_anything_is_copied(
+    arms: Arms, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="no metric of training fits 'policy/entropi'; near it: "):
+        record.copy_new_runs(runs_of(arms), tmp_path, record.Extent(metrics=("policy/entropi",)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_keep_no_clock_of_parts_of_a_step() -> None:

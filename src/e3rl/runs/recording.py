@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,6 +31,7 @@ COPIED = (CONFIG, "environment.json", SUMMARY)
 LEDGERS = ("metrics", "validation", "prompts")
 # Clocks tell of the machine, which runs of a sweep share, and mismatches of engines' rounding.
 LEFT_OUT = ("phase/", "speed/", "time/", "policy/mismatch_")
+ROW = ("kind", "rollout_step", "epoch")  # what a row of metrics is of
 KEPT = ("time/step_s", "time/rollout_s", "time/update_s")
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
@@ -54,15 +57,52 @@ class Sampling:
         return [Evaluation(f"t{each:g}", n=self.n, temperature=each) for each in temperatures]
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How much of the ledgers of a run is copied.
+
+    Args:
+        prompts: what each prompt got too, where that differs between prompts, or of seed 1.
+        last: the last step and the last validation alone, and nothing of prompts.
+        metrics: patterns, as of a shell, of the metrics of training that are kept; empty: all.
+            Which step a row is of, and what was validated, always is.
+    """
+
+    prompts: bool = True
+    last: bool = False
+    metrics: tuple[str, ...] = ()
+
+    def ledgers_of(self, run: Run) -> Sequence[str]:
+        """Names of the ledgers of a run that are kept."""
+        differs = run.seed == 1 or run.prompts["n"].nunique() > 1
+        return LEDGERS if self.prompts and not self.last and differs else LEDGERS[:2]
+
+    def rows_of(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """What is kept of the rows of a ledger."""
+        short = [self._wanted(shorten_row(row)) for row in rows]
+        return last_rows(short) if self.last else short
+
+    def _wanted(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.metrics or row.get("kind") != "train":
+            return row
+        return {
+            key: value
+            for key, value in row.items()
+            if key in ROW or any(fnmatchcase(key, each) for each in self.metrics)
+        }
+
+
+WHOLE = Extent()
+
+
 def record_runs(
     source: Path,
     out: Path,
     control: str,
     sampling: Sampling,
+    extent: Extent = WHOLE,
     archive: bool = False,
     keep_control: bool = False,
-    prompts: bool = True,
-    last: bool = False,
     keep_policies: bool = False,
 ) -> None:
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
@@ -76,7 +116,7 @@ def record_runs(
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
     recorded = open_runs(out / "runs")
-    new = copy_new_runs(finished, recorded, prompts, last)
+    new = copy_new_runs(finished, recorded, extent)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     if sampling.n > 0:
         add_evaluations(arms, control, recorded, sampling)
@@ -88,27 +128,33 @@ def record_runs(
         pack_runs(recorded)
 
 
-def copy_new_runs(
-    runs: Sequence[Run], out: Path, prompts: bool = True, last: bool = False
-) -> list[Path]:
+def copy_new_runs(runs: Sequence[Run], out: Path, extent: Extent = WHOLE) -> list[Path]:
     """Light copies of the runs that are not there yet.
 
-    Args:
-        prompts: what each prompt got too, where that differs between prompts, or of seed 1.
-        last: the last step and the last validation alone, and nothing of prompts.
+    Raises ValueError, before anything is copied, where a pattern of `extent` is of no metric.
     """
+    check_metrics(runs, extent)
     new = []
     for run in runs:
         folder = out / run.path.name
         if (folder / SUMMARY).is_file():
             continue
-        wanted = not last and prompts and (run.seed == 1 or run.prompts["n"].nunique() > 1)
-        copy_run(run, folder, LEDGERS if wanted else LEDGERS[:2], last)
+        copy_run(run, folder, extent)
         new.append(folder)
     return new
 
 
-def copy_run(run: Run, out: Path, ledgers: Sequence[str], last: bool = False) -> None:
+def check_metrics(runs: Sequence[Run], extent: Extent) -> None:
+    """Raise ValueError, naming it, for a pattern that no metric of any run fits."""
+    known = {column for run in runs for column in run.train.columns}
+    for pattern in extent.metrics:
+        if runs and not any(fnmatchcase(column, pattern) for column in known):
+            near = get_close_matches(pattern, known, n=3, cutoff=0.5)
+            hint = f"; near it: {', '.join(near)}" if near else ""
+            raise ValueError(f"no metric of training fits {pattern!r}{hint}")
+
+
+def copy_run(run: Run, out: Path, extent: Extent = WHOLE) -> None:
     """The files that analyses read; the summary last, since it says that all is there."""
     if out.exists():
         shutil.rmtree(out)
@@ -116,9 +162,8 @@ def copy_run(run: Run, out: Path, ledgers: Sequence[str], last: bool = False) ->
     paths = run.config.get("paths", {})
     roots = [str(Path(paths["sweeps"]).parent)] if "sweeps" in paths else []
     roots += [str(paths["root"])] if "root" in paths else []
-    for name in ledgers:
-        rows = [shorten_row(row) for row in read_rows(run.path / f"{name}.jsonl")]
-        pack(out / f"{name}.jsonl", last_rows(rows) if last else rows)
+    for name in extent.ledgers_of(run):
+        pack(out / f"{name}.jsonl", extent.rows_of(read_rows(run.path / f"{name}.jsonl")))
     for name in COPIED:
         if (run.path / name).is_file():
             text = (run.path / name).read_text()
