@@ -25,6 +25,7 @@ from e3rl.config.composition import (
     to_plain_dict,
 )
 from e3rl.data.prompt_lengths import UnknownTokensError
+from e3rl.rewards.identity import reward_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from e3rl.rewards.pool import RewardPool
 
 MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError, UnknownTokensError)
-IRRELEVANT = {"workers", "memory_limit_mb"}  # settings of a reward that change no verdict
 
 register_resolvers()
 
@@ -185,7 +185,7 @@ def judging_settings(cfg: DictConfig) -> dict[str, Any]:
     assert isinstance(reward, dict)
     dtype = OmegaConf.select(cfg, "engine.settings.dtype")
     return {
-        "reward": {str(key): value for key, value in reward.items() if key not in IRRELEVANT},
+        "reward": reward_identity({str(key): value for key, value in reward.items()}),
         "engine": {"kind": cfg.engine["_target_"], "dtype": dtype},
     }
 

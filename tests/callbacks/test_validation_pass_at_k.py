@@ -384,11 +384,23 @@ def test_rewards_between_0_and_1_are_told_by_their_mean_and_by_the_largest_of_k(
     assert row["val/t1/pass@2"] == 0.5  # of what counts as correct
 
 
-def test_tallies_keep_rewards_only_where_one_is_neither_0_nor_1() -> None:
+def test_tallies_keep_rewards_only_where_they_are_not_what_is_correct() -> None:
     batch = scored_batch([[(1.0, [-1.0]), (0.0, [-1.0])], [(0.5, [-1.0]), (1.0, [-1.0])]])
+    batch.correct = torch.tensor([1.0, 0.0, 0.0, 1.0])
     tallies = tally_segment(batch, Segment("t1", 0, 2, 1.0))
     assert [tally.rewards for tally in tallies] == [None, [0.5, 1.0]]
     assert merge_tallies(tallies).rewards == [[1.0, 0.0], [0.5, 1.0]]
+
+
+def test_tallies_keep_rewards_of_0_and_1_that_say_another_thing_than_what_is_correct() -> None:
+    batch = scored_batch([[(1.0, [-1.0]), (1.0, [-1.0])], [(1.0, [-1.0]), (0.0, [-1.0])]])
+    batch.correct = torch.tensor([0.0, 0.0, 1.0, 0.0])
+    tallies = tally_segment(batch, Segment("t1", 0, 2, 1.0))
+    assert [tally.rewards for tally in tallies] == [[1.0, 1.0], None]
+    merged = merge_tallies(tallies)
+    assert merged.correct == [0, 1]
+    assert merged.rewards == [[1.0, 1.0], [1.0, 0.0]]
+    assert metrics(merged, ks=[1])["val/t1/reward"] == pytest.approx(0.75)
 
 
 def test_completions_without_an_answer_are_counted() -> None:

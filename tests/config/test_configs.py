@@ -246,6 +246,27 @@ def test_a_short_run_on_ones_own_files_is_whole(tmp_path: Path) -> None:
     assert len(data.train_problems) == len(data.validation_problems) == 4
 
 
+def test_validation_reads_ones_own_files_as_training_does(tmp_path: Path) -> None:
+    paths = [f"data.{split}.path={tmp_path / split}.jsonl" for split in ("train", "validation")]
+    for split, question in (("train", "1+1"), ("validation", "2+2")):
+        row = {"prompt": f"Q: {question}", "answer": "we add\n#### 7"}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    cfg = composed(
+        *(
+            "data=problem_files",
+            *paths,
+            "data.train.answer_after='####'",
+            "data.train.strip=['Q: ']",
+        ),
+        *("logger=ledger_only", "paths.run_dir=x"),
+    )
+    check(cfg)
+    for split in (cfg.data.train, cfg.data.validation):
+        (problem,) = instantiate(split, _convert_="all").problems
+        assert problem.answer == "7"
+        assert "Q:" not in str(problem.prompt)
+
+
 def test_debugging_wins_over_the_experiment_and_the_command_line_over_both() -> None:
     cfg = composed("experiment=e3", "debug=tiny", "epochs=2", "logger=ledger_only")
     assert (cfg.prompts_per_step, cfg.validate_every, cfg.epochs) == (4, 4, 2)

@@ -33,7 +33,8 @@ def test_a_plan_tells_what_a_run_amounts_to(policy: Policy) -> None:
         "a rollout step": "4 prompts x 8 = 32 rollouts, 6 optimiser steps",
         "the run": "3 epochs x 4 = 12 steps, 384 rollouts",
         "validation": "before training and every 4 steps",
-        "annealing": "from step 7 on, to 0.9 of the target entropy",
+        "annealing": "from step 7 on, to 0.9 of the target entropy; the target is measured "
+        "until step 8",
     }
 
 
@@ -47,6 +48,48 @@ def test_epochs_that_are_cut_short_count_as_such(policy: Policy) -> None:
     found = plan(policy, "+trainer.limit_train_batches=2", "validate_every=3", "experiment=grpo")
     assert found.quantities["the run"] == "3 epochs x 2 = 6 steps, 192 rollouts"
     assert "annealing" not in found.quantities
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("max_steps=6", "max_time=00:00:10:00", "fast_dev_run=true", "overfit_batches=0.5"),
+        *("limit_train_batches=0.5", "limit_train_batches=0"),
+    ],
+)
+def test_what_ends_a_run_elsewhere_than_planned_is_refused(option: str, policy: Policy) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"^trainer\.{option.split('=')[0]}=.* use epochs"
+    ):
+        plan(policy, f"+trainer.{option}")
+
+
+def test_what_ends_no_run_is_taken(policy: Policy) -> None:
+    idle = ("+trainer.max_steps=-1", "+trainer.limit_train_batches=1.0", "+trainer.max_time=null")
+    assert plan(policy, *idle).total_steps == 12
+
+
+def test_a_target_that_is_measured_all_along_moves_no_temperature(policy: Policy) -> None:
+    found = plan(policy, "temperature.init_steps=12").quantities
+    assert "annealing" not in found
+    assert found["temperature"].startswith("never moves: it is 12 steps (temperature.init_steps)")
+    given = plan(policy, "temperature.init_steps=12", "temperature.target=0.3").quantities
+    assert given["annealing"] == "from step 7 on, to 0.9 of the target entropy"
+
+
+def test_a_pilot_above_the_mean_is_refused_before_any_work(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"rollouts_per_prompt=3 must .* budget\.pilot=4"):
+        plan(policy, "experiment=grpo", "budget=pilot_commit", "rollouts_per_prompt=3")
+
+
+def test_groups_of_one_are_never_mixed(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match="rollouts_per_prompt=1 makes none: use 2 or more"):
+        plan(policy, "experiment=grpo", "budget=dynamic_sampling", "rollouts_per_prompt=1")
+
+
+def test_rewards_below_0_have_no_likelihood(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match="use shaping=none, or advantage=centred"):
+        plan(policy, "experiment=grpo", "loss=dapo", "advantage=maximum_likelihood")
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.4, 0.7, 0.9, 1.0])

@@ -77,6 +77,12 @@ def test_columns_of_the_row_are_given_by_name() -> None:
     assert [v.reward for v in judge(pool("exact"), "3", row=row)] == [1.0]  # wants none of them
 
 
+def test_a_column_named_as_what_every_function_is_given_stays_out() -> None:
+    row = {"answer": "We add.\n3", "completion": "4", "unit": "m"}
+    (everything,) = judge(pool("told"), "problem_id, prompt, unit", row=row)
+    assert everything.reward == 1.0
+
+
 def test_a_column_that_problems_lack_is_named_before_a_run() -> None:
     with_it, without = Question("a", "", "1", {"tolerance": 1}), Question("b", "", "1", {"unit": 1})
     with pool("close") as made:

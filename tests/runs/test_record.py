@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from compositions import composed
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.costs import total_cost
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
@@ -19,7 +20,7 @@ from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
-from e3rl.runs.control import check_control
+from e3rl.runs.control import check_control, unlike_control
 from e3rl.runs.outcome import control_evaluations
 from e3rl.runs.recording import Sampling
 from e3rl.temperatures.matching import read_at_entropy
@@ -209,6 +210,27 @@ def test_a_run_is_compared_with_all_seeds_of_the_recorded_control(
     assert t1.by_seed(1).tolist() == pytest.approx(expected[1:])
     for nothing in (None, str(tmp_path / "absent")):
         assert control_evaluations(OmegaConf.create({"control": nothing}), arms["e3"][0]) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("policy=random", "policy.path=embedded where this run has random"),
+        ("reward=last_number", "reward.answer_format=integer_box where this run has last_number"),
+        ("max_new_tokens=7", "where this run has 7"),
+    ],
+)
+def test_a_control_that_was_judged_or_started_otherwise_is_not_compared(
+    override: str, reason: str
+) -> None:
+    control = f"control={ROOT / 'experiments' / 'carries_core' / 'control'}"
+    assert unlike_control(composed("experiment=e3", control)) is None
+    assert unlike_control(composed("experiment=e3", control, "reward.deadline_s=9")) is None
+    found = unlike_control(composed("experiment=e3", control, override))
+    assert found is not None
+    assert found.startswith(f"not compared with the {control.replace('=', ' in ')}, which has ")
+    assert reason in found
+    assert unlike_control(composed("experiment=e3", "control=null", override)) is None
 
 
 def test_a_control_of_several_arms_is_refused_before_anything_is_done(arms: Arms) -> None:

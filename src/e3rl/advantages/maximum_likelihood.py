@@ -24,7 +24,7 @@ class MaximumLikelihood:
             raise ValueError(
                 f"advantage=maximum_likelihood divides by the mean reward of a group, and a reward "
                 f"is {float(rewards.min()):g}: use rewards of 0 and more, or another advantage "
-                "(advantage=centred); shaping=length and shaping=overlong make negative ones"
+                "(advantage=centred); shaping=overlong makes negative ones"
             )
         mean = group_means(rewards.double(), group, n_groups)[group]
         return (centred / mean).masked_fill(centred == 0, 0.0).float()

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from e3rl.advantages.groups import check_rewards
+from e3rl.advantages.groups import EQUAL_REWARDS, check_rewards
 from e3rl.statistics.pass_at_k import max_at_k_weights
 
 
@@ -66,7 +66,7 @@ def _advantages(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     n = rewards.size
     order = np.argsort(rewards, kind="stable")
     r = rewards[order]
-    if r[k - 1] == r[-1]:
+    if r[-1] - r[k - 1] <= EQUAL_REWARDS:
         return np.zeros(n)
     weights = max_at_k_weights(n, k)
     mean = weights @ r

@@ -38,7 +38,7 @@ class ProblemTally:
     top_p: float = 1.0
     top_k: int = 0
     no_answer: int | None = None  # completions without one; None where it was not counted
-    rewards: list[float] | None = None  # of its rollouts, where one is neither 0 nor 1
+    rewards: list[float] | None = None  # of its rollouts, where one is not what `correct` says
     shared_with: str | None = None  # the evaluation whose rollouts these are
     scatter: list[float] | None = None  # over its rollouts: variances and covariance, see `scatter`
 
@@ -59,7 +59,7 @@ class EvaluationCounts:
     top_p: float = 1.0
     top_k: int = 0
     no_answer: int | None = None  # completions without one; None where it was not counted
-    rewards: list[list[float]] | None = None  # by problem, where one is neither 0 nor 1
+    rewards: list[list[float]] | None = None  # by problem, where one is not what `correct` says
     shared_with: str | None = None  # the evaluation whose rollouts these are
     entropy_error: float | None = (
         None  # standard error of entropy_sum / tokens, nats; these problems
@@ -233,13 +233,15 @@ def _surprisal(batch: RolloutBatch, segment: Segment) -> Tensor:
 
 
 def _partial_rewards(batch: RolloutBatch, rows: Tensor) -> list[list[float] | None]:
-    """The rewards of each prompt's rollouts among `rows`; None where all are 0 or 1."""
-    rewards = batch.tensor("rewards")[rows].tolist()
-    group = batch.tensor("group")[rows].tolist()
+    """The rewards of each prompt's rollouts among `rows`; None where a right one has 1 and a wrong
+    one 0, which `correct` says already."""
+    columns = (batch.tensor(name)[rows].tolist() for name in ("group", "rewards", "correct"))
     found: list[list[float]] = [[] for _ in range(batch.n_prompts)]
-    for prompt, reward in zip(group, rewards, strict=True):
+    more_to_say = [False] * batch.n_prompts
+    for prompt, reward, correct in zip(*columns, strict=True):
         found[prompt].append(round(reward, 6))  # float32 has no more
-    return [own if set(own) - {0.0, 1.0} else None for own in found]
+        more_to_say[prompt] |= found[prompt][-1] != float(correct)
+    return [own if more else None for own, more in zip(found, more_to_say, strict=True)]
 
 
 def _lacks_answer(batch: RolloutBatch) -> Tensor:
@@ -275,7 +277,7 @@ def merge_tallies(tallies: Sequence[ProblemTally]) -> EvaluationCounts:
 
 
 def _all_rewards(problems: Sequence[ProblemTally]) -> list[list[float]] | None:
-    """Rewards by problem where any is neither 0 nor 1."""
+    """Rewards by problem where any says more than what is correct."""
     if all(p.rewards is None for p in problems):
         return None
     return [p.rewards or [1.0] * p.correct + [0.0] * (p.n - p.correct) for p in problems]
@@ -290,7 +292,7 @@ def _sum_known(counts: Sequence[int | None]) -> int | None:
 def metrics(counts: EvaluationCounts, ks: Sequence[int]) -> dict[str, float]:
     """pass@k with 95% intervals over problems, per source, and what sampling looked like.
 
-    Where rewards are neither 0 nor 1 also their mean and max@k, the largest of k.
+    Where rewards are more than right or wrong also their mean and max@k, the largest of k.
     """
     n, c = np.array(counts.n), np.array(counts.correct)
     rollouts = int(n.sum())

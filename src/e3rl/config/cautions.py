@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential", "PilotCommit"}  # no difficulty ranks
+OF_GROUPS = ("GroupNormalized", "Centred", "LeaveOneOut", "MaximumLikelihood", "PassAtKAdvantage")
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
 HOTTEST_OF_SERVERS = 2.0  # temperature
 SERVER_ENGINES = ("VLLMServerEngine", "VLLMRayEngine")
@@ -46,6 +47,11 @@ def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
 def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
     """What weighs prompts or rollouts, where all weigh the same anyway."""
     mean_size, advantage = plain["rollouts_per_prompt"], plain["advantage"]
+    if mean_size < 2 and _name(advantage) in OF_GROUPS:
+        yield (
+            f"rollouts_per_prompt={mean_size} trains nothing: advantage={_name(advantage)} "
+            "compares the rollouts of a prompt; use 2 or more, or advantage=reinforce_pp"
+        )
     if plain["loss"]["prompt_weight"] == "prompt" and _name(plain["budget"]) == "Uniform":
         yield (
             "loss.prompt_weight=prompt changes nothing: budget=uniform gives every prompt the same "

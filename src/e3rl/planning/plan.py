@@ -13,6 +13,9 @@ from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.policy.shape import ModelShape
 
+# Arguments of lightning.Trainer that end a run by themselves, and the value at which they do not.
+NO_END = {"max_steps": -1, "max_time": None, "fast_dev_run": False, "overfit_batches": 0}
+
 
 @dataclass(frozen=True)
 class ProblemCounts:
@@ -55,16 +58,18 @@ class RunPlan:
 def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan:
     """Work out steps, rollouts and annealing start of a run.
 
-    Raises ConfigurationError where the last step would not be validated, or the budget cannot
-    give prompts what it is asked to.
+    Raises ConfigurationError where the run would end elsewhere than at its last step, this would
+    not be validated, the budget cannot give prompts what it is asked to, or the advantage cannot
+    take the rewards.
     """
-    per_epoch = problems.train // cfg.prompts_per_step
+    _check_trainer(cfg.trainer)
     limit = cfg.trainer.get("limit_train_batches")
-    if isinstance(limit, int):
-        per_epoch = min(per_epoch, limit)
+    per_epoch = problems.train // cfg.prompts_per_step
+    per_epoch = min(per_epoch, limit) if type(limit) is int else per_epoch
     total = per_epoch * cfg.epochs
     _check_validation(total, cfg.validate_every)
     _check_group_size(cfg)
+    _check_rewards(cfg)
     if cfg.budget.get("difficulty") == "prior":
         _check_priors(problems)
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
@@ -80,12 +85,24 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
         f"{total * rollouts} rollouts",
         "validation": f"before training and every {cfg.validate_every} steps",
     }
+    return RunPlan(quantities | _temperature_plan(cfg, total), total)
+
+
+def _temperature_plan(cfg: Any, total: int) -> dict[str, str]:
+    """When the temperature follows an entropy, and when that is annealed."""
     rule = cfg.temperature.get("rule", cfg.temperature)  # of several temperatures, or of one
+    measured = rule.get("init_steps", 0) if rule.get("target") is None else 0
+    if measured >= total:
+        return {
+            "temperature": f"never moves: it is {measured} steps (temperature.init_steps) that "
+            f"measure the target entropy, and the run has {total}"
+        }
     annealing = rule.get("annealing")
-    if annealing:
-        start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
-        quantities["annealing"] = f"from step {start} on, to {annealing.eta} of the target entropy"
-    return RunPlan(quantities, total)
+    if not annealing:
+        return {}
+    start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
+    late = f"; the target is measured until step {measured}" if measured > start else ""
+    return {"annealing": f"from step {start} on, to {annealing.eta} of the target entropy{late}"}
 
 
 def name_rules(cfg: Any) -> str:
@@ -109,7 +126,7 @@ def _check_validation(total: int, every: int) -> None:
 
 def read_bounds(budget: Any) -> tuple[str, float, float]:
     """The setting that bounds a rule's mean group size from below, and both bounds."""
-    lowest = "per_round" if "per_round" in budget else "n_low"
+    lowest = next((name for name in ("per_round", "pilot") if name in budget), "n_low")
     return lowest, budget.get(lowest, 1), budget.get("n_high", math.inf)
 
 
@@ -119,6 +136,42 @@ def _check_group_size(cfg: Any) -> None:
         raise ConfigurationError(
             f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
             f"and budget.n_high={high}: change one of the three"
+        )
+    if cfg.rollouts_per_prompt < 2 and str(cfg.budget["_target_"]).endswith(".DynamicSampling"):
+        raise ConfigurationError(
+            f"budget=dynamic_sampling looks for groups of right and wrong answers, and "
+            f"rollouts_per_prompt={cfg.rollouts_per_prompt} makes none: use 2 or more"
+        )
+
+
+def _check_rewards(cfg: Any) -> None:
+    shaping = cfg.get("shaping")
+    if shaping is None or not str(shaping["_target_"]).endswith(".OverlongPenalty"):
+        return
+    if str(cfg.advantage["_target_"]).endswith(".MaximumLikelihood"):
+        raise ConfigurationError(
+            "advantage=maximum_likelihood divides by the mean reward of a group, and "
+            "shaping=overlong makes rewards below 0: use shaping=none, or advantage=centred"
+        )
+
+
+def _check_trainer(trainer: Any) -> None:
+    """Refuse what ends a run at another step than schedules and validation go by."""
+    remedy = (
+        "validation, annealing and the report go by the last step of the plan: use epochs=N and "
+        "+trainer.limit_train_batches=STEPS_PER_EPOCH, a whole number"
+    )
+    for name, idle in NO_END.items():
+        if trainer.get(name, idle) not in (None, idle):
+            raise ConfigurationError(
+                f"trainer.{name}={trainer[name]} ends the run elsewhere; {remedy}"
+            )
+    limit = trainer.get("limit_train_batches")
+    if limit in (None, 1.0) and type(limit) is not int:
+        return
+    if type(limit) is not int or limit < 1:
+        raise ConfigurationError(
+            f"trainer.limit_train_batches={limit} is no number of steps; {remedy}"
         )
 
 

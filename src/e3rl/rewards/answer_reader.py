@@ -38,13 +38,15 @@ READ_ANSWERS = (
 
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _TAG = re.compile(r"<answer>|</answer>", re.IGNORECASE)
-# A letter in brackets, or one that ends the statement: "the answer is a number" chooses nothing.
+# "The answer is", with what may stand before a letter, then a letter in brackets, a capital that is
+# no pronoun, or a letter that ends the statement: "the answer is a number" chooses nothing.
 _STATED = re.compile(
-    r"\banswer(?:\s+is|\s*[:=])\s*(?:\*+\s*)?(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;:)!]|\n|$)))",
-    re.IGNORECASE,
+    r"\b(?i:answer)(?i:\s+is\s*[:=]?|\s*[:=])\s*(?:[*$_\"'\s]|\\[a-z]+\{)*"
+    r"(?:\(([A-Za-z])\)|(?!I['’\s]+[a-z])([A-Z])(?![\w'’])|([a-z])(?=[*$_}\"'\s]*(?:[.,;:)!]|\n|$)))"
 )
 _BRACKETED = re.compile(r"\(([A-Z])\)")
-_LETTER = re.compile(r"[\s(*\"']*([A-Za-z])[\s).:*\"']*")
+_LETTER = re.compile(r"[\s(*$\"']*([A-Za-z])(?:[\s).:*$\"']*|[).:]\s.*)", re.DOTALL)
+_FONT = re.compile(r"\\(?:text|math)[a-z]*\s*\{(.*)\}", re.DOTALL)
 
 # How the prompt asks for each form, as the end of a sentence; own patterns ask for themselves.
 _REQUESTS: dict[str, str] = {
@@ -202,7 +204,7 @@ def _tagged(text: str) -> str | None:
         closes = tag[0].startswith("</")
         if closes and start is not None:
             found, start = text[start : tag.start()], None
-        elif not closes and start is None:
+        elif not closes:
             start = tag.end()
     return found
 
@@ -211,7 +213,7 @@ def _choice(text: str) -> str | None:
     """The letter that a completion chooses, as a capital."""
     box = last_box(text)
     if box is not None:
-        letter = _LETTER.fullmatch(re.sub(r"\\text\s*\{(.*)\}", r"\1", box))
+        letter = _LETTER.fullmatch(_FONT.sub(r"\1", box))
         return letter[1].upper() if letter else None
     if stated := _last(_STATED, text):
         return stated.upper()

@@ -233,12 +233,13 @@ class FunctionScorer:
         return [self._as_score(name, value) for value in returned]
 
     def _ask(self, name: str, completion: Any, answer: Any, row: Mapping[str, Any]) -> Any:
+        """Columns of a problem that are named as the two that every function is given stay out."""
         function = self._loaded[name]
-        parameters = inspect.signature(function).parameters.values()
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            wanted = {p.name for p in list(parameters)[2:]}
-            row = {key: value for key, value in row.items() if key in wanted}
-        return function(completion, answer, **row)
+        parameters = list(inspect.signature(function).parameters.values())
+        given, further = ({p.name for p in some} for some in (parameters[:2], parameters[2:]))
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        wanted = set(row) - given if takes_all else set(row) & further
+        return function(completion, answer, **{key: row[key] for key in row if key in wanted})
 
     def _as_score(self, name: str, value: Any) -> Score:
         """What a function returned, checked."""

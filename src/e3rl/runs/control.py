@@ -1,14 +1,18 @@
 """The recorded control that a run is compared with when it has ended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
-from e3rl.config.composition import ConfigurationError
+from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.saved import read_saved_configuration
 from e3rl.ledger.archive import archive_of, ledger_folders
 from e3rl.ledger.files import CONFIG, METRICS
+from e3rl.rewards.identity import reward_identity
+
+PATIENCE = ("deadline_s", "batch_size")  # of a reward, which the machine asks for
 
 
 def check_control(cfg: DictConfig) -> None:
@@ -28,3 +32,30 @@ def control_folders(cfg: DictConfig) -> Sequence[Path]:
     place = Path(cfg.control)
     there = place.is_dir() or archive_of(place).is_file()
     return ledger_folders(place, METRICS) if there else []
+
+
+def unlike_control(cfg: DictConfig) -> str | None:
+    """Why a run and its control are not compared: they start from different policies, or their
+    answers are judged, or cut, by different settings; None where they are alike."""
+    own = _comparable(cfg.policy.path, cfg.max_new_tokens, to_plain_dict(cfg.reward))
+    for folder in control_folders(cfg):
+        there = read_saved_configuration(folder / CONFIG)
+        recorded = _comparable(there["policy"]["path"], there["max_new_tokens"], there["reward"])
+        for key in sorted(own.keys() | recorded.keys()):
+            if own.get(key) != recorded.get(key):
+                return (
+                    f"not compared with the control in {cfg.control}, which has "
+                    f"{key}={recorded.get(key)} where this run has {own.get(key)}"
+                )
+    return None
+
+
+def _comparable(path: str, max_new_tokens: int, judge: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run shares with a control, by dotted name; null ones are left out."""
+    reward = reward_identity(judge).items()
+    shared = {
+        "policy.path": path,
+        "max_new_tokens": max_new_tokens,
+        **{f"reward.{key}": value for key, value in reward if key not in PATIENCE},
+    }
+    return {key: value for key, value in shared.items() if value is not None}

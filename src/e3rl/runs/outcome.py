@@ -19,7 +19,7 @@ from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.files import SUMMARY
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.wandb_mirror import WandbMirror
-from e3rl.runs.control import control_folders
+from e3rl.runs.control import control_folders, unlike_control
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Outcome:
     control: str | None  # arm name of the control among the evaluations
     figures: list[Path]
     pass_at_1: float | None  # at temperature 1, where that was validated
+    not_compared: str | None = None  # why not, with a control that is there
 
 
 def conclude(
@@ -47,7 +48,8 @@ def conclude(
     export(run_dir)
     run = load_run(run_dir)
     evaluations = arm_evaluations({run.name: [run]})
-    control = control_evaluations(cfg, run)
+    unlike = unlike_control(cfg)
+    control = [] if unlike else control_evaluations(cfg, run)
     evaluations += control
     pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
     arm = control[0].arm if control else None
@@ -64,7 +66,7 @@ def conclude(
             logger.log_counts("validation", run.problems)
             logger.log_counts("prompts", run.prompts)
             logger.close()
-    return Outcome(run_dir, evaluations, arm, figures, pass_at_1)
+    return Outcome(run_dir, evaluations, arm, figures, pass_at_1, unlike)
 
 
 def render_outcome(outcome: Outcome) -> str:
@@ -72,7 +74,8 @@ def render_outcome(outcome: Outcome) -> str:
     table = arm_table_text(outcome_rows(outcome.evaluations, outcome.control))
     lines = [f"run folder: {outcome.run_dir}", *["figures:"] * bool(outcome.figures)]
     lines += [f"  {path}" for path in outcome.figures]
-    return "\n".join(["", table, "", *lines])
+    remarks = [outcome.not_compared, ""] if outcome.not_compared else []
+    return "\n".join(["", table, "", *remarks, *lines])
 
 
 def outcome_rows(evaluations: Sequence[EvaluationResult], control: str | None) -> list[Row]:
