@@ -44,6 +44,14 @@ def test_the_command_prints_the_table_and_writes_the_page_without_torch(
     assert "<title>Two arms</title>" in out.read_text()
 
 
+def test_a_page_does_not_replace_a_folder(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(study), "--out", str(tmp_path)])
+    assert f"--out {tmp_path} is a folder: give the page a name in it" in capsys.readouterr().err
+
+
 def test_runs_that_did_not_record_their_tokens_are_compared_by_steps(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

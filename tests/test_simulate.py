@@ -106,3 +106,9 @@ def test_folders_without_prompts_end_with_a_message(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: runs=[")
     assert "no prompts.jsonl" in done.stderr
+
+
+@pytest.mark.parametrize("setting", ["rollouts_per_prompt=4.5", "epochs=0", "prompts_per_step=-1"])
+def test_sizes_that_are_none_are_named(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ValueError, match=f"^{setting}: use a whole number of 1 or more$"):
+        run(tmp_path, setting)

@@ -61,10 +61,18 @@ def main(cfg: DictConfig) -> None:
         raise SystemExit(2) from error
 
 
+def check_numbers(cfg: DictConfig) -> None:
+    """Raise ValueError, naming it, for a size that is no whole number of 1 or more."""
+    for name in ("prompts_per_step", "rollouts_per_prompt", "epochs"):
+        if type(cfg[name]) is not int or cfg[name] < 1:
+            raise ValueError(f"{name}={cfg[name]}: use a whole number of 1 or more")
+
+
 def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     """Replay every rule on the same table; writes the files, returns the rows of `summary.csv`."""
     from hydra.utils import instantiate
 
+    check_numbers(cfg)
     started = time.monotonic()
     tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))
     rows: list[dict[str, Any]] = []

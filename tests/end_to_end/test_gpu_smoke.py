@@ -17,6 +17,7 @@ from study_scripts import study_modules
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "experiments" / "gpu_smoke"
 LONGER = {
+    "bfloat16": "torch",
     "vllm": "vllm",
     "chunked_head": "torch",
     "lora": "peft",
@@ -54,7 +55,7 @@ def check_stages(folder: Path, passed: tuple[str, ...]) -> None:
 
 
 def test_without_a_gpu_its_stages_are_skipped_and_the_others_pass(tmp_path: Path) -> None:
-    passed = ("machine", "numerics", "default", "bfloat16")
+    passed = ("machine", "numerics", "default")
     done = smoke(tmp_path, "--only", *passed, *WITHOUT_A_GPU, *WITHOUT_TWO)
     assert done.returncode == 0, done.stdout + done.stderr
     check_stages(tmp_path, passed)

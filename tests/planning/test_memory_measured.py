@@ -135,7 +135,9 @@ PLAIN = Training(
 
 @pytest.mark.usefixtures("eight_ranks")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("lora", [False, True], ids=["", "lora"])
+@pytest.mark.parametrize(
+    "lora", [pytest.param(False, marks=pytest.mark.slow, id=""), pytest.param(True, id="lora")]
+)
 @pytest.mark.parametrize(
     "mixed",
     [pytest.param(False, marks=pytest.mark.slow, id="float32"), pytest.param(True, id="mixed")],

@@ -65,6 +65,12 @@ def test_shares_that_are_none_are_refused(settings: dict[str, float]) -> None:
         generate_table(**settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("shape", [(0.7,), (0.7, 0.0), (1.0, 2.0, 3.0)])
+def test_a_shape_that_is_none_is_refused(shape: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="give a and b of a Beta distribution, both above 0"):
+        generate_table(4, shape=shape)
+
+
 def test_a_table_needs_one_rate_in_the_unit_interval_per_prompt() -> None:
     with pytest.raises(ValueError, match="2 prompts with 1 pass rates"):
         PassRateTable(["a", "b"], np.array([0.5]))

@@ -64,8 +64,11 @@ def generate_table(
         learning: what log-odds gain from pass to pass, see `PassRateTable`.
         seed: of the draw.
 
-    Raises ValueError for no prompts, or shares below 0 or above 1 together.
+    Raises ValueError for no prompts, shares below 0 or above 1 together, or a `shape` that is not
+    two numbers above 0.
     """
+    if len(shape) != 2 or not min(shape) > 0:
+        raise ValueError(f"shape={list(shape)}: give a and b of a Beta distribution, both above 0")
     if prompts < 1 or not (impossible >= 0 and trivial >= 0 and impossible + trivial <= 1):
         raise ValueError(
             f"prompts={prompts}, impossible={impossible}, trivial={trivial}: use at least one "

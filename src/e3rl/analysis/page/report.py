@@ -47,8 +47,10 @@ class Comparison:
 def write_report(options: Comparison) -> str:
     """Write the page; returns the table, what to know about it, and where the page is.
 
-    Raises ValueError where no run has trained a step.
+    Raises ValueError where no run has trained a step, or `out` is a folder.
     """
+    if options.out.is_dir():
+        raise ValueError(f"--out {options.out} is a folder: give the page a name in it")
     found = read_runs(options.runs)
     runs = [run for run in found if not run.train.empty]
     if not runs:
