@@ -22,6 +22,7 @@ from e3rl.runs.sweep_hooks import (
     SweepStart,
     expand_grid,
     explain_lone_processes,
+    explain_shared_name,
     find_missing_plugin,
     forecast_sweep,
 )
@@ -218,3 +219,41 @@ def test_the_cells_of_a_composed_sweep_are_whole_and_arms_of_their_own(sweep: st
         names.add(cfg.name)
         check(cfg)
     assert len(names) == len(cells)
+
+
+def shared_name(*overrides: str, swept: tuple[str, ...] = ()) -> str | None:
+    cfg = composed(*overrides, swept=swept)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return explain_shared_name(cfg)
+
+
+def test_jobs_that_differ_in_a_rule_under_one_name_are_told_with_a_name_that_tells_them_apart(
+    tmp_path: Path,
+) -> None:
+    swept = ("budget=uniform,e3_rank", "rollouts_per_prompt=8,16", "seed=1,2")
+    told_name = "${hydra:runtime.choices.experiment}-${hydra:runtime.choices.budget}"
+    told_name += "-${rollouts_per_prompt}"
+    assert shared_name("experiment=grpo", swept=swept) == (
+        "caution: jobs differ in budget, rollouts_per_prompt and have one name, by which reports "
+        f"take them for seeds of one arm: give 'name={told_name}', or an experiment file to each"
+    )
+    named = composed("experiment=grpo", f"name={told_name}", swept=swept)
+    named.hydra.sweep.dir = str(tmp_path)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        assert explain_shared_name(named) is None
+        assert forecast_sweep(named).startswith("sweep mine: 8 jobs, 0 finished")
+
+
+@pytest.mark.parametrize(
+    "swept",
+    [("experiment=grpo,e3", "seed=1,2"), ("seed=1,2",), ("budget=uniform,hora", "name=a,b")],
+)
+def test_jobs_that_have_names_of_their_own_or_differ_by_seed_alone_are_not_warned_of(
+    swept: tuple[str, ...],
+) -> None:
+    assert shared_name("experiment=grpo", swept=swept) is None
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "sweep").glob("*")))
+def test_arms_of_every_sweep_of_conf_have_names(name: str) -> None:
+    assert shared_name(f"sweep={name}") is None

@@ -16,7 +16,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from e3rl.config.composition import count_launched_processes, job_folder_name
 
@@ -30,6 +30,7 @@ INSTALL = {  # what brings a plugin's module
     "hydra_ray_launcher": "e3rl[ray]",
 }
 STARTS_TASKS = {"hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"}
+OF_NO_ARM = ("seed", "experiment")  # a seed makes no other arm, an experiment names its own
 GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -49,6 +50,8 @@ class SweepStart(Callback):
         if reason := explain_lone_processes(config):
             raise SystemExit(reason)
         print(forecast_sweep(config))
+        if caution := explain_shared_name(config):
+            print(caution)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Joblib's processes have a start method of its own, which those that they start lack."""
@@ -133,10 +136,51 @@ def forecast_sweep(config: DictConfig) -> str:
 def expand_grid(config: DictConfig) -> list[tuple[str, ...]]:
     """Overrides of each job: the product of the choices in `hydra.sweeper.params` and, instead of
     those of the same keys, on the command line."""
-    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    return list(itertools.product(*read_grid(config).values()))
+
+
+def read_grid(config: DictConfig) -> dict[str, list[str]]:
+    """Overrides of the jobs, a list for each key.
+
+    Values are those that were written: interpolations in them are of a job, not of the sweep.
+    """
+    sweeper, given = (
+        OmegaConf.to_container(node, resolve=False)
+        for node in (config.hydra.sweeper, config.hydra.overrides.task)
+    )
+    assert isinstance(sweeper, dict)
+    assert isinstance(given, list)
+    params = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    return list(itertools.product(*{o.get_key_element(): _each(o) for o in overrides}.values()))
+    overrides = parser.parse_overrides([*params, *map(str, given)])
+    return {override.get_key_element(): _each(override) for override in overrides}
+
+
+def explain_shared_name(config: DictConfig) -> str | None:
+    """A caution where jobs of a grid differ in more than their seed and have one name, by which
+    reports would take them for seeds of one arm; None where there is nothing to say.
+
+    Experiments have names of their own.
+    """
+    if config.hydra.sweeper._target_ != GRID:
+        return None
+    plain = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(plain, dict)
+    swept = [key.lstrip("+") for key, each in read_grid(config).items() if len(each) > 1]
+    differing = [key for key in swept if key not in OF_NO_ARM]
+    if not differing or "name" in swept or "${" in str(plain["name"]):
+        return None
+    values = [
+        f"${{hydra:runtime.choices.{key}}}"
+        if key in config.hydra.runtime.choices
+        else f"${{{key}}}"
+        for key in differing
+    ]
+    name = "-".join(["${hydra:runtime.choices.experiment}", *values])
+    return (
+        f"caution: jobs differ in {', '.join(differing)} and have one name, by which reports take "
+        f"them for seeds of one arm: give 'name={name}', or an experiment file to each"
+    )
 
 
 def _each(override: Override) -> list[str]:

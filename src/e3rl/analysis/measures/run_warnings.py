@@ -80,10 +80,13 @@ def repeated_seeds(compared: Compared) -> list[str]:
     for arm, runs in compared.arms.items():
         counts = Counter(run.seed for run in runs)
         for seed, count in sorted(item for item in counts.items() if item[1] > 1):
-            places = ", ".join(str(run.path) for run in runs if run.seed == seed)
+            same = {str(run.path): [run] for run in runs if run.seed == seed}
+            names = settings_of(list(config_differences(same)), [run for (run,) in same.values()])
+            differ = f" They differ in {', '.join(names)}." if names else ""
             lines.append(
                 f"{arm_label(arm)} has {count} runs of seed {seed}, which count as {count} seeds: "
-                f"{places}. Leave all but one out, or give runs that differ names of their own."
+                f"{', '.join(same)}.{differ} Leave all but one out, or give runs that differ names "
+                "of their own."
             )
     return lines
 
