@@ -13,7 +13,7 @@ STUDIES = ROOT / "experiments"
 CORE = STUDIES / "carries_core"
 DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_core", "carries_losses", "carries_schedules"), (101, 110)),
-    "arithmetic_schedules": (201, 205),
+    **dict.fromkeys(("arithmetic_schedules", "arithmetic_policies"), (201, 205)),
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
     "carries_breadth": (116, 120),

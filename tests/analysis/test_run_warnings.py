@@ -82,6 +82,11 @@ def test_two_runs_of_one_arm_and_seed_are_named(tmp_path: Path) -> None:
     assert line.startswith("mine has 2 runs of seed 2, which count as 2 seeds: ")
     assert str(again) in line
     assert str(root / "mine-1") not in line
+    config = yaml.safe_load((again / "config.yaml").read_text())
+    config["budget"] = {"_target_": "e3rl.budgets.uniform.Other"}
+    (again / "config.yaml").write_text(yaml.safe_dump(config))
+    (line,) = run_warnings.repeated_seeds(compared(root))
+    assert "They differ in budget, " in line
 
 
 def matched(runs: list[Run], entropy: float) -> list[Run]:
