@@ -246,11 +246,12 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 # -- the example of a rule
 
 
-def check_example_of_a_rule(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule of a page passes the page's test, and the page's configuration makes it."""
+def check_example_of_a_rule(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule of a page passes the page's test, the page's configuration makes it, and its
+    experiment chooses it; `folder` is for files."""
     put_in_place(page, monkeypatch)
     test = blocks(page, "python")[1].text
-    (conf,) = (block.text for block in blocks(page, "yaml"))
+    conf, experiment = (block.text for block in blocks(page, "yaml"))
     names: dict[str, object] = {}
     exec(test, names)
     (example,) = (value for name, value in names.items() if name.startswith("test_"))
@@ -258,6 +259,12 @@ def check_example_of_a_rule(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example()
     rule = instantiate(yaml.safe_load(conf))
     assert sum(rule.decide(["a", "b", "c"], total=24, step=0, epoch=0).allocation.counts) == 24
+    for group, text in (("budget", conf), ("experiment", experiment)):
+        (folder / group).mkdir()
+        (folder / group / "first_hit.yaml").write_text(text)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        cfg = compose("train", ["experiment=first_hit", f"hydra.searchpath=[file://{folder}]"])
+    assert (cfg.name, cfg.budget._target_) == ("first_hit", yaml.safe_load(conf)["_target_"])
 
 
 def put_in_place(page: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_dead_links_and_anchors_are_found(tmp_path: Path) -> None:
 def test_the_rule_of_the_page_is_one_passes_its_test_and_can_be_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    check_example_of_a_rule(page("own_rule"), monkeypatch)
+    check_example_of_a_rule(page("own_rule"), tmp_path, monkeypatch)
     (block,) = blocks(page("own_rule"), "bash")
     ((name, arguments),) = map(own_command, commands(block.text))
     assert name == "simulate"
