@@ -25,7 +25,7 @@ from e3rl.ledger.ledger import pack, read_rows
 from e3rl.policy.policy import embedded_folder
 from e3rl.rewards.maths import build_math_rewards
 from e3rl.rewards.scorer import Question
-from e3rl.runs.recording import shorten_row
+from e3rl.runs.extent import shorten_row
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

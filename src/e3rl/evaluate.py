@@ -25,7 +25,7 @@ from e3rl.config.composition import (
     to_plain_dict,
 )
 from e3rl.data.prompt_lengths import UnknownTokensError
-from e3rl.rewards.identity import reward_identity
+from e3rl.evaluation.judging import reward_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -42,7 +42,8 @@ def main() -> None:
     """
     parser = _parser()
     options = parser.parse_args()
-    from e3rl.runs.recording import Extent, Sampling, record_runs
+    from e3rl.runs.extent import Extent
+    from e3rl.runs.recording import Sampling, record_runs
 
     try:
         record_runs(

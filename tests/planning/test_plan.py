@@ -77,6 +77,17 @@ def test_a_target_that_is_measured_all_along_moves_no_temperature(policy: Policy
     assert given["annealing"] == "from step 7 on, to 0.9 of the target entropy"
 
 
+def test_a_budget_by_history_that_meets_no_prompt_twice_is_told(policy: Policy) -> None:
+    short = ("data.train.size=64", "+trainer.limit_train_batches=4")  # 3 x 4 steps of 4 prompts
+    assert (
+        plan(policy, *short)
+        .quantities["budget"]
+        .startswith("uniform all along: 48 of 64 problems are visited, once each")
+    )
+    assert "budget" not in plan(policy, *short, "data.train.size=47").quantities
+    assert "budget" not in plan(policy, *short, "budget=sequential").quantities
+
+
 def test_a_pilot_above_the_mean_is_refused_before_any_work(policy: Policy) -> None:
     with pytest.raises(ConfigurationError, match=r"rollouts_per_prompt=3 must .* budget\.pilot=4"):
         plan(policy, "experiment=grpo", "budget=pilot_commit", "rollouts_per_prompt=3")

@@ -21,6 +21,7 @@ from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.runs import recording as record
 from e3rl.runs.control import check_control, unlike_control
+from e3rl.runs.extent import Extent, shorten_row
 from e3rl.runs.outcome import control_evaluations
 from e3rl.runs.recording import Sampling
 from e3rl.temperatures.matching import read_at_entropy
@@ -117,7 +118,7 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
 def test_all_arms_are_sampled_at_given_temperatures_and_the_control_at_their_entropies(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path, record.Extent(last=True))
+    record.copy_new_runs(runs_of(arms), tmp_path, Extent(last=True))
     sampling = Sampling(32, temperatures=(0.8, 1.0), matched=("t0.8",))
     record.add_evaluations(arms, "grpo", tmp_path, sampling)
     assert sorted(call[2] for call in sampled if not call[3]) == ["t0.8", "t1"]
@@ -157,7 +158,7 @@ def test_final_policies_are_kept_once_under_the_names_of_their_runs(
 
 
 def test_the_last_step_alone_may_be_kept(arms: Arms, tmp_path: Path) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path, record.Extent(last=True))
+    record.copy_new_runs(runs_of(arms), tmp_path, Extent(last=True))
     for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
         assert run.train["rollout_step"].tolist() == [whole.train["rollout_step"].max()]
         assert set(run.evaluations["rollout_step"]) == {24}
@@ -264,7 +265,7 @@ def test_without_rollouts_runs_are_copied_and_nothing_is_sampled(
 def test_what_each_prompt_got_may_be_left_out(arms: Arms, tmp_path: Path) -> None:
     source = arms["grpo"][0].path.parent
     for prompts, out in ((True, "with"), (False, "without")):
-        record.record_runs(source, tmp_path / out, "grpo", Sampling(0), record.Extent(prompts))
+        record.record_runs(source, tmp_path / out, "grpo", Sampling(0), Extent(prompts))
     kept = [len(list((tmp_path / out).rglob("prompts.jsonl*"))) for out in ("with", "without")]
     assert kept[0] > 0
     assert kept[1] == 0
@@ -381,7 +382,7 @@ def test_copies_are_kept_as_one_archive_where_asked_and_from_then_on(
 
 
 def test_metrics_of_training_may_be_kept_by_pattern(arms: Arms, tmp_path: Path) -> None:
-    some = record.Extent(metrics=("cost/*", "policy/entropy"))
+    some = Extent(metrics=("cost/*", "policy/entropy"))
     record.copy_new_runs(runs_of(arms), tmp_path, some)
     for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
         costs = {each for each in whole.train.columns if each.startswith("cost/")}
@@ -392,21 +393,21 @@ def test_metrics_of_training_may_be_kept_by_pattern(arms: Arms, tmp_path: Path) 
             [row for row in read_rows(each.path / "metrics.jsonl") if row["kind"] == "validation"]
             for each in (run, whole)
         ]
-        assert rows[0] == [record.shorten_row(row) for row in rows[1]]
+        assert rows[0] == [shorten_row(row) for row in rows[1]]
 
 
 def test_a_pattern_of_no_metric_is_refused_before_anything_is_copied(
     arms: Arms, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="no metric of training fits 'policy/entropi'; near it: "):
-        record.copy_new_runs(runs_of(arms), tmp_path, record.Extent(metrics=("policy/entropi",)))
+        record.copy_new_runs(runs_of(arms), tmp_path, Extent(metrics=("policy/entropi",)))
     assert not list(tmp_path.iterdir())
 
 
 def test_rows_keep_no_clock_of_parts_of_a_step() -> None:
     row = {"kind": "train", "time/step_s": 1.23456789, "time/sync_s": 1.0, "phase/rest_s": 1.0}
     row |= {"speed/mfu": 0.5, "cost/seconds": 9.87654, "resources/cpu_s": 2.0}
-    assert record.shorten_row(row) == {
+    assert shorten_row(row) == {
         **{"kind": "train", "time/step_s": 1.235},
         **{"cost/seconds": 9.877, "resources/cpu_s": 2.0},
     }

@@ -1,6 +1,6 @@
 """Settings that are valid and yet do nothing, or not what one may think, told before a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential", "PilotCommit"}  # no difficulty ranks
 OF_GROUPS = ("GroupNormalized", "Centred", "LeaveOneOut", "MaximumLikelihood", "PassAtKAdvantage")
+BY_HISTORY = ("Mopps", "Vcrl", "E3Rank", "Knapsack", "Neyman", "Cero")
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
 HOTTEST_OF_SERVERS = 2.0  # temperature
 SERVER_ENGINES = ("VLLMServerEngine", "VLLMRayEngine")
@@ -69,8 +70,7 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
     budget, mean_size = plain["budget"], plain["rollouts_per_prompt"]
     rule = _name(budget)
     selects = rule in ("Mopps", "Vcrl")
-    learns = selects or rule in ("E3Rank", "Knapsack", "Neyman", "Cero")
-    if plain["epochs"] == 1 and (learns or (rule == "Hora" and budget["mode"] == "history")):
+    if plain["epochs"] == 1 and goes_by_history(budget):
         chooses = "draws prompts blindly" if selects else "is uniform"
         yield (
             f"budget={rule} {chooses} with epochs=1: nothing is known of a prompt before its first "
@@ -85,6 +85,12 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
             )
     if rule == "E3Rank" and budget["n_update"] == 0 and not _wants_ranks(plain):
         yield "budget=E3Rank is uniform: with n_update=0 its bounds never widen"
+
+
+def goes_by_history(budget: Mapping[str, Any]) -> bool:
+    """Whether a rule knows of a prompt what its earlier visits showed, and nothing else."""
+    rule = _name(budget)
+    return rule in BY_HISTORY or (rule == "Hora" and budget["mode"] == "history")
 
 
 def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
@@ -253,6 +259,6 @@ def _on_gpu(accelerator: str) -> bool:
     return accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
 
 
-def _name(node: dict[str, Any] | None) -> str | None:
+def _name(node: Mapping[str, Any] | None) -> str | None:
     """Class or function that a node makes."""
     return None if node is None else str(node["_target_"]).split(".")[-1]

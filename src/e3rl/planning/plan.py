@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from e3rl.config.cautions import goes_by_history
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.policy.shape import ModelShape
@@ -85,6 +86,12 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
         f"{total * rollouts} rollouts",
         "validation": f"before training and every {cfg.validate_every} steps",
     }
+    visited = total * cfg.prompts_per_step
+    if cfg.epochs > 1 and visited <= problems.train and goes_by_history(cfg.budget):
+        quantities["budget"] = (
+            f"uniform all along: {visited} of {problems.train} problems are visited, once each, "
+            "and the rule goes by what earlier visits showed; use more epochs, or fewer problems"
+        )
     return RunPlan(quantities | _temperature_plan(cfg, total), total)
 
 

@@ -8,9 +8,9 @@ from omegaconf import DictConfig
 
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.saved import read_saved_configuration
+from e3rl.evaluation.judging import reward_identity
 from e3rl.ledger.archive import archive_of, ledger_folders
 from e3rl.ledger.files import CONFIG, METRICS
-from e3rl.rewards.identity import reward_identity
 
 PATIENCE = ("deadline_s", "batch_size")  # of a reward, which the machine asks for
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e3rl.rewards.identity import reward_identity
+from e3rl.evaluation.judging import reward_identity
 
 
 def test_settings_that_change_no_verdict_do_not_count() -> None:
