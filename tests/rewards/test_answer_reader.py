@@ -60,6 +60,7 @@ def test_the_last_number_is_read_with_its_sign_groups_and_fraction(
         ("choice", "The answer is (C).", "C"),
         ("choice", "Answer: b", "B"),
         ("choice", "answer is **D**", "D"),
+        ("choice", "Answer: b\nAnd not (A).", "B"),
         ("choice", "The answer is a number", None),
         ("choice", "The answer is B because (A) is wrong.", "B"),
         ("choice", "The correct answer is: **B**. Option (C) ignores friction.", "B"),

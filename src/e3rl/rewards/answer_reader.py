@@ -41,8 +41,9 @@ _TAG = re.compile(r"<answer>|</answer>", re.IGNORECASE)
 # "The answer is", with what may stand before a letter, then a letter in brackets, a capital that is
 # no pronoun, or a letter that ends the statement: "the answer is a number" chooses nothing.
 _STATED = re.compile(
-    r"\b(?i:answer)(?i:\s+is\s*[:=]?|\s*[:=])\s*(?:[*$_\"'\s]|\\[a-z]+\{)*"
-    r"(?:\(([A-Za-z])\)|(?!I['’\s]+[a-z])([A-Z])(?![\w'’])|([a-z])(?=[*$_}\"'\s]*(?:[.,;:)!]|\n|$)))"
+    r"\b(?i:answer)\s*+(?:(?i:is)\b\s*+[:=]?|[:=])(?:[*$_\"'\s]|\\[a-z]+\{)*+"
+    r"(?:\(([A-Za-z])\)|(?!I['’\s]+[a-z])([A-Z])(?![\w'’])"
+    r"|([a-z])(?=[*$_}\"' \t]*+(?:[.,;:)!\n]|$)))"
 )
 _BRACKETED = re.compile(r"\(([A-Z])\)")
 _LETTER = re.compile(r"[\s(*$\"']*([A-Za-z])(?:[\s).:*$\"']*|[).:]\s.*)", re.DOTALL)
