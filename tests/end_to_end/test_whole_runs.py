@@ -108,7 +108,7 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(
     assert "\x1b" not in done.stdout
     (folder,) = (tmp_path / "runs" / "e3").iterdir()
     for expected in (
-        r"annealing +from step 7 on, to 0\.9 of the target entropy\n",
+        r"annealing +from step 7 on, to 0\.9 of the target entropy; .* until step 8\n",
         r"a rollout step +4 prompts x 8 = 32 rollouts, 1 optimiser step\n",
         r"step  0/12   pass@1 t1 [\d.]+ %, greedy [\d.]+ %   0:\d\d\n",
         r"step 12/12   pass@1 t1 .*, live [\d.]+ %   tau \d\.\d\d   ",
