@@ -35,8 +35,9 @@ pass@16 and pass@64 on carries, and what is at the same entropy, are after the s
 other pass@1 is at the tokens of its page. [After the same number of
 steps](../experiments/equal_cost/README.md) E3's and pass@k's deficits in it are open, and DAPO and
 dynamic sampling are worse. A corrected p near .04 of five seeds leans on more degrees of freedom
-than the seeds have (with these alone `vcrl` keeps its verdict at .045, `cero` loses it at .059, and
-carries_breadth keeps all of its own, `maxrl` in pass@64 at .042),
+than the seeds have (with these alone `vcrl` keeps its verdict at .045, `cero` loses it at .059,
+carries_breadth keeps all of its own, `maxrl` in pass@64 at .042, and `ts` of arithmetic_policies
+loses it at .053),
 and on the older task, whose runs share one noise of validation, may be up to four times too small.
 Corrections keep 5 % within a family or the exploratory comparisons of a page, not over all pages.
 Runs of a task start from one first policy, and pages on the same seeds share their control.

@@ -155,6 +155,18 @@ def test_what_seeds_alone_say_of_verdicts_is_said() -> None:
         if table == "pass_at_64":
             least = f"{p['maxrl']:.3f}".removeprefix("0")
             assert f"keeps all of its own, `maxrl` in pass@64 at {least}" in text
+    policies = page("experiments/arithmetic_policies/README.md")
+    p, said = by_seeds_alone("arithmetic_policies", "pass_at_16")
+    hotter, ts = (f"{p[arm]:.3f}".removeprefix("0") for arm in ("hotter", "ts"))
+    assert (
+        f"in pass@16 and corrected, {hotter} for `hotter` and {ts} for `ts`, and no other"
+        in policies
+    )
+    assert set(said[(p < 0.05) != (said != "not distinguishable")].index) == {"ts"}
+    p, said = by_seeds_alone("arithmetic_policies", "pass_at_1")
+    assert (p > 0.05).all()
+    assert (said == "not distinguishable").all()
+    assert f"and `ts` of arithmetic_policies loses it at {ts}" in text
 
 
 def test_what_would_not_stand_if_two_looks_counted_is_said() -> None:
