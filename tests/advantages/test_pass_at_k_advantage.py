@@ -94,3 +94,10 @@ def test_without_a_final_k_it_stays():
 def test_senseless_k_is_refused(bad):
     with pytest.raises(ValueError, match=r"k=0 must be at least 1"):
         PassAtKAdvantage(**bad)
+
+
+def test_rewards_that_differ_by_rounding_are_equal():
+    rewards = torch.tensor([0.3, 0.3, 0.3, 0.3 + 3e-8])
+    assert rewards[3] > rewards[0]
+    found = PassAtKAdvantage(k=2)(rewards, torch.zeros(4, dtype=torch.int64), 1)
+    assert found.tolist() == [0.0] * 4

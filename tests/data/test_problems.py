@@ -474,3 +474,11 @@ def test_rows_without_the_mark_of_the_gold_answer_are_named(tmp_path):
         (2, "no marked answer"),
         (3, "no marked answer"),
     ]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_that_reads_nothing_is_refused(tmp_path, limit):
+    path = tmp_path / "p.json"
+    path.write_text('[{"prompt": "1+1", "answer": "2"}]')
+    with pytest.raises(ValueError, match=f"^limit is {limit}: give the number of rows to read"):
+        load_problems(path, limit=limit)
