@@ -181,11 +181,9 @@ def evaluate_model(
 
 def judging_settings(cfg: DictConfig) -> dict[str, Any]:
     """What decides verdicts, and which engine samples; the rest is in `sampling_settings`."""
-    reward = OmegaConf.to_container(cfg.reward, resolve=True)
-    assert isinstance(reward, dict)
     dtype = OmegaConf.select(cfg, "engine.settings.dtype")
     return {
-        "reward": reward_identity({str(key): value for key, value in reward.items()}),
+        "reward": reward_identity(to_plain_dict(cfg.reward)),
         "engine": {"kind": cfg.engine["_target_"], "dtype": dtype},
     }
 

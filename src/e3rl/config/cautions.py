@@ -35,7 +35,7 @@ def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
     if steps > 1 or settings["old_logprobs"] == "sampler":
         return
     reason = f"with one optimiser step per batch every importance ratio is 1: {SEVERAL_STEPS}"
-    surrogate, rule = _name(loss["surrogate"]), _name(loss["exploration"])
+    surrogate, rule = target_name(loss["surrogate"]), target_name(loss["exploration"])
     if surrogate in ("gspo", "cispo"):
         yield f"loss.surrogate={surrogate} has the gradient of the clipped surrogate; {reason}"
     if rule == "KLCov":
@@ -48,17 +48,17 @@ def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
 def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
     """What weighs prompts or rollouts, where all weigh the same anyway."""
     mean_size, advantage = plain["rollouts_per_prompt"], plain["advantage"]
-    if mean_size < 2 and _name(advantage) in OF_GROUPS:
+    if mean_size < 2 and target_name(advantage) in OF_GROUPS:
         yield (
-            f"rollouts_per_prompt={mean_size} trains nothing: advantage={_name(advantage)} "
+            f"rollouts_per_prompt={mean_size} trains nothing: advantage={target_name(advantage)} "
             "compares the rollouts of a prompt; use 2 or more, or advantage=reinforce_pp"
         )
-    if plain["loss"]["prompt_weight"] == "prompt" and _name(plain["budget"]) == "Uniform":
+    if plain["loss"]["prompt_weight"] == "prompt" and target_name(plain["budget"]) == "Uniform":
         yield (
             "loss.prompt_weight=prompt changes nothing: budget=uniform gives every prompt the same "
             "number of rollouts already"
         )
-    if _name(advantage) == "PassAtKAdvantage" and min(advantage["k"], mean_size - 1) <= 1:
+    if target_name(advantage) == "PassAtKAdvantage" and min(advantage["k"], mean_size - 1) <= 1:
         yield (
             f"advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
             f"k={advantage['k']} and rollouts_per_prompt={mean_size} that is at most 1: raise both"
@@ -68,7 +68,7 @@ def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
 def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
     """Rules that have nothing to go by, or nothing to move."""
     budget, mean_size = plain["budget"], plain["rollouts_per_prompt"]
-    rule = _name(budget)
+    rule = target_name(budget)
     selects = rule in ("Mopps", "Vcrl")
     if plain["epochs"] == 1 and goes_by_history(budget):
         chooses = "draws prompts blindly" if selects else "is uniform"
@@ -89,22 +89,22 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
 
 def goes_by_history(budget: Mapping[str, Any]) -> bool:
     """Whether a rule knows of a prompt what its earlier visits showed, and nothing else."""
-    rule = _name(budget)
+    rule = target_name(budget)
     return rule in BY_HISTORY or (rule == "Hora" and budget["mode"] == "history")
 
 
 def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
     """Temperatures of single rollouts that come out the same."""
-    spread, budget = plain["temperature"].get("spread"), _name(plain["budget"])
+    spread, budget = plain["temperature"].get("spread"), target_name(plain["budget"])
     idle = "temperature.spread=ByDifficulty changes nothing"
-    if _name(spread) == "ByDifficulty" and budget in UNRANKED:
+    if target_name(spread) == "ByDifficulty" and budget in UNRANKED:
         yield (
             f"{idle}: budget={budget} does not rank prompts by difficulty; choose budget=e3_rank, "
             "knapsack, neyman or hora"
         )
-    elif _name(spread) == "ByDifficulty" and plain["epochs"] == 1:
+    elif target_name(spread) == "ByDifficulty" and plain["epochs"] == 1:
         yield f"{idle} with epochs=1: no prompt has a rank before its second visit; use 2 or more"
-    if _name(spread) == "Ladder" and plain["rollouts_per_prompt"] < len(spread["rungs"]):
+    if target_name(spread) == "Ladder" and plain["rollouts_per_prompt"] < len(spread["rungs"]):
         yield (
             f"temperature.spread=Ladder has {len(spread['rungs'])} rungs, and a group of "
             f"rollouts_per_prompt={plain['rollouts_per_prompt']} uses the first ones only: raise "
@@ -114,15 +114,15 @@ def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
 
 def _wants_ranks(plain: dict[str, Any]) -> bool:
     """Whether something else than the budget goes by the ranks of its prompts."""
-    shapes = _name(plain["shaping"]) == "LengthShaping"
-    return shapes or _name(plain["temperature"].get("spread")) == "ByDifficulty"
+    shapes = target_name(plain["shaping"]) == "LengthShaping"
+    return shapes or target_name(plain["temperature"].get("spread")) == "ByDifficulty"
 
 
 def _inert_shaping(plain: dict[str, Any]) -> Iterator[str]:
     """A length-aware reward without an easy prompt to act on."""
-    if _name(plain["shaping"]) != "LengthShaping":
+    if target_name(plain["shaping"]) != "LengthShaping":
         return
-    if (budget := _name(plain["budget"])) in UNRANKED:
+    if (budget := target_name(plain["budget"])) in UNRANKED:
         yield (
             f"shaping=length changes nothing: budget={budget} does not rank prompts by difficulty, "
             "so none is easy; choose budget=e3_rank (with budget.n_update=0 it is uniform)"
@@ -139,7 +139,7 @@ def _mismatch(plain: dict[str, Any]) -> Iterator[str]:
     ahead = plain["rollout"]["lookahead"] > 0
     corrected = plain["loss"]["correction"] is not None
     bypass = plain["module"]["settings"]["old_logprobs"] == "sampler"
-    same_code = _name(plain["engine"]) == "TransformersEngine"
+    same_code = target_name(plain["engine"]) == "TransformersEngine"
     if corrected and same_code and not ahead and plain["trainer"]["precision"] == "32-true":
         yield (
             "loss.correction changes nothing: engine=transformers samples with the trainer's own "
@@ -158,19 +158,19 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
     n = plain["rollout"]["lookahead"]
     if n == 0:
         return
-    if any(_name(node) == "Disturbance" for node in plain["callbacks"].values()):
+    if any(target_name(node) == "Disturbance" for node in plain["callbacks"].values()):
         yield (
             f"callbacks=disturbed shows {n} step{'s' * (n > 1)} late with rollout.lookahead={n}: "
             "the step that it is set for is sampled before the policy changes; use "
             "rollout.lookahead=0"
         )
     engine = plain["engine"]
-    if _name(engine) == "TransformersEngine":
+    if target_name(engine) == "TransformersEngine":
         yield (
             f"rollout.lookahead={n} saves no time: engine=transformers samples with the trainer's "
             "own weights, before the update; use engine=vllm"
         )
-    elif _name(engine) == "VLLMEngine" and n > 1:
+    elif target_name(engine) == "VLLMEngine" and n > 1:
         yield (
             f"rollout.lookahead={n} saves no more time than 1 does: an engine in this process "
             f"takes new weights only once it has sampled all before, and rollouts are {n} updates "
@@ -186,7 +186,7 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
 def _hot_servers(plain: dict[str, Any]) -> Iterator[str]:
     """Temperatures on the way that vLLM's server does not take."""
     _, high = plain["temperature"].get("bounds") or (0, 0)
-    if _name(plain["engine"]) in SERVER_ENGINES and high > HOTTEST_OF_SERVERS:
+    if target_name(plain["engine"]) in SERVER_ENGINES and high > HOTTEST_OF_SERVERS:
         yield (
             f"temperature.bounds ends at {high}, and vLLM's server samples at up to "
             f"{HOTTEST_OF_SERVERS:g}: a run that gets there stops; use temperature.bounds=[0.3,2.0]"
@@ -259,6 +259,6 @@ def _on_gpu(accelerator: str) -> bool:
     return accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
 
 
-def _name(node: Mapping[str, Any] | None) -> str | None:
+def target_name(node: Mapping[str, Any] | None) -> str | None:
     """Class or function that a node makes."""
     return None if node is None else str(node["_target_"]).split(".")[-1]

@@ -133,8 +133,6 @@ def load_problems(
     """
     if repeats not in get_args(Repeats):
         raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}: give the number of rows to read, or null for all")
     file = local_file(path)
     everything = read_rows(file, limit)
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)

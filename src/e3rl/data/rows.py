@@ -24,8 +24,11 @@ def read_rows(path: Path, limit: int | None = None) -> Rows:
 
     A `.json` file holds one list of objects, or one object per line like a `.jsonl` file.
 
-    Raises FileNotFoundError; ValueError for an unknown kind of file, or one that cannot be read.
+    Raises FileNotFoundError; ValueError for an unknown kind of file, one that cannot be read, or a
+    limit below 1.
     """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}: give the number of rows to read, or null for all")
     if not path.is_file():
         raise FileNotFoundError(
             f"problem file {path.absolute()} does not exist: correct the path, or give an "

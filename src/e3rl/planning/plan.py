@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from e3rl.config.cautions import goes_by_history
+from e3rl.config.cautions import goes_by_history, target_name
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.policy.shape import ModelShape
@@ -117,7 +117,7 @@ def name_rules(cfg: Any) -> str:
     classes or functions."""
     nodes = {name: cfg[name] for name in ("budget", "temperature", "advantage")}
     nodes["surrogate"] = cfg.loss.surrogate
-    named = {name: str(node["_target_"]).rpartition(".")[2] for name, node in nodes.items()}
+    named = {name: target_name(node) for name, node in nodes.items()}
     return ", ".join(f"{name} {rule}" for name, rule in named.items())
 
 
@@ -144,7 +144,7 @@ def _check_group_size(cfg: Any) -> None:
             f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
             f"and budget.n_high={high}: change one of the three"
         )
-    if cfg.rollouts_per_prompt < 2 and str(cfg.budget["_target_"]).endswith(".DynamicSampling"):
+    if cfg.rollouts_per_prompt < 2 and target_name(cfg.budget) == "DynamicSampling":
         raise ConfigurationError(
             f"budget=dynamic_sampling looks for groups of right and wrong answers, and "
             f"rollouts_per_prompt={cfg.rollouts_per_prompt} makes none: use 2 or more"
@@ -152,10 +152,8 @@ def _check_group_size(cfg: Any) -> None:
 
 
 def _check_rewards(cfg: Any) -> None:
-    shaping = cfg.get("shaping")
-    if shaping is None or not str(shaping["_target_"]).endswith(".OverlongPenalty"):
-        return
-    if str(cfg.advantage["_target_"]).endswith(".MaximumLikelihood"):
+    rules = (target_name(cfg.get("shaping")), target_name(cfg.advantage))
+    if rules == ("OverlongPenalty", "MaximumLikelihood"):
         raise ConfigurationError(
             "advantage=maximum_likelihood divides by the mean reward of a group, and "
             "shaping=overlong makes rewards below 0: use shaping=none, or advantage=centred"
@@ -174,9 +172,8 @@ def _check_trainer(trainer: Any) -> None:
                 f"trainer.{name}={trainer[name]} ends the run elsewhere; {remedy}"
             )
     limit = trainer.get("limit_train_batches")
-    if limit in (None, 1.0) and type(limit) is not int:
-        return
-    if type(limit) is not int or limit < 1:
+    whole_pass = limit is None or (type(limit) is float and limit == 1)
+    if not whole_pass and (type(limit) is not int or limit < 1):
         raise ConfigurationError(
             f"trainer.limit_train_batches={limit} is no number of steps; {remedy}"
         )
