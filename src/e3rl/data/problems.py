@@ -146,10 +146,15 @@ def load_problems(
     problems = strip_wrapping(problems, strip)
     found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
     if repeats == "drop":
-        reasons = find_superfluous(found)
-        return found.without({r: reasons[p.id] for r, p in problems.items() if p.id in reasons})
+        return _without_repeats(found)
     _warn_of_repeats(path, found)
     return found
+
+
+def _without_repeats(found: ProblemSet) -> ProblemSet:
+    reasons = find_superfluous(found)
+    rows = zip(found.rows, found, strict=True)
+    return found.without({row: reasons[p.id] for row, p in rows if p.id in reasons})
 
 
 def _selected(path: str | Path, rows: Rows, where: Mapping[str, object]) -> Rows:
