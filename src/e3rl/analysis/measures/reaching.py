@@ -65,14 +65,7 @@ def costs_to_reach(
     """
     if not targets:
         raise ValueError("targets is empty: give accuracies to reach, as shares")
-    budget = common_cost([run.train for runs in arms.values() for run in runs], axis)
-    points = np.linspace(0.0, budget, POINTS)
-    arm_curves = {arm: accuracy_curves(runs, name, axis, points) for arm, runs in arms.items()}
-    found = {arm: item for arm, item in arm_curves.items() if item is not None}
-    if control is not None and control not in found:
-        raise ValueError(f"control={control!r} has no evaluation {name}; there are {list(found)}")
-    if len({tuple(item.problems) for item in found.values()}) > 1:
-        raise ValueError(f"arms were validated on different problems with {name}: {DIFFERENT}")
+    points, found = _curves_of_arms(arms, control, name, axis)
     rows = []
     for target in targets:
         for arm, item in found.items():
@@ -85,6 +78,21 @@ def costs_to_reach(
             comparison = f"{arm} - {control}: {axis} to {name} of {target:g}"
             rows.append(row | _ratio_columns(comparison, ratio))
     return rows
+
+
+def _curves_of_arms(
+    arms: Arms, control: str | None, name: str, axis: str
+) -> tuple[Reals, dict[str, AccuracyCurves]]:
+    """Points up to the cost that all runs reached, and the curves of arms that have some."""
+    budget = common_cost([run.train for runs in arms.values() for run in runs], axis)
+    points = np.linspace(0.0, budget, POINTS)
+    curves = {arm: accuracy_curves(runs, name, axis, points) for arm, runs in arms.items()}
+    found = {arm: item for arm, item in curves.items() if item is not None}
+    if control is not None and control not in found:
+        raise ValueError(f"control={control!r} has no evaluation {name}; there are {list(found)}")
+    if len({tuple(item.problems) for item in found.values()}) > 1:
+        raise ValueError(f"arms were validated on different problems with {name}: {DIFFERENT}")
+    return points, found
 
 
 def accuracy_curves(
