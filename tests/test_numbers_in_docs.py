@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pages import ROOT
-from test_readme import README, flat
+from test_readme import STUDIED, flat
 
 STUDIES = ROOT / "experiments"
 
@@ -80,14 +80,14 @@ def test_no_rule_of_the_shoot_out_is_better_and_what_five_seeds_find_is_said() -
     }
     assert not any((table["verdict"] == "better").any() for table in found.values())
     assert len(found["budgets"]) + len(found["exploration"]) == 24
-    assert "24 other rules, none of them tuned, none is better" in flat(README)
+    assert "24 other rules, none of them tuned, none is better" in flat(STUDIED)
     # What a row finds is its standard error times one factor, for rows of equal freedom.
     rows = found["budgets"]
     pooled = (rows["difference_error"] ** 2).mean() ** 0.5
     factor = (rows["detectable"] / rows["difference_error"]).median()
     assert 7 < 100 * pooled * factor < 8
     assert "from 7 to 8 points on" in page("experiments/carries_shootout/README.md")
-    assert "which find differences of 7 to 8 points" in flat(README)
+    assert "which find differences of 7 to 8 points" in flat(STUDIED)
 
 
 def test_where_intervals_are_less_sure_than_they_say_is_said() -> None:

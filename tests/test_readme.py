@@ -1,4 +1,4 @@
-"""What the README says is true: its commands, its links, its tree and its numbers."""
+"""What README says is true, its commands, links, tree and numbers, and those of docs/results.md."""
 
 import re
 import subprocess
@@ -12,6 +12,7 @@ from pages import ROOT, unproven
 from test_architecture import ROOMS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+STUDIED = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 CORE = ROOT / "experiments" / "carries_core" / "results"
 
 
@@ -47,10 +48,15 @@ def test_the_tree_has_every_room() -> None:
     assert shown == folders | {"analysis"}
 
 
+def flat(text: str) -> str:
+    """Without line breaks, and with the words of links alone."""
+    return re.sub(r"\s+", " ", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text))
+
+
 RESULTS = (  # study, table, arm, the words before and after its number, seeds, whether it is told
-    ("carries_core", "many_tries", "budget", "raise pass@16** by {} after", 10, True),
+    ("carries_core", "many_tries", "budget", "raise pass@16 by {} after", 10, True),
     ("carries_tuned", "many_tries", "budget", "by {}, at the cost of pass@1 on easy", 5, True),
-    ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {};", 10, False),
+    ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
     (
         "carries_ten_seeds",
         "pass_at_16",
@@ -70,24 +76,27 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 5, True),
     ("carries_breadth", "pass_at_16", "positive", "sampling until right {}.", 5, True),
 )
+LINES = (  # the same, of README
+    ("carries_core", "many_tries", "budget", "raise pass@16** by {}; without", 10, True),
+    ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
+    ("carries_core", "primary", "e3", "below it in pass@1, {}, at equal tokens", 10, True),
+)
 
 
-@pytest.mark.parametrize(("study", "table", "arm", "words", "seeds", "told"), RESULTS)
+@pytest.mark.parametrize(
+    ("text", "study", "table", "arm", "words", "seeds", "told"),
+    [*((flat(STUDIED), *each) for each in RESULTS), *((flat(README), *each) for each in LINES)],
+)
 def test_the_results_are_those_of_the_studies(
-    study: str, table: str, arm: str, words: str, seeds: int, told: bool
+    text: str, study: str, table: str, arm: str, words: str, seeds: int, told: bool
 ) -> None:
     found = pd.read_csv(ROOT / "experiments" / study / "results" / f"{table}.csv")
     found = found[found["against"].str.startswith("grpo ")]
     (row,) = found[found["arm"] == arm].to_dict("records")
     p = f"{row['p_adjusted']:.3f}".removeprefix("0")
-    assert words.format(with_interval(row, "difference"), p=p) in flat(README)
+    assert words.format(with_interval(row, "difference"), p=p) in text
     assert (row["p_adjusted"] < 0.05) == told
     assert (row["seeds"], row["problems"]) == (seeds, 1024)
-
-
-def flat(text: str) -> str:
-    """Without line breaks, and with the words of links alone."""
-    return re.sub(r"\s+", " ", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text))
 
 
 def with_interval(row: dict[str, float], name: str) -> str:
@@ -99,7 +108,7 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     table = pd.read_csv(ROOT / "experiments" / "equal_cost" / "results" / "comparisons.csv")
     found = table.query("page == 'carries_core' and family == 'primary' and arm == 'e3'")
     (row,) = found.to_dict("records")
-    assert f"after as many steps ({with_interval(row, 'end_difference')})" in flat(README)
+    assert f"After as many steps ({with_interval(row, 'end_difference')})" in flat(STUDIED)
     assert (row["own_p_adjusted"] < 0.05) == (row["own_verdict"] == "worse")
     assert row["end_p_adjusted"] > 0.05
 
@@ -109,7 +118,7 @@ def test_what_grpo_learns_is_what_the_bed_has(measure: str) -> None:
     bed = (ROOT / "experiments" / "carries_bed" / "README.md").read_text(encoding="utf-8")
     table = bed.split("<!-- table: ten_seeds -->")[1].split("<!-- end -->")[0]
     (gain,) = re.findall(rf"^\| {measure} \|[^|]+\|[^|]+\| (\S+) (\[.+\]) \|$", table, flags=re.M)
-    assert " ".join(gain) in flat(README)
+    assert all(" ".join(gain) in flat(text) for text in (README, STUDIED))
 
 
 def test_what_a_hotter_sampler_does_to_the_untrained_policy_is_what_was_sampled() -> None:
@@ -117,7 +126,7 @@ def test_what_a_hotter_sampler_does_to_the_untrained_policy_is_what_was_sampled(
     table = bed.split("<!-- table: hotter -->")[1].split("<!-- end -->")[0]
     (hot,) = re.findall(r"^\| 1.3 \| .+$", table, flags=re.M)
     cells = [cell.strip() for cell in hot.split("|")]
-    assert f"in pass@16, {cells[6]}, and loses {cells[4]} of pass@1" in flat(README)
+    assert f"in pass@16, {cells[6]}, and loses {cells[4]} of pass@1" in flat(STUDIED)
     assert float(cells[6].split()[0]) / 31.3 == pytest.approx(1 / 5, abs=0.02)
 
 

@@ -54,6 +54,7 @@ def check_stages(folder: Path, passed: tuple[str, ...]) -> None:
     assert (folder / "smoke.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_without_a_gpu_its_stages_are_skipped_and_the_others_pass(tmp_path: Path) -> None:
     passed = ("machine", "numerics", "default")
     done = smoke(tmp_path, "--only", *passed, *WITHOUT_A_GPU, *WITHOUT_TWO)

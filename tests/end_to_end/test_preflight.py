@@ -124,6 +124,7 @@ def test_a_process_whose_engine_has_no_memory_is_a_no_go(tmp_path: Path) -> None
     assert "no room for 24 rollouts" in found["findings"][0]["says"]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_by_a_mistake_of_its_own_is_told(tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError, match=r"process [12] of 2 ended with exit code 1"):
         run(

@@ -13,6 +13,7 @@ from e3rl.training.trace import StepTrace
 pytestmark = pytest.mark.end_to_end
 
 
+@pytest.mark.slow
 def test_torchs_profiler_traces_two_steps_and_writes_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

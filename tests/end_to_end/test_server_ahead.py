@@ -143,7 +143,8 @@ def test_a_run_of_servers_three_steps_ahead_is_resumed_as_if_nothing_had_been(
     assert len(found[0]) > 0
 
 
-@pytest.mark.parametrize("trainer", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["ddp", "fsdp2"])
 def test_ranks_that_train_three_steps_ahead_give_their_servers_the_same_weights(
     trainer: str, tmp_path: Path, policy: Policy
 ) -> None:

@@ -12,6 +12,8 @@ from ranks_replicas import RANKS, REPLICAS, STEPS
 
 from update_harness import gap, size
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("ranks_replicas.py")
 GROUPS = 3 + 1  # of weights that are shared together: the policy's blocks, and all others
 Ranks = list[dict[str, Any]]

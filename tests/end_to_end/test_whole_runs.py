@@ -150,6 +150,7 @@ def test_a_run_leaves_a_complete_folder_and_says_nothing_but_what_it_does(
         assert not [name for name, value in secrets.items() if value.encode() in held], path
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path: Path) -> None:
     choice = random.Random(20_250_518)
     settings = [*TINY, *E3, "epochs=4", "checkpoint_every=2"]

@@ -150,7 +150,7 @@ PLAIN = Training(
         ("chunked", True),
     ],
 )
-@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("how", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
 def test_an_update_takes_what_was_reckoned(
     how: str, head: Mode, checkpointing: bool, mixed: bool, lora: bool
 ) -> None:

@@ -54,14 +54,14 @@ def test_epochs_that_are_cut_short_count_as_such(policy: Policy) -> None:
     "option",
     [
         *("max_steps=6", "max_time=00:00:10:00", "fast_dev_run=true", "overfit_batches=0.5"),
-        *("limit_train_batches=0.5", "limit_train_batches=0"),
+        *("limit_train_batches=0.5", "limit_train_batches=0", "max_epochs=5", "max_epochs=-1"),
     ],
 )
 def test_what_ends_a_run_elsewhere_than_planned_is_refused(option: str, policy: Policy) -> None:
     with pytest.raises(
         ConfigurationError, match=rf"^trainer\.{option.split('=')[0]}=.* use epochs"
     ):
-        plan(policy, f"+trainer.{option}")
+        plan(policy, f"++trainer.{option}")
 
 
 def test_what_ends_no_run_is_taken(policy: Policy) -> None:

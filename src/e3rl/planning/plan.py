@@ -63,7 +63,7 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
     not be validated, the budget cannot give prompts what it is asked to, or the advantage cannot
     take the rewards.
     """
-    _check_trainer(cfg.trainer)
+    _check_trainer(cfg.trainer, cfg.epochs)
     limit = cfg.trainer.get("limit_train_batches")
     per_epoch = problems.train // cfg.prompts_per_step
     per_epoch = min(per_epoch, limit) if type(limit) is int else per_epoch
@@ -160,13 +160,13 @@ def _check_rewards(cfg: Any) -> None:
         )
 
 
-def _check_trainer(trainer: Any) -> None:
+def _check_trainer(trainer: Any, epochs: int) -> None:
     """Refuse what ends a run at another step than schedules and validation go by."""
     remedy = (
         "validation, annealing and the report go by the last step of the plan: use epochs=N and "
         "+trainer.limit_train_batches=STEPS_PER_EPOCH, a whole number"
     )
-    for name, idle in NO_END.items():
+    for name, idle in (NO_END | {"max_epochs": epochs}).items():
         if trainer.get(name, idle) not in (None, idle):
             raise ConfigurationError(
                 f"trainer.{name}={trainer[name]} ends the run elsewhere; {remedy}"
