@@ -29,19 +29,27 @@ say. Every number and verdict is computed from a study's table by
 *open*: it contains 0, or the difference is not significant after the correction for the number of
 comparisons; *untried*: nobody here has run it. The scope of a row is what was trained, how often,
 and whether the comparison was declared before its runs or is exploratory: a verdict says nothing
-beyond its scope, and *open* is not *false*.
+beyond its scope, and *open* is not *false*. [How to read these verdicts](#how-to-read-these-verdicts)
+stands below the table.
 
-pass@16 and pass@64 on carries, and what is at the same entropy, are after the same number of steps;
-other pass@1 is at the tokens of its page. [After the same number of
-steps](../experiments/equal_cost/README.md) E3's and pass@k's deficits in it are open, and DAPO and
-dynamic sampling are worse. A corrected p near .04 of five seeds leans on more degrees of freedom
-than the seeds have (with these alone `vcrl` keeps its verdict at .045, `cero` loses it at .059,
-carries_breadth keeps all of its own, `maxrl` in pass@64 at .042, and `ts` of arithmetic_policies
-loses it at .053),
-and on the older task, whose runs share one noise of validation, may be up to four times too small.
-Corrections keep 5 % within a family or the exploratory comparisons of a page, not over all pages.
-Runs of a task start from one first policy, and pages on the same seeds share their control.
+"""
+TAIL = """
+## How to read these verdicts
 
+- **Costs.** pass@16 and pass@64 on carries, and what is at the same entropy, are after the same
+  number of steps; other pass@1 is at the tokens of its page. [After the same number of
+  steps](../experiments/equal_cost/README.md) E3's and pass@k's deficits in it are open, and DAPO
+  and dynamic sampling are worse.
+- **Few seeds.** A corrected p near .04 of five seeds leans on more degrees of freedom than the
+  seeds have. With these alone `vcrl` keeps its verdict at .045, `cero` loses it at .059,
+  carries_breadth keeps all of its own, `maxrl` in pass@64 at .042, and `ts` of arithmetic_policies
+  loses it at .053.
+- **Shared noise.** On the older task runs share one noise of validation, and a corrected p may be
+  up to four times too small.
+- **Corrections** keep 5 % within a family or the exploratory comparisons of a page, not over all
+  pages.
+- **Shared starts.** Runs of a task start from one first policy, and pages on the same seeds share
+  their control.
 """
 ALPHA = 0.05
 
@@ -116,7 +124,7 @@ def rows(ledger: Mapping[str, Any]) -> Iterator[str]:
 
 
 def render() -> str:
-    return HEAD + "\n".join(rows(load_ledger())) + "\n"
+    return HEAD + "\n".join(rows(load_ledger())) + "\n" + TAIL
 
 
 if __name__ == "__main__":

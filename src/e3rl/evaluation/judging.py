@@ -18,8 +18,13 @@ def reward_identity(reward: Mapping[str, Any]) -> dict[str, Any]:
     left out where there are none.
     """
     settings = {str(key): value for key, value in reward.items() if key not in IRRELEVANT}
-    code = {path: _digest(file) for path, file in _files_of(reward) if file is not None}
+    code = reward_code(reward)
     return settings | ({"code": code} if code else {})
+
+
+def reward_code(reward: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of every file that functions of the user are taken from, by path."""
+    return {path: _digest(file) for path, file in _files_of(reward) if file is not None}
 
 
 def _files_of(reward: Mapping[str, Any]) -> Iterator[tuple[str, Path | None]]:

@@ -17,7 +17,8 @@ from e3rl.checkpoints.durable import write_atomically
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.differences import ABSENT, differences
 from e3rl.config.saved import read_saved_configuration
-from e3rl.ledger.files import CONFIG
+from e3rl.evaluation.judging import reward_code
+from e3rl.ledger.files import CONFIG, ENVIRONMENT
 
 # A resumed run may change these and what is below them: where and how it is observed, and the
 # machine it runs on. Everything else decides its numbers.
@@ -79,12 +80,28 @@ def write_provenance(cfg: DictConfig, run_dir: Path, resume: Path | None) -> Non
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume is None or not (run_dir / CONFIG).exists():
         write_atomically(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(to_plain_dict(cfg))))
-        facts = json.dumps(describe_environment(), indent=1)
-        (run_dir / "environment.json").write_text(facts + "\n")
+        facts = json.dumps(describe_environment(cfg), indent=1)
+        (run_dir / ENVIRONMENT).write_text(facts + "\n")
 
 
-def describe_environment() -> dict[str, Any]:
-    """Versions, machine, command and state of the checkout."""
+def find_edited_rewards(cfg: DictConfig, run_dir: Path) -> list[str]:
+    """A line per file of the user's reward functions that is not what it was when the run began.
+
+    A file may have been mended after it ended the run, so this is told and not refused.
+    """
+    path = run_dir / ENVIRONMENT
+    began = json.loads(path.read_text()).get("reward_code", {}) if path.is_file() else {}
+    now = reward_code(to_plain_dict(cfg.reward))
+    return [
+        f"{file} has been edited since this run began: its steps are judged by two versions, and "
+        "only a new run is judged by one"
+        for file, digest in began.items()
+        if now.get(file, digest) != digest
+    ]
+
+
+def describe_environment(cfg: DictConfig) -> dict[str, Any]:
+    """Versions, machine, command, state of the checkout and digests of the user's rewards."""
     overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     return {
         "e3rl": __version__,
@@ -97,6 +114,7 @@ def describe_environment() -> dict[str, Any]:
         "overrides": overrides,
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted": bool(_git("status", "--porcelain")),
+        "reward_code": reward_code(to_plain_dict(cfg.reward)),
     }
 
 

@@ -17,13 +17,13 @@ from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_s
 from e3rl.config.build import silence_libraries
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.archive import archive_of, open_runs, pack_runs
-from e3rl.ledger.files import CONFIG, SUMMARY, VALIDATION
+from e3rl.ledger.files import CONFIG, ENVIRONMENT, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import pack, read_rows
 from e3rl.runs.exporting import export
 from e3rl.runs.extent import LEDGERS, WHOLE, Extent, check_metrics, round_numbers
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 
-COPIED = (CONFIG, "environment.json", SUMMARY)
+COPIED = (CONFIG, ENVIRONMENT, SUMMARY)
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 

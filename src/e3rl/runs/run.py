@@ -34,7 +34,7 @@ from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.process.environment import claim_start
 from e3rl.runs.control import check_control
-from e3rl.runs.provenance import write_provenance
+from e3rl.runs.provenance import find_edited_rewards, write_provenance
 from e3rl.runs.ranks import Ranks, watch_parent
 from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint, is_job
 
@@ -79,7 +79,8 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
                 clear_unfinished_run(run_dir, trainer.loggers)
             write_provenance(cfg, run_dir, resume)
             print(plan.render(run_dir, resume))
-            for caution in find_cautions(cfg):
+            edited = find_edited_rewards(cfg, run_dir) if resume else []
+            for caution in [*find_cautions(cfg), *edited]:
                 print(f"caution: {caution}")
         if resume is None:
             trainer.validate(module, datamodule=data, verbose=False)  # the baseline, step 0
