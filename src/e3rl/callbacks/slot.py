@@ -43,6 +43,13 @@ def trains_only(slot: Slot) -> bool:
     return bool(slot.reads or slot.writes) and not validates
 
 
+def check_stack(stack: list[Slot]) -> None:
+    """Raise ValueError where a slot reads what none before it writes, in training or validation."""
+    for slot in stack:
+        check_order(slot, stack)
+        check_order(slot, stack, validation=True)
+
+
 def check_order(slot: Slot, stack: list[Slot], validation: bool = False) -> None:
     """Raise ValueError where a field that `slot` reads is not written by earlier slots alone."""
     position = next(i for i, other in enumerate(stack) if other is slot)

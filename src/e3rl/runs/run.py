@@ -16,6 +16,7 @@ from torch import distributed
 from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside
 from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.callbacks.slot import Slot, check_stack
 from e3rl.callbacks.stall import StallGuard
 from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
@@ -130,10 +131,17 @@ def telling_how_to_go_on(cfg: DictConfig, trainer: Trainer) -> Iterator[None]:
 
 
 def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Trainer:
-    """The trainer with callbacks, loggers, atomic checkpoints and progress."""
+    """The trainer with callbacks, loggers, atomic checkpoints and progress.
+
+    Raises ConfigurationError where a callback lacks another whose work it needs.
+    """
     callbacks: list[Callback] = [
         build(cfg, f"callbacks.{name}") for name, node in cfg.callbacks.items() if node
     ]
+    try:
+        check_stack([callback for callback in callbacks if isinstance(callback, Slot)])
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
     loggers: list[Logger] = [
         build(cfg, f"logger.{name}") for name, node in cfg.logger.items() if node
     ]
