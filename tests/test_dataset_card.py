@@ -94,6 +94,8 @@ def test_repeats_that_are_kept_and_over_long_prompts_are_counted(tmp_path: Path)
 def test_without_a_set_the_remedy_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"add \+problems@sets\.train"):
         card(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"^foo is no setting: there are max"):
+        card(tmp_path, "+foo=1")
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,8 @@ def test_a_model_may_have_settings_of_its_own() -> None:
             r"model b: policy\.dtype='int8': choose one of \['bfloat16', 'float16', 'float32'\]",
         ),
         (["policy=pretrained"], r"policy\.path is missing: give policy\.path=MODEL"),
+        (["+temprature=0"], r"temprature is no setting: did you mean temperatures\?"),
+        (["+reward.worker=9"], r"reward\.worker is no .*: did you mean reward\.workers\?"),
         (["policy=pretrained", "policy.path=no/such/model"], "no/such/model is no checkpoint"),
         # 256 positions, of which a prompt needs one
         (["models=[embedded]", "max_new_tokens=256"], "no room .* 256 positions of embedded"),

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from compositions import composed
-from e3rl.config.composition import conf_dir
+from e3rl.config.composition import ConfigurationError, conf_dir
 from e3rl.simulate import simulate
 
 pytestmark = pytest.mark.end_to_end
@@ -97,6 +97,13 @@ def test_arms_need_runs_and_rules_a_name(tmp_path: Path) -> None:
         run(tmp_path, "by_arm=true")
     with pytest.raises(ValueError, match=r"rules=\['best'\]: use some of uniform, e3_rank"):
         run(tmp_path, "rules=[uniform,best]")
+
+
+def test_a_setting_that_there_is_not_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^epoch is no setting: did you mean epochs\?$"):
+        run(tmp_path, "+epoch=2")
+    with pytest.raises(ConfigurationError, match=r"^budgets\.hora\.high is no .*\.hora\.n_high"):
+        run(tmp_path, "+budgets.hora.high=2")
 
 
 def test_folders_without_prompts_end_with_a_message(tmp_path: Path) -> None:

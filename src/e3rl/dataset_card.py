@@ -40,7 +40,9 @@ def write_dataset_card(cfg: DictConfig) -> str:
     Raises ConfigurationError where no set is given or one cannot be loaded.
     """
     from e3rl.config.build import build
+    from e3rl.config.check import check_command
 
+    check_command(cfg, "dataset_card")
     if not cfg.sets:
         raise ConfigurationError(
             "no problem sets are given: add +problems@sets.train=e3_train sets.train.path=FILE"

@@ -62,11 +62,13 @@ def evaluate(cfg: DictConfig) -> float:
 
     Raises ChildProcessError where one of several processes fails.
     """
+    from e3rl.config.check import check_command
     from e3rl.evaluation.parts import parse_part
     from e3rl.evaluation.results import TableSettings, write_results
     from e3rl.evaluation.settings import check_numbers, evaluations_of, table_ks
     from e3rl.evaluation.targets import find_models, load_problem_sets
 
+    check_command(cfg, "evaluate", elsewhere=["policy"])  # `find_models` checks it
     check_numbers(cfg)
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)

@@ -72,6 +72,9 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     """Replay every rule on the same table; writes the files, returns the rows of `summary.csv`."""
     from hydra.utils import instantiate
 
+    from e3rl.config.check import check_command
+
+    check_command(cfg, "simulate")
     check_numbers(cfg)
     started = time.monotonic()
     tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))

@@ -10,11 +10,12 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any
 
+import yaml
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,7 +23,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaError
 
-from e3rl.config.composition import ConfigurationError, to_plain_dict
+from e3rl.config.composition import ConfigurationError, conf_dir, to_plain_dict
 
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 GROUPS = (
@@ -137,6 +138,35 @@ def check(cfg: DictConfig, also: Mapping[str, type] | None = None) -> None:
         listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
         count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
         raise ConfigurationError(f"the configuration has {count}:\n{listed}")
+
+
+def check_command(cfg: DictConfig, command: str, elsewhere: Sequence[str] = ()) -> None:
+    """Raise ConfigurationError listing settings that conf/COMMAND.yaml and its groups do not have,
+    and mistakes in nodes with a `_target_`; for commands that are not given a run's settings.
+
+    Nodes named by `elsewhere` are checked by others."""
+    plain, written = to_plain_dict(cfg), OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(written, dict)
+    settings = _Settings(plain, written, {})
+
+    def mistakes() -> Iterator[str]:
+        yield from settings._unknown(plain, sorted(command_settings(command)), "")
+        for key in sorted(plain.keys() - set(elsewhere)):
+            yield from settings._node(plain[key], written[key], key)
+
+    list(mistakes())  # finds the unknown settings, as in `_Settings.mistakes`
+    if found := list(mistakes()):
+        raise ConfigurationError("\n".join(found))
+
+
+def command_settings(command: str) -> set[str]:
+    """The top-level settings and groups of conf/COMMAND.yaml."""
+    path = conf_dir() / f"{command}.yaml"
+    own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    groups = {
+        key.split("@")[0] for entry in own["defaults"] if isinstance(entry, dict) for key in entry
+    }
+    return (set(own) | groups) - {"defaults", "hydra"}
 
 
 def node_mistakes(node: DictConfig, path: str) -> list[str]:
