@@ -233,7 +233,7 @@ def test_a_run_whose_engine_hangs_ends_with_the_stacks_of_all_threads(
 def test_a_second_command_in_the_folder_of_a_run_is_refused_and_disturbs_nothing(
     tmp_path: Path,
 ) -> None:
-    settings = [*TINY, *E3, "epochs=400", "checkpoint_every=1"]
+    settings = [*TINY, *E3, "epochs=400", "checkpoint_every=1", "engine=transformers"]
     process = started(tmp_path, *settings)
     folder = wait_for_step(process, tmp_path, 2)
     second = finished(tmp_path, *settings, f"ckpt_path={folder}")
@@ -248,7 +248,7 @@ def test_a_second_command_in_the_folder_of_a_run_is_refused_and_disturbs_nothing
 
 
 def test_a_job_that_fails_does_not_stop_the_others_and_is_told_at_once(tmp_path: Path) -> None:
-    settings = [*TINY, *QUICK, "epochs=1", "validate_every=3"]
+    settings = [*TINY, *QUICK, "epochs=1", "validate_every=3", "engine=transformers"]
     done = finished(tmp_path, "-m", "module.settings.minibatches=0,-1,1", *E3, *settings)
     assert done.returncode == 1
     finished_jobs = list(tmp_path.glob("sweeps/*/*/summary.json"))
