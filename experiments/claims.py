@@ -29,8 +29,8 @@ say. Every number and verdict is computed from a study's table by
 *open*: it contains 0, or the difference is not significant after the correction for the number of
 comparisons; *untried*: nobody here has run it. The scope of a row is what was trained, how often,
 and whether the comparison was declared before its runs or is exploratory: a verdict says nothing
-beyond its scope, and *open* is not *false*. [How to read these verdicts](#how-to-read-these-verdicts)
-stands below the table.
+beyond its scope, and *open* is not *false*.
+[How to read these verdicts](#how-to-read-these-verdicts) stands below the table.
 
 """
 TAIL = """
