@@ -75,6 +75,10 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_breadth", "pass_at_16", "pass_at_4", "pass@4's advantages by {}, MaxRL", 5, True),
     ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 5, True),
     ("carries_breadth", "pass_at_16", "positive", "sampling until right {}.", 5, True),
+    ("carries_prompt_weights", "beside_grpo", "positive", "until right has {} of", 5, False),
+    ("carries_prompt_weights", "beside_grpo", "positive_by_prompt", "and {} without", 5, False),
+    ("carries_prompt_weights", "beside_grpo", "cero", "found worse, is {}, and", 5, True),
+    ("carries_prompt_weights", "beside_grpo", "cero_by_prompt", "and {} without the", 5, True),
 )
 LINES = (  # the same, of README
     ("carries_core", "many_tries", "budget", "raise pass@16** by {}; without", 10, True),

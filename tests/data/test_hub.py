@@ -22,9 +22,16 @@ def test_an_address_names_repository_revision_and_file(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert local_file("hf://datasets/me/set/data/a-00.parquet") == Path("cached")
     local_file("hf://datasets/me/set@v1.0/a.json")
+    local_file("hf://datasets/me/set@refs/convert/parquet/main/a.parquet")
+    local_file("hf://datasets/me/set@refs%2Fpr%2F3/main/a.parquet")
     assert asked == [
         ("me/set", "data/a-00.parquet", {"repo_type": "dataset", "revision": None}),
         ("me/set", "a.json", {"repo_type": "dataset", "revision": "v1.0"}),
+        (
+            *("me/set", "main/a.parquet"),
+            {"repo_type": "dataset", "revision": "refs/convert/parquet"},
+        ),
+        ("me/set", "main/a.parquet", {"repo_type": "dataset", "revision": "refs/pr/3"}),
     ]
 
 

@@ -50,6 +50,21 @@ def test_jsonl_rows_become_problems_with_row_ids_and_the_stem_as_source(tmp_path
     ]
 
 
+def test_a_row_that_is_dropped_leaves_its_id_to_a_later_one(tmp_path):
+    rows = [good(1, id="a", answer=""), good(2, id="a"), good(3, id="b")]
+    with pytest.warns(UserWarning, match="missing answer"):
+        found = load_problems(write_jsonl(tmp_path / "sums.jsonl", rows), on_bad_row="skip")
+    assert [problem.answer for problem in found] == ["3", "4"]
+    assert [problem.id for problem in found] == ["a", "b"]
+
+
+def test_a_question_of_which_strip_leaves_nothing_is_a_bad_row(tmp_path):
+    rows = [good(1, prompt="Q: 1 + 1?"), good(2, prompt="Q: ")]
+    with pytest.raises(BadRowsError) as error:
+        load_problems(write_jsonl(tmp_path / "sums.jsonl", rows), strip=["Q: "])
+    assert faults_of(error) == [(1, "missing prompt")]
+
+
 def test_parquet_of_the_e3_schema_loads_chats_nested_answers_and_ranks(tmp_path):
     path = tmp_path / "train.parquet"
     pd.DataFrame([e3_row(1), e3_row(2)]).to_parquet(path)

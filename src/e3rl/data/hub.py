@@ -2,8 +2,12 @@
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
-ADDRESS = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<file>.+)")
+ADDRESS = re.compile(
+    r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?/(?P<file>.+)"
+)
 FORM = "hf://datasets/OWNER/NAME[@REVISION]/FILE"
 
 
@@ -23,10 +27,11 @@ def local_file(path: str | Path) -> Path:
         raise ValueError(f"{path} is no address of a file on the hub: write {FORM}")
     import huggingface_hub
 
+    revision = unquote(found["revision"]) if found["revision"] else None
     try:
         return Path(
             huggingface_hub.hf_hub_download(
-                found["repo"], found["file"], repo_type="dataset", revision=found["revision"]
+                found["repo"], found["file"], repo_type="dataset", revision=revision
             )
         )
     # Its errors for no network, an unknown repository and a missing file are all of this kind.

@@ -138,17 +138,27 @@ def load_problems(
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
     rows = _selected(path, everything, where or {})
     problems, bad = _parse_rows(rows, columns, name or file.stem, answer_after)
+    problems = strip_wrapping(problems, strip)
+    for row in [row for row, problem in problems.items() if _is_blank(problem)]:
+        nothing = "nothing is left of it without what `strip` takes away"
+        bad.append(BadRow(row, (Fault("missing prompt", nothing, "give the question"),)))
+        del problems[row]
     dropped = raise_or_drop_bad_rows(str(path), bad, len(rows), on_bad_row)
     if not problems:
         raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
     if len(rows) < len(everything):
         dropped[UNSELECTED] = len(everything) - len(rows)
-    problems = strip_wrapping(problems, strip)
     found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
     if repeats == "drop":
         return _without_repeats(found)
     _warn_of_repeats(path, found)
     return found
+
+
+def _is_blank(problem: Problem) -> bool:
+    """Whether it asks nothing, in its text or its last message."""
+    prompt = problem.prompt
+    return not (prompt if isinstance(prompt, str) else prompt[-1]["content"]).strip()
 
 
 def _without_repeats(found: ProblemSet) -> ProblemSet:
@@ -213,14 +223,14 @@ def _parse_row(
     owners: dict[str, int],
     answer_after: str | None,
 ) -> Problem | tuple[Fault, ...]:
-    """The problem in a row, or everything that is wrong with it; enters its id in `owners`."""
+    """The problem in a row, which enters its id in `owners`, or all that is wrong with it."""
     prompt = parse_prompt(lookup(record, columns.prompt), columns.prompt)
     answer = parse_answer(lookup(record, columns.answer), columns.answer, answer_after)
     key = parse_id(lookup(record, columns.id), columns.id, default=f"{name}:{row}")
     source = parse_source(lookup(record, columns.source), columns.source, default=name)
     level = parse_level(lookup(record, columns.level), columns.level)
     prior = parse_prior(lookup(record, columns.prior), columns.prior)
-    if isinstance(key, str) and owners.setdefault(key, row) != row:
+    if isinstance(key, str) and key in owners:
         key = Fault(
             "duplicate id",
             f"{key!r} is the id of row {owners[key]} already",
@@ -236,6 +246,7 @@ def _parse_row(
     ):
         found = (prompt, answer, key, source, level, prior)
         return tuple(f for f in found if isinstance(f, Fault))
+    owners[key] = row
     return Problem(key, prompt, answer, source, level, prior, _other_columns(record, columns))
 
 

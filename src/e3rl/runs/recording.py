@@ -1,5 +1,6 @@
 """Finished runs as studies keep them: light copies, and what they lack; see `e3rl.record`."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,14 @@ from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import silence_libraries
+from e3rl.data.datamodule import PromptDataModule
+from e3rl.data.problems import ProblemSet
+from e3rl.evaluation.judging import reward_identity
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.archive import archive_of, open_runs, pack_runs
 from e3rl.ledger.files import CONFIG, ENVIRONMENT, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import pack, read_rows
+from e3rl.policy.policy import Policy
 from e3rl.runs.exporting import export
 from e3rl.runs.extent import LEDGERS, WHOLE, Extent, check_metrics, round_numbers
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
@@ -61,13 +66,16 @@ def record_runs(
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
     Raises FileNotFoundError where `source` has no runs, ValueError where none of its finished ones
-    is of the control.
+    is of the control, two of them have folders of one name, or rollouts are too few for a control
+    at equal entropy.
     """
     silence_libraries()
     finished = [run for run in load_runs(source) if run.summary is not None]
     arms = group_by_arm(finished)
     if control not in arms:
         raise ValueError(f"no finished run of the control {control!r}; there are {list(arms)}")
+    check_names(finished)
+    check_rollouts(arms, control, sampling)
     recorded = open_runs(out / "runs")
     new = copy_new_runs(finished, recorded, extent)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
@@ -79,6 +87,27 @@ def record_runs(
         copy_policies(finished, out / "policies")
     if archive or archive_of(recorded).is_file():
         pack_runs(recorded)
+
+
+def check_names(runs: Sequence[Run]) -> None:
+    """Raise ValueError where folders of two runs have one name, under which one would be kept."""
+    paths: dict[str, Path] = {}
+    for run in runs:
+        if (other := paths.setdefault(run.path.name, run.path)) != run.path:
+            raise ValueError(
+                f"{other} and {run.path} have one name, under which only one can be recorded: "
+                "rename one of the folders, or record each sweep by itself"
+            )
+
+
+def check_rollouts(arms: Mapping[str, Sequence[Run]], control: str, sampling: Sampling) -> None:
+    """Raise ValueError where evaluations would be too small to match an entropy with."""
+    others = [run for arm, runs in arms.items() if arm != control for run in runs]
+    if 0 < sampling.n < FEWEST_ROLLOUTS and entropies_to_match(others, sampling.matched):
+        raise ValueError(
+            f"n={sampling.n}: a control at the entropy of an arm takes {FEWEST_ROLLOUTS} rollouts "
+            "of every problem or more; raise it, or match nothing (--match without a name)"
+        )
 
 
 def copy_new_runs(runs: Sequence[Run], out: Path, extent: Extent = WHOLE) -> list[Path]:
@@ -111,8 +140,13 @@ def copy_run(run: Run, out: Path, extent: Extent = WHOLE) -> None:
         if (run.path / name).is_file():
             text = (run.path / name).read_text()
             for root in roots:  # what a machine calls its folders is nobody else's concern
-                text = text.replace(root, ".") if len(root) > 1 else text
+                text = hide_folder(text, root) if len(root) > 1 else text
             (out / name).write_text(text)
+
+
+def hide_folder(text: str, folder: str) -> str:
+    """`.` in place of an absolute folder where paths begin with it, and nowhere else."""
+    return re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", ".", text)
 
 
 def add_evaluations(
@@ -150,10 +184,11 @@ def sample_start(run: Run, folder: Path, sampling: Sampling) -> list[dict[str, A
 
 
 def start_of(run: Run) -> list[Any]:
-    """Settings that decide what the untrained policy scores."""
+    """Settings that decide what the untrained policy scores, and by which reward."""
     policy, data = run.config.get("policy", {}), run.config.get("data", {})
     own = {key: value for key, value in policy.items() if key not in TRAINING_ONLY}
-    return [own, run.config.get("max_new_tokens"), data.get("validation")]
+    reward = reward_identity(run.config.get("reward", {}))
+    return [own, run.config.get("max_new_tokens"), data.get("validation"), reward]
 
 
 def add_last(run: Run, folder: Path, wanted: Sequence[Evaluation], n: int) -> None:
@@ -285,19 +320,40 @@ def row_of(step: int, counts: EvaluationCounts) -> dict[str, Any]:
 def sample_policy(
     run: Run, wanted: Sequence[Evaluation], trained: bool = True
 ) -> list[EvaluationCounts]:
-    """A run's final policy, or the one it started from, on its validation problems."""
+    """A run's final policy, or the one it started from, on its validation problems.
+
+    Raises ValueError where these are no longer what the run was validated on.
+    """
     policy = instantiate(run.config["policy"], _convert_="all")
+    problems = validation_problems(run, policy)
     if trained:
         load_weights(policy, last_weights(run))
     return evaluate_policy(
         policy,
-        instantiate(run.config["data"]["validation"], _convert_="all"),
+        problems,
         wanted,
         instantiate(run.config["engine"]),
         instantiate(run.config["reward"]),
         run.config["max_new_tokens"],
         seed=int(run.config["callbacks"]["pass_at_k"].get("seed", 0)),
     )
+
+
+def validation_problems(run: Run, policy: Policy) -> ProblemSet:
+    """What a run was validated on: without problems that are trained on, or too long.
+
+    Raises ValueError where the ledger has others.
+    """
+    data: PromptDataModule = instantiate(run.config["data"], _convert_="all")
+    data.bind(policy.encode)
+    found = data.validation_problems
+    known = next(reversed(run.counts.values()))["problem_id"]
+    if list(known) != [problem.id for problem in found]:
+        raise ValueError(
+            f"{run.path} was validated on {len(known)} problems, and its settings now give "
+            f"{len(found)} that are not the same: bring back the files that it read"
+        )
+    return found
 
 
 def last_weights(run: Run) -> Path:

@@ -21,7 +21,7 @@ def read_runs(sources: str | Path | Sequence[str | Path]) -> list[Run]:
     Raises FileNotFoundError for a folder without runs, ValueError for broken ones.
     """
     every = [sources] if isinstance(sources, str | Path) else list(sources)
-    runs = {run.path: run for source in every for run in _read(source)}
+    runs = {run.path.resolve(): run for source in every for run in _read(source)}
     return sorted(runs.values(), key=arm_and_seed)
 
 

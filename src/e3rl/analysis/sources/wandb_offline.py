@@ -1,6 +1,7 @@
 """Offline W&B runs read back from their folders, by W&B's own reader of its record files."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,18 @@ from e3rl.analysis.sources.runs import Run, arm_and_seed
 from e3rl.analysis.sources.wandb_run import TABLES, run_from_wandb, table_path
 
 RECORDS = "run-*.wandb"
+STARTED = re.compile(r"\d{8}_\d{6}")
 
 
 def find_offline_files(root: str | Path) -> list[Path]:
     """Record files below a folder, oldest first (W&B puts the time into their folder's name)."""
-    return sorted(Path(root).rglob(RECORDS), key=lambda path: (path.parent.name[-24:], path))
+    return sorted(Path(root).rglob(RECORDS), key=lambda path: (_started(path), path))
+
+
+def _started(path: Path) -> str:
+    """Date and time at which W&B began a record file; "" in a folder of another name."""
+    found = STARTED.search(path.parent.name)
+    return found[0] if found else ""
 
 
 def load_offline_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:

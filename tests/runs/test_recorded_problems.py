@@ -1,0 +1,89 @@
+"""What `e3rl record` samples, and what it cannot record, told before anything is copied."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from compositions import composed
+from e3rl.analysis.sources.runs import Run
+from e3rl.config.composition import to_plain_dict
+from e3rl.policy.policy import Policy
+from e3rl.runs import recording
+from e3rl.runs.recording import Sampling
+
+MakeRun = Callable[..., Run]
+EMPTY = pd.DataFrame()
+T1 = {"name": "t1", "rollout_step": 8, "entropy": 0.5, "temperature": 1.0}
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    def make(folder: str, config: dict[str, Any], ids: tuple[str, ...] = ("p",)) -> Run:
+        problems = pd.DataFrame(
+            [{"name": "t1", "rollout_step": 8, "problem_id": i, "n": 4, "correct": 2} for i in ids]
+        )
+        evaluations = pd.DataFrame([T1])
+        given = (tmp_path / folder, "grpo", 1, config, EMPTY, EMPTY, evaluations, problems)
+        return Run(*given, EMPTY, {})
+
+    return make
+
+
+def overlapping(tmp_path: Path) -> dict[str, Any]:
+    """A configuration whose second validation problem is trained on, and is dropped."""
+    for name, sums in (("train", (3, 4, 5)), ("test", (6, 4, 7))):
+        rows = [{"prompt": f"1+{x}=?", "answer": str(1 + x)} for x in sums]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [
+        f"data.{n}.path={tmp_path}/{f}.jsonl"
+        for n, f in (("train", "train"), ("validation", "test"))
+    ]
+    given = ("data=problem_files", "data.on_overlap=drop", "prompts_per_step=2", *files)
+    return to_plain_dict(composed("logger=ledger_only", f"paths.run_dir={tmp_path}/run", *given))
+
+
+@pytest.mark.filterwarnings("ignore:.*also trained on")
+def test_what_is_sampled_is_what_the_run_was_validated_on(
+    tmp_path: Path, make_run: MakeRun, policy: Policy
+) -> None:
+    config = overlapping(tmp_path)
+    run = make_run("seed-1", config, ("test:0", "test:2"))
+    found = recording.validation_problems(run, policy)
+    assert [problem.id for problem in found] == ["test:0", "test:2"]
+    run = make_run("seed-1", config, ("test:0", "test:1", "test:2"))
+    with pytest.raises(ValueError, match="validated on 3 problems, and its settings now give 2"):
+        recording.validation_problems(run, policy)
+
+
+def test_two_runs_whose_folders_have_one_name_are_refused(make_run: MakeRun) -> None:
+    first, second = make_run("core/seed-1", {}), make_run("other/seed-1", {})
+    recording.check_names([first, make_run("core/seed-2", {})])
+    with pytest.raises(ValueError, match=r"core/seed-1 and .*other/seed-1 have one name"):
+        recording.check_names([first, second])
+
+
+def test_too_few_rollouts_to_match_an_entropy_with_are_refused(make_run: MakeRun) -> None:
+    arms = {"grpo": [make_run("grpo-1", {})], "hot": [make_run("hot-1", {})]}
+    with pytest.raises(ValueError, match=r"n=16: a control at the entropy .* 32 rollouts"):
+        recording.check_rollouts(arms, "grpo", Sampling(16, matched=("t1",)))
+    for fits in (Sampling(32, matched=("t1",)), Sampling(16, matched=()), Sampling(0)):
+        recording.check_rollouts(arms, "grpo", fits)
+
+
+def test_another_reward_is_another_start(make_run: MakeRun) -> None:
+    box, hashes = ({"reward": {"answer_format": name}} for name in ("integer_box", "hashes"))
+    assert recording.start_of(make_run("a", box)) != recording.start_of(make_run("b", hashes))
+    slower = {"reward": box["reward"] | {"workers": 1}}
+    assert recording.start_of(make_run("a", box)) == recording.start_of(make_run("b", slower))
+
+
+def test_a_folder_is_hidden_where_paths_begin_with_it_alone() -> None:
+    text = (
+        "path: hf://datasets/a/b\nroot: /data\nruns: '/data/runs'\n- x=/data/y\nz: /data2/data/q\n"
+    )
+    hidden = "path: hf://datasets/a/b\nroot: .\nruns: './runs'\n- x=./y\nz: /data2/data/q\n"
+    assert recording.hide_folder(text, "/data") == hidden
