@@ -34,3 +34,12 @@ def test_names_seeds_and_folders_are_no_difference(run: Run) -> None:
         return {**facts, "checkpoint": {"folder": f"{folder}/checkpoints"}, "empty": {}}
 
     assert config_differences({"a": arm(run, config("a", 1)), "b": arm(run, config("b", 2))}) == {}
+
+
+def test_settings_of_one_group_that_end_alike_are_two(run: Run) -> None:
+    def config(ema: float) -> dict[str, Any]:
+        temperature = {"ema": ema, "gain": {"ema": ema}}
+        return {"temperature": temperature, "callbacks": {"temperature": {"rule": temperature}}}
+
+    found = config_differences({"a": arm(run, config(0.0)), "b": arm(run, config(0.5))})
+    assert list(found) == ["temperature.ema", "temperature.gain.ema"]

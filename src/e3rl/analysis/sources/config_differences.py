@@ -14,20 +14,21 @@ ABSENT = "-"
 def config_differences(arms: Arms) -> dict[str, dict[str, str]]:
     """Settings that are not the same in all arms: by dotted key, then by arm, as text.
 
-    A setting that is repeated further down, by interpolation, is listed once, at its shortest key.
+    A setting that is repeated in other groups, by interpolation, is listed once, at its shortest
+    key; two of one group that only end alike are two.
     Values that differ between the seeds of an arm are joined by ` | `.
     """
     flat = {arm: [_settings(run.config) for run in runs] for arm, runs in arms.items()}
     keys = {key for configs in flat.values() for config in configs for key in config}
-    listed: dict[tuple[str, tuple[str, ...]], str] = {}
+    groups: dict[tuple[str, tuple[str, ...]], str] = {}  # of leaves and their values by arm
+    listed: dict[str, tuple[str, ...]] = {}
     for key in sorted(keys, key=lambda key: (key.count("."), key)):
         values = tuple(_join_values(configs, key) for configs in flat.values())
         if len(set(values)) > 1:
-            listed.setdefault((key.rsplit(".", 1)[-1], values), key)
-    return {
-        key: dict(zip(arms, values, strict=True))
-        for (_, values), key in sorted(listed.items(), key=lambda item: item[1])
-    }
+            group = key.split(".")[0]
+            if groups.setdefault((key.rsplit(".", 1)[-1], values), group) == group:
+                listed[key] = values
+    return {key: dict(zip(arms, listed[key], strict=True)) for key in sorted(listed)}
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, str]:
