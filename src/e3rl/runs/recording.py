@@ -348,7 +348,7 @@ def validation_problems(run: Run, policy: Policy) -> ProblemSet:
     data.bind(policy.encode)
     found = data.validation_problems
     known = next(reversed(run.counts.values()))["problem_id"]
-    if list(known) != [problem.id for problem in found]:
+    if sorted(known) != sorted(problem.id for problem in found):
         raise ValueError(
             f"{run.path} was validated on {len(known)} problems, and its settings now give "
             f"{len(found)} that are not the same: bring back the files that it read"
