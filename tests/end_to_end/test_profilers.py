@@ -1,5 +1,6 @@
 """Profilers write into the run's folder, and phases are in every row whichever is chosen."""
 
+import gc
 import gzip
 import json
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_a_run_that_ends_within_the_traced_steps_has_a_trace(tmp_path: Path) -> 
     trace.teardown("fit")  # nothing is left to write
 
 
-def test_a_trace_of_no_step_is_refused() -> None:
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_trace_of_no_step_is_refused_and_nothing_else_is_said() -> None:
     with pytest.raises(ValueError, match="steps=0"):
         StepTrace("x", steps=0)
+    gc.collect()

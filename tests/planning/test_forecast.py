@@ -228,6 +228,11 @@ def test_what_cannot_be_planned_is_refused(given: str, message: str) -> None:
         planned("experiment=paper/1_5b/grpo", given)
 
 
+def test_a_reward_that_is_not_there_is_refused_as_by_the_run() -> None:
+    with pytest.raises(ConfigurationError, match=r"reward: .*there is no file .*/nowhere.py"):
+        planned("experiment=grpo", "reward=function", "reward.path=nowhere.py:score")
+
+
 def test_a_measured_length_takes_the_place_of_a_planned_one_and_stays_within_the_limit() -> None:
     cut = ("experiment=paper/1_5b/e3", "max_new_tokens=2048", "plan.tokens_per_s=10000")
     with pytest.raises(ConfigurationError, match=r"plan.mean_tokens=3580 is above max_new_tokens"):

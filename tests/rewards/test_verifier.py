@@ -102,6 +102,21 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         (r"5\text{ km}", "5", "correct"),
         (r"5\text{ kilometers}", r"5\mathrm{~km}", "correct"),
         (r"5\text{ km long}", r"5\text{ m}", "correct"),
+        # bare words say what is counted, unless they are mathematics or names of unknowns
+        ("15 books", "15", "correct"),
+        ("16 books", "15", "wrong"),
+        ("1,000 dollars", "1000", "correct"),
+        ("1000", "1,000 dollars", "correct"),
+        ("100 dollars", r"\$100", "correct"),
+        ("x = 7.50 dollars", "7.5", "correct"),
+        (r"\frac{1}{2} cups of milk", "0.5", "correct"),
+        ("30 minutes", "30 hours", "wrong"),
+        ("3*4 books", "12", "wrong"),
+        ("3 halves", "3", "wrong"),
+        ("3 dozen", "3", "wrong"),
+        ("4 squared", "4", "wrong"),
+        ("2 alpha", "2", "wrong"),
+        ("5 xyzw", "5", "wrong"),
     ],
 )
 def test_boxed_mathematics_is_judged(answer: str, gold: str, status: str) -> None:

@@ -25,6 +25,8 @@ from e3rl.evaluation.sampling import load_weights
 from e3rl.ledger.files import CONFIG
 from e3rl.policy.policy import Policy
 
+LONGEST_NAME = 200  # bytes; file systems take 255
+
 
 @dataclass(frozen=True)
 class Model:
@@ -236,8 +238,18 @@ def set_name(node: Mapping[str, Any]) -> str:
 
 
 def folder_name(label: str) -> str:
-    """A label as the name of a folder."""
-    return re.sub(r"[^\w.-]", "_", label)
+    """A label as the name of a folder.
+
+    Raises ConfigurationError for one that is longer than file systems take.
+    """
+    name = re.sub(r"[^\w.-]", "_", label)
+    if (length := len(name.encode())) > LONGEST_NAME:
+        raise ConfigurationError(
+            f"a name of {length} bytes is too long for a folder ({LONGEST_NAME} at most): "
+            f"{name[:40]}..., give a shorter one by models={{LABEL: PATH, ...}} or "
+            "+problems@sets.NAME=..."
+        )
+    return name
 
 
 def _check_unique(names: list[str], remedy: str) -> None:

@@ -59,6 +59,8 @@ def plan_ahead(cfg: DictConfig) -> RunPlan:
     model's configuration is not found.
     """
     problems, shape = count_problems(cfg), read_shape(cfg)
+    with build(cfg, "reward"):
+        pass  # its files and packages are there
     plan = derive_plan(cfg, problems, shape)
     costs = forecast_work(cfg, plan.total_steps, problems.validation)
     if cfg.plan.tokens_per_s is None and (gpu := find_gpu(cfg)):

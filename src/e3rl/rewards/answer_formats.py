@@ -64,6 +64,17 @@ _NUMBER = re.compile(
     ){_UNIT}?""",
     re.VERBOSE | re.ASCII,
 )
+_BARE_WORDS = re.compile(r"(?<=[\d})]) +([a-zA-Z]+(?: [a-zA-Z]+)*)$")
+_COUNTED = re.compile(
+    r"(?=[a-zA-Z]*[aeiouAEIOU])[a-zA-Z]{4,}\b"
+)  # a word that names what is counted
+_NO_NOUNS = re.compile(  # words that say what the number is
+    r"\b(?:(?:dozen|hundred|thousand|[mbtr]+illion)s?|hal(?:f|ves)|quarters?|(?:third|tenth|hundredth|"
+    r"(?:four|fif|six|seven|eigh|nin|thousand)th)s?|squared|cubed|factorial|times|plus|minus|over|and|or|to|"
+    r"mod(?:ulo)?|choose|root|negative|base|(?:arc)?(?:sin|cos|tan)h?|log|sqrt|theta|alpha|beta|gamma|lambda|"
+    r"infinity|each|more|less)\b",
+    re.IGNORECASE,
+)
 _BARE_UNIT = re.compile(r"(?<=[\d}])[a-zA-Z]+(?:/[a-zA-Z]+)?(?:\^\{?-?\d\}?)?$")
 _SCALE = re.compile(r"(?:\^\{?\\circ\}?|°|degrees?) ?(C|F)(?:elsius|ahrenheit)?$")
 _LAST_UNIT = re.compile(r"(?<=[\d})]) *([a-zA-Zµ¢€][a-zA-Zµ.^/*{}\d -]*)$")
@@ -115,6 +126,18 @@ def bare_latex(text: str) -> str:
     line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
     line = re.sub(r"\s+", " ", line).strip()
     return re.sub(r"(?:\s*(?:\\?%|[.,;]))+$", "", line)
+
+
+def set_words_apart(line: str) -> str:
+    r"""Bare words behind a number as text: `15 books` is `15\text{ books}`.
+
+    An algebra system would take them for a product of letters. Words of mathematics (`3 halves`)
+    and names of unknowns stay as they are.
+    """
+    found = _BARE_WORDS.search(line)
+    if found is None or not _COUNTED.match(found[1]) or _NO_NOUNS.search(found[1]):
+        return line
+    return rf"{line[: found.start()]}\text{{ {found[1]}}}"
 
 
 def plain(text: str) -> str:
@@ -267,7 +290,8 @@ def _measured(side: str) -> tuple[list[str], str]:
 
 def _sides(text: str) -> list[str]:
     """The sides of a relation without spaces, digit groups, currency, percent and degree signs."""
-    line = compact(_WORDING.sub(_UNIT, _without_groups(bare_latex(text))))
+    words = set_words_apart(_without_groups(bare_latex(text)))
+    line = compact(_WORDING.sub(_UNIT, words))
     return [_unwrap(_DECORATION.sub("", side)) for side in _RELATION.split(line)]
 
 

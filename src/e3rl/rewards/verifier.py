@@ -26,6 +26,7 @@ from e3rl.rewards.answer_formats import (
     leaves_work,
     same_number,
     same_text,
+    set_words_apart,
     shortest_integer,
 )
 from e3rl.rewards.latex_parser import install
@@ -121,6 +122,6 @@ def _agree(one: str, other: str) -> bool:
 
 def _parse(text: str) -> list[Any]:
     """Math-verify's readings of one LaTeX answer, best first; empty where there is none."""
-    line = _EXPONENT.sub(r"\1\\cdot10^{\2}", bare_latex(text))
+    line = _EXPONENT.sub(r"\1\\cdot10^{\2}", set_words_apart(bare_latex(text)))
     forms: list[Any] = parse(f"${line}$", extraction_config=EXTRACTION, parsing_timeout=None)
     return forms

@@ -33,6 +33,10 @@ class StepTrace(Profiler):
         self, dirpath: str, first: int = 2, steps: int = 2, rows: int = 40, **options: Any
     ) -> None:
         super().__init__()
+        self._begun = 0  # rollout steps
+        # Before anything is refused: Lightning tears down what it finds, also what was refused.
+        self._profiler: torch.profiler.profile | None = None
+        self._open: dict[str, Any] = {}  # names in the trace, of actions under way
         if first < 0 or steps < 1 or rows < 1:
             raise ValueError(
                 f"profiler first={first}, steps={steps}, rows={rows}: use 0 or more, and at "
@@ -40,9 +44,6 @@ class StepTrace(Profiler):
             )
         self.folder = Path(dirpath)
         self.first, self.steps, self.rows, self.options = first, steps, rows, options
-        self._begun = 0  # rollout steps
-        self._profiler: torch.profiler.profile | None = None
-        self._open: dict[str, Any] = {}  # names in the trace, of actions under way
 
     def start(self, action_name: str) -> None:
         if action_name.endswith(NEXT_STEP):
