@@ -17,6 +17,7 @@ from e3rl.analysis.figures.style import save_with_palette
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import Family, judge_rows, read_families
+from e3rl.analysis.measures.gain import gain_rows
 from e3rl.analysis.measures.interaction import interaction_rows
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
@@ -28,6 +29,7 @@ from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
 from e3rl.analysis.tables.study_cells import (
+    gain_cells,
     interaction_cells,
     metric_cells,
     power_cells,
@@ -237,6 +239,10 @@ def _reaching(study: Study, **options: Any) -> TableDraft:
     return TableDraft(costs_to_reach(study.arms, study.control, **options), reaching_cells)
 
 
+def _gain(study: Study, **options: Any) -> TableDraft:
+    return TableDraft(gain_rows(study.arms, **options), gain_cells)
+
+
 def _resources(study: Study) -> TableDraft:
     return TableDraft(resource_rows(study.arms), resource_cells)
 
@@ -255,6 +261,7 @@ def _power(study: Study, differences: Sequence[float] = (0.01, 0.02), **options:
 TABLES: dict[str, Callable[..., TableDraft]] = {
     "comparison": _comparison,
     "family": _family,
+    "gain": _gain,
     "interaction": _interaction,
     "metric": _metric,
     "reaching": _reaching,

@@ -128,6 +128,34 @@ def reaching_cells(rows: Sequence[Row]) -> Cells:
     return drop_empty_columns(texts, note)
 
 
+def gain_cells(rows: Sequence[Row]) -> Cells:
+    """Before and after training in percent, the gain in points."""
+    if not rows:
+        raise ValueError(NO_ROWS)
+    most = str(max(row["seeds"] for row in rows))
+    texts, sizes = move_constants(
+        [
+            {
+                "arm": arm_label(row["arm"]),
+                "seed": "all" if row["seed"] is None else str(row["seed"]),
+                "sampling": row["evaluation"],
+                "measure": row["measure"],
+                "before training %": interval_text(row, "before", ".1f", 100),
+                "after the last step %": interval_text(row, "after", ".1f", 100),
+                "gain, points": interval_text(row, "gain", "+.1f", 100),
+                "seeds": most,
+                "problems": str(row["problems"]),
+            }
+            for row in rows
+        ]
+    )
+    note = (
+        f"{100 * rows[0]['level']:g} % intervals over seeds and problems, of one seed over "
+        f"problems alone, each by itself.{sizes}"
+    )
+    return drop_empty_columns(texts, note)
+
+
 def power_cells(rows: Sequence[Row], differences: Sequence[float]) -> Cells:
     """Standard deviations and detectable differences in points, and the numbers needed."""
     if not rows:

@@ -1,0 +1,77 @@
+"""What training gained over the policy that it started from."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import interval_columns
+from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
+from e3rl.analysis.sources.runs import Arms, Run
+from e3rl.statistics.shares import difference_of_shares, share_interval
+
+
+def gain_rows(
+    arms: Arms,
+    evaluations: Sequence[str] = ("t1",),
+    ks: Sequence[int] = (1,),
+    by_seed: bool = False,
+    level: float = 0.95,
+) -> list[Row]:
+    """pass@k before training and after the last step of every run, whatever it had cost.
+
+    Intervals are over seeds and problems, of one seed over problems alone; the gain is paired by
+    both. Seeds that start from policies of their own make it one over first policies too.
+
+    Args:
+        arms: runs by arm.
+        evaluations: names, such as t1.
+        ks: of pass@k; those for which either end has too few rollouts have no row.
+        by_seed: a row for every seed besides.
+        level: coverage of all intervals.
+
+    Returns:
+        dicts with arm, seed (None for all together), evaluation, measure, level, seeds, problems,
+        and before, after and gain with _low and _high.
+    """
+    rows = []
+    for runs in arms.values():
+        groups: list[tuple[int | None, Sequence[Run]]] = [(None, runs)]
+        if by_seed:
+            groups += [(run.seed, [run]) for run in sorted(runs, key=lambda run: run.seed)]
+        for name in evaluations:
+            for k in ks:
+                found = (_row(part, seed, name, k, level) for seed, part in groups)
+                rows += [row for row in found if row is not None]
+    return rows
+
+
+def _row(runs: Sequence[Run], seed: int | None, name: str, k: int, level: float) -> Row | None:
+    pairs = [
+        (first.seeds[0], last.seeds[0])
+        for run in runs
+        if (first := find_evaluation([run], name, "first"))
+        and (last := find_evaluation([run], name, "last"))
+    ]
+    if not pairs or any(int(table["n"].min()) < k for pair in pairs for table in pair):
+        return None
+    tables = [[pass_table(table, [k])[k] for table in pair] for pair in pairs]
+    common = tables[0][0].index
+    for table in (table for pair in tables for table in pair):
+        common = common.intersection(table.index, sort=False)
+    if common.empty:
+        return None
+    before, after = (np.array([pair[end][common] for pair in tables]) for end in (0, 1))
+    gain = difference_of_shares(after, before, paired_seeds=True).interval(level)
+    return {
+        "arm": runs[0].name,
+        "seed": seed,
+        "evaluation": name,
+        "measure": f"pass@{k}",
+        "level": level,
+        "seeds": len(pairs),
+        "problems": len(common),
+        **interval_columns("before", share_interval(before, level)),
+        **interval_columns("after", share_interval(after, level)),
+        **interval_columns("gain", gain),
+    }
