@@ -133,6 +133,13 @@ def test_runs_below_a_root_come_in_the_order_of_the_arms(tmp_path: Path) -> None
     assert [run.name for run in picked] == ["grpo", "e3"]
 
 
+def test_a_run_that_two_sources_hold_counts_once(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write_run(tmp_path / f"seed={seed}", "grpo", seed, Size(steps=8))
+    within = tmp_path / "seed=2" / ".." / "seed=2"
+    assert [run.seed for run in read_runs([tmp_path, within])] == [1, 2]
+
+
 def test_root_without_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no run folder"):
         load_runs(tmp_path)

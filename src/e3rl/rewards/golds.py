@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from e3rl.rewards.scorer import Question
 
 SHOWN = 20  # faults that the message lists
+LONGEST = 100  # letters of a gold answer in it
 
 
 class UnmatchableGoldsError(ValueError):
@@ -19,10 +20,18 @@ def check_golds(questions: Iterable[Question], find_fault: Callable[[str], str |
     """
     first = {question.answer: question.id for question in reversed(list(questions))}
     found = ((problem_id, answer, find_fault(answer)) for answer, problem_id in first.items())
-    faults = [f"problem {key}: gold answer {gold!r} {fault}" for key, gold, fault in found if fault]
+    faults = [
+        f"problem {key}: gold answer {_shortened(gold)!r} {fault}"
+        for key, gold, fault in found
+        if fault
+    ]
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in sorted(faults)[:SHOWN])
         more = f"\n  ... and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
         raise UnmatchableGoldsError(
             f"{len(faults)} gold answers cannot be matched:\n{listed}{more}"
         )
+
+
+def _shortened(gold: str) -> str:
+    return gold if len(gold) <= LONGEST else f"{gold[:LONGEST]}..."

@@ -13,6 +13,7 @@ from e3rl.rewards.verdict import CORRECT, UNPARSED, WRONG, Verdict
 from e3rl.rewards.verifier import can_be_matched, compare_answers, judge_by_text
 
 Compare = Callable[[str, str], Verdict]  # (gold, answer)
+MARK = "####"  # between derivation and answer in GSM8K and its likes
 
 
 class MathScorer:
@@ -82,6 +83,11 @@ class MathScorer:
         return _task(gold, answer) if measure_size(answer).fits else UNPARSED
 
     def _find_fault(self, gold: str) -> str | None:
+        if MARK in gold:
+            return (
+                f'has a derivation before {MARK}; set answer_after="{MARK}" for this problem set '
+                "(data.train.answer_after of problem files)"
+            )
         if self.reader.answer_format == "integer_box":
             if INTEGER.fullmatch(gold.strip()):
                 return None
