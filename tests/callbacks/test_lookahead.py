@@ -360,3 +360,39 @@ def test_rollouts_ahead_are_sampled_anew_by_another_number_of_ranks() -> None:
     following = next(iter(two))
     assert following.group is None
     assert following.prompt_ids == batch.upcoming[1].prompt_ids[1::2]
+
+
+@dataclass
+class SleepyEngine(ScriptedEngine):
+    """Sleeps after a rest, until new weights wake it."""
+
+    holds_weights: bool = True
+    asleep: bool = False
+    slept: int = 0
+
+    def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
+        super().sync(policy, version, temperature)
+        self.asleep = False
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
+        assert not self.asleep
+        yield from super().generate(requests)
+
+    def rest(self) -> None:
+        self.asleep = True
+        self.slept += 1
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def interrupt(self) -> None:
+        """Nothing takes long."""
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_an_engine_rests_once_all_that_is_sampled_from_its_weights_is_there(n: int) -> None:
+    engine = SleepyEngine()
+    fit = fit_of(engine, lookahead=n).fit()
+    versions = [set(b.tensor("policy_version").tolist()) for b in fit.watcher.trained]
+    assert versions == [{max(0, step - n)} for step in range(6)]
+    assert engine.slept

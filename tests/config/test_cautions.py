@@ -47,6 +47,12 @@ def test_what_acts_on_ratios_needs_several_steps_or_the_samplers_log_probs(
     assert told(option, TWO_STEPS) == told(option, BYPASS) == []
 
 
+def test_a_bound_for_tokens_is_none_for_whole_rollouts() -> None:
+    (line,) = told("loss=gspo", "loss/exploration=clip_higher", TWO_STEPS)
+    assert line.startswith("loss.surrogate.clip_high=0.28 hardly ever acts: gspo")
+    assert "clip_low=0.0003" in line
+
+
 @pytest.mark.parametrize("option", ["clip_cov", "high_entropy_mask", "adaptive_entropy_bonus"])
 def test_what_acts_on_tokens_needs_one_step_only(option: str) -> None:
     assert told(f"loss/exploration={option}") == []

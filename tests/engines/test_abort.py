@@ -25,9 +25,11 @@ class Tape:
     def __init__(self, tapes: Sequence[str]) -> None:
         self.tapes = tapes
         self.asked: list[RolloutRequest] = []
+        self.calls = 0
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         self.asked += requests
+        self.calls += 1
         for request in reversed(requests):
             start = len(request.prompt_tokens) - len(PROMPT)
             text = self.tapes[request.sample][start : start + request.max_new_tokens]
@@ -95,6 +97,12 @@ def test_weighted_sums_are_those_of_whole_rollouts_on_average() -> None:
         rollouts, _ = sample(tapes, keep=0.2, seed=seed)
         sums.append(sum(each.weight * len(each.tokens) for each in rollouts))
     assert np.mean(sums) == pytest.approx(20 * (3 + 9), abs=4 * np.std(sums) / np.sqrt(500))
+
+
+def test_ranks_that_share_an_engine_ask_as_often_where_nothing_goes_on() -> None:
+    _, ended = sample(["ab."], keep=1.0)
+    _, open_ones = sample(["abcdefgh."], keep=1.0)
+    assert ended.calls == open_ones.calls == 2
 
 
 def test_a_rollout_that_a_deadline_cut_is_left_as_it_is() -> None:

@@ -114,6 +114,17 @@ def test_other_threads_neither_count_nor_reach_the_users_profiler(hands: Hands) 
     assert list(inner.recorded_durations) == [UPDATE]
 
 
+def test_the_users_profiler_ends_what_an_error_left_open_too(hands: Hands) -> None:
+    inner = SimpleProfiler()
+    clock = PhaseClock(inner)
+    for _ in range(2):
+        clock.start("run_training_batch")
+        clock.start("optimizer_step")  # Lightning does not stop it where the step raises
+        clock.stop("run_training_batch")
+    assert [len(inner.recorded_durations[name]) for name in ("optimizer_step",)] == [2]
+    assert len(inner.recorded_durations["run_training_batch"]) == 2
+
+
 def test_an_action_that_an_error_left_open_ends_with_the_one_around_it(hands: Hands) -> None:
     clock = PhaseClock()
     clock.start(ROLLOUT)

@@ -64,6 +64,22 @@ def test_what_ends_a_run_elsewhere_than_planned_is_refused(option: str, policy: 
         plan(policy, f"++trainer.{option}")
 
 
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("profiler=simple", r"^trainer\.profiler would be ignored; use profiler="),
+        ("logger=false", r"^trainer\.logger would be ignored; use logger="),
+        ("callbacks=[]", r"^trainer\.callbacks would be ignored; use \+callbacks"),
+        ("precision=16-mixed", r"^trainer\.precision=16-mixed .* use bf16-mixed or 32-true"),
+    ],
+)
+def test_what_a_trainer_would_ignore_or_get_wrong_is_refused(
+    option: str, remedy: str, policy: Policy
+) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        plan(policy, f"++trainer.{option}")
+
+
 def test_what_ends_no_run_is_taken(policy: Policy) -> None:
     idle = ("+trainer.max_steps=-1", "+trainer.limit_train_batches=1.0", "+trainer.max_time=null")
     assert plan(policy, *idle).total_steps == 12

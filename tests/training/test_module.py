@@ -698,6 +698,21 @@ def test_the_probe_measures_the_policy_before_the_update_and_only_when_it_has_ro
     assert fit(make_module(policy), [batch]).batches[0].entropy is None
 
 
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_the_probe_counts_once_where_a_step_may_be_passed_over(policy, batch, minibatches):
+    module = make_module(
+        policy,
+        probe_rows=batch.n_rollouts,
+        minibatches=minibatches,
+        skip_zero_advantage="off",
+        empty_batch="skip",
+    )
+    apart = measure_apart(module.probe, policy, batch)
+    found = fit(module, [batch]).batches[0].entropy
+    assert found.tokens == apart.tokens
+    assert found.entropy_sum == pytest.approx(apart.entropy_sum, rel=1e-5)
+
+
 def test_the_probe_forwards_only_what_the_first_step_does_not(policy, batch):
     """Tokens that go through the decoder, all rollouts measured."""
     tokens = int((batch.lengths).sum())

@@ -150,8 +150,11 @@ class RolloutSampler(Slot):
             self.engine.sync(policy, self.version, batch.base_temperature)
         batch.metrics["time/sync_s"] = time.monotonic() - started
 
-    def _sample(self, batch: RolloutBatch, policy: Policy) -> None:
-        """All rounds of a batch; may run beside an update, and so touches no weights."""
+    def _sample(self, batch: RolloutBatch, policy: Policy, rests: bool = True) -> None:
+        """All rounds of a batch; may run beside an update, and so touches no weights.
+
+        The engine `rests` afterwards where no batch is sampled from the same weights.
+        """
         assert batch.allocation is not None
         started = time.monotonic()
         waited = 0.0
@@ -163,7 +166,8 @@ class RolloutSampler(Slot):
             stopped = batch.tensor("weights") == 0
             batch.metrics["rollout/stopped"] = float(stopped.float().mean())
         if isinstance(self.engine, ManagedEngine):
-            self.engine.rest()
+            if rests:
+                self.engine.rest()
             batch.metrics |= self.engine.metrics()
         seconds = time.monotonic() - started
         batch.metrics["time/rollout_s"] = seconds + batch.metrics.get("time/sync_s", 0.0)
@@ -181,9 +185,10 @@ class RolloutSampler(Slot):
         else:
             self._settle()
             self._sync(trainer, first, policy)
+        last = max(batches)
         for step, batch in batches.items():
             if self.engine.holds_weights:
-                batch.under_way = self._submit(batch, policy, take_over)
+                batch.under_way = self._submit(batch, policy, take_over, rests=step == last)
                 self._ahead[step] = batch
                 take_over = None
             else:
@@ -208,7 +213,11 @@ class RolloutSampler(Slot):
         return take_over
 
     def _submit(
-        self, batch: RolloutBatch, policy: Policy, take_over: Callable[[], None] | None
+        self,
+        batch: RolloutBatch,
+        policy: Policy,
+        take_over: Callable[[], None] | None,
+        rests: bool,
     ) -> Future[None]:
         if self._thread is None:
             device = policy.device  # a thread starts on the first GPU, whatever the other ones do
@@ -224,7 +233,7 @@ class RolloutSampler(Slot):
                     take_over()
                     batch.metrics["time/sync_s"] += time.monotonic() - started
                     self._go_on()
-                self._sample(batch, policy)
+                self._sample(batch, policy, rests)
                 failed = False
             finally:
                 if failed:

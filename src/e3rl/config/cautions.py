@@ -21,7 +21,7 @@ def find_cautions(cfg: DictConfig) -> list[str]:
     """One line per setting that is inert in this configuration, with the reason and a remedy."""
     plain = to_plain_dict(cfg)
     found = (
-        *(_inert_ratios, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
+        *(_inert_ratios, _wide_clip, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
         *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus, _hot_servers),
         _inert_offload,
     )
@@ -43,6 +43,17 @@ def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
     elif surrogate == "clipped" and loss["surrogate"]["clip_high"] > loss["surrogate"]["clip_low"]:
         high = loss["surrogate"]["clip_high"]
         yield f"loss.surrogate.clip_high={high} (clip-higher) never acts; {reason}"
+
+
+def _wide_clip(plain: dict[str, Any]) -> Iterator[str]:
+    """A bound for ratios of tokens, where those of whole rollouts are clipped."""
+    surrogate = plain["loss"]["surrogate"]
+    if target_name(surrogate) == "gspo" and surrogate["clip_high"] > 0.1:
+        yield (
+            f"loss.surrogate.clip_high={surrogate['clip_high']} hardly ever acts: gspo clips a "
+            f"geometric mean over a rollout's tokens (clip_low={surrogate['clip_low']}); use "
+            "loss/exploration=none, or another loss with clip_higher"
+        )
 
 
 def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
@@ -208,7 +219,7 @@ def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{setting} trains {trained} of 16 bits: updates below 1/{least} of a weight are rounded "
         f"away, most of them with lr={plain['module']['optimizer']['lr']}; use {also}"
-        f"trainer.precision={'bf16' if least == 512 else '16'}-mixed"
+        "trainer.precision=bf16-mixed"
     )
 
 

@@ -22,8 +22,10 @@ class MarkerGatedAbort:
     A rollout that has not ended after `horizon` tokens goes on where its text holds the marker, as
     an answer is being written. Of the others each goes on with probability `keep`, and then counts
     1/`keep` times in the update; the rest stays as long as it is, truncated, and counts 0 times.
-    So an update is, but for the groups' baselines, unbiased for the one of whole rollouts. Who
-    goes on is decided by the rollout's own seed. Both parts of a rollout are sampled from the same
+    So the sum over rollouts is, but for the groups' baselines, unbiased for that of whole ones.
+    What it is divided by under `token_mean` counts tokens as they were sampled, fewer than whole
+    rollouts have; and stopped ones are wrong answers to budgets and accuracies. Who goes on is
+    decided by the rollout's own seed. Both parts of a rollout are sampled from the same
     weights; the second begins with the first as its prompt, which engines keep in a cache.
 
     Args:
@@ -83,7 +85,8 @@ class MarkerGatedAbort:
         seconds = [
             self._continuation(asked[place], first) for place, (first, _) in open_ones.items()
         ]
-        for second in engine.generate(seconds) if seconds else ():
+        # Also without any: ranks that share an engine sample together.
+        for second in engine.generate(seconds):
             first, weight = open_ones[second.prompt, second.sample]
             yield self._joined(first, second, weight, answer)
 

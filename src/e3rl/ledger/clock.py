@@ -63,13 +63,15 @@ class PhaseClock(Profiler):
     def stop(self, action_name: str) -> None:
         if threading.get_ident() != self._thread:
             return
-        self.inner.stop(action_name)
+        names = [name for name, _ in self._actions]
+        last = len(names)
+        if action_name in names[1:]:
+            last -= 1 + names[::-1].index(action_name)
+        for name in reversed(names[last:] or [action_name]):  # an error may have left inner ones
+            self.inner.stop(name)
         self._count()
         self._engine_runs |= action_name == SYNC
-        names = [name for name, _ in self._actions]
-        if action_name in names[1:]:  # an error may have left inner ones open
-            last = len(names) - 1 - names[::-1].index(action_name)
-            del self._actions[last:]
+        del self._actions[last:]
 
     def lap(self) -> dict[str, float]:
         """Seconds of every phase since the last lap, by `phase_column`; what took none is out."""

@@ -15,6 +15,13 @@ from e3rl.data.datamodule import PromptDataModule
 from e3rl.policy.shape import ModelShape
 
 # Arguments of lightning.Trainer that end a run by themselves, and the value at which they do not.
+SCALES_THE_LOSS = ("16-mixed", "16", 16)
+OF_GROUPS = {  # arguments of Lightning's trainer that are made of groups of their own
+    "callbacks": "use +callbacks.NAME._target_=..., and its place in the order",
+    "logger": "use logger=... or +logger.NAME._target_=...",
+    "profiler": "use profiler=...",
+    "plugins": "they are those of checkpoints; strategies come with trainer=...",
+}
 NO_END = {"max_steps": -1, "max_time": None, "fast_dev_run": False, "overfit_batches": 0}
 
 
@@ -171,6 +178,14 @@ def _check_trainer(trainer: Any, epochs: int) -> None:
             raise ConfigurationError(
                 f"trainer.{name}={trainer[name]} ends the run elsewhere; {remedy}"
             )
+    for name, instead in OF_GROUPS.items():
+        if name in trainer:
+            raise ConfigurationError(f"trainer.{name} would be ignored; {instead}")
+    if trainer.get("precision") in SCALES_THE_LOSS:
+        raise ConfigurationError(
+            f"trainer.precision={trainer.precision} multiplies the loss, and gradients would be "
+            "clipped and judged by their multiplied norm; use bf16-mixed or 32-true"
+        )
     limit = trainer.get("limit_train_batches")
     whole_pass = limit is None or (type(limit) is float and limit == 1)
     if not whole_pass and (type(limit) is not int or limit < 1):

@@ -158,6 +158,9 @@ def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Train
         profiler=clock,
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in progress),
     )
+    # At true half and double precision Lightning would train on a converted copy of the batch; the
+    # loader, what is sampled ahead and what is handed back hold on to the batch itself.
+    trainer.precision_plugin.convert_input = lambda data: data  # type: ignore[method-assign]
     return trainer
 
 

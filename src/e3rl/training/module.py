@@ -133,7 +133,8 @@ class GRPOModule(LightningModule):
         assert not isinstance(optimizer, list)
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
         for number, rows in enumerate(parts):
-            self._step(batch, rows, given, probe if number == 0 else None)
+            seen = number == 0 and self._counts_on_forward
+            self._step(batch, rows, given, probe if seen else None)
         if probe is not None:
             batch.entropy = probe.result()
         batch.metrics |= self._statistics.metrics(learning_rate)
@@ -142,10 +143,16 @@ class GRPOModule(LightningModule):
     def validation_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         """Callbacks validate; Lightning runs its validation loop only where this exists."""
 
+    @property
+    def _counts_on_forward(self) -> bool:
+        """Whether the first minibatch shows the probe its rollouts; a step that may be passed over
+        as a whole does not."""
+        return self._skips or not self.settings.passes_over_empty(self.loss)
+
     def _begin_probe(self, batch: RolloutBatch, first: Tensor) -> EntropyProbe:
         """Measure what it has chosen of the rollouts that the first minibatch does not forward."""
         passed = torch.zeros_like(batch.tensor("lengths"), dtype=torch.bool)
-        if self._skips or not self.settings.passes_over_empty(self.loss):
+        if self._counts_on_forward:
             passed[self._active(batch, first)] = True
         probe = self.probe.begin(batch, passed)
         rows, budget = (~passed).nonzero()[:, 0], self.settings.tokens_per_microbatch
