@@ -54,6 +54,13 @@ def test_passes_for_which_there_are_too_few_rollouts_have_no_row(runs: list[Run]
         gain_cells([])
 
 
+def test_arms_may_be_chosen(runs: list[Run]) -> None:
+    arms = {"grpo": runs[:1], "e3": runs[1:]}
+    assert [row["gain"] for row in gain_rows(arms, of=["e3"])] == [pytest.approx(1 / 6)]
+    with pytest.raises(ValueError, match="gain of 'ts': no recorded arm; there are grpo, e3"):
+        gain_rows(arms, of=["ts"])
+
+
 def test_cells_name_seeds_where_there_is_a_row_of_each(runs: list[Run]) -> None:
     cells = gain_cells(gain_rows({"grpo": runs}, by_seed=True))
     assert [row[cells.header.index("seed")] for row in cells.body] == ["all", "1", "2"]

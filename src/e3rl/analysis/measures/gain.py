@@ -16,6 +16,7 @@ def gain_rows(
     evaluations: Sequence[str] = ("t1",),
     ks: Sequence[int] = (1,),
     by_seed: bool = False,
+    of: Sequence[str] = (),
     level: float = 0.95,
 ) -> list[Row]:
     """pass@k before training and after the last step of every run, whatever it had cost.
@@ -28,14 +29,20 @@ def gain_rows(
         evaluations: names, such as t1.
         ks: of pass@k; those for which either end has too few rollouts have no row.
         by_seed: a row for every seed besides.
+        of: names of arms, without any all of them.
         level: coverage of all intervals.
 
     Returns:
         dicts with arm, seed (None for all together), evaluation, measure, level, seeds, problems,
         and before, after and gain with _low and _high.
+
+    Raises:
+        ValueError: `of` names an arm that is not there.
     """
+    if unknown := [arm for arm in of if arm not in arms]:
+        raise ValueError(f"gain of {unknown[0]!r}: no recorded arm; there are {', '.join(arms)}")
     rows = []
-    for runs in arms.values():
+    for runs in [arms[arm] for arm in of or arms]:
         groups: list[tuple[int | None, Sequence[Run]]] = [(None, runs)]
         if by_seed:
             groups += [(run.seed, [run]) for run in sorted(runs, key=lambda run: run.seed)]
