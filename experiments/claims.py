@@ -48,8 +48,8 @@ TAIL = """
   up to four times too small.
 - **Corrections** keep 5 % within a family or the exploratory comparisons of a page, not over all
   pages.
-- **Shared starts.** Runs of a task start from one first policy, and pages on the same seeds share
-  their control.
+- **Shared starts.** Runs of a task start from one first policy, but for those of
+  carries_first_policies, and pages on the same seeds share their control.
 """
 ALPHA = 0.05
 

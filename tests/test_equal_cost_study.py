@@ -3,6 +3,7 @@
 import re
 
 import pandas as pd
+import yaml
 
 from pages import ROOT
 
@@ -18,6 +19,18 @@ def comparisons() -> pd.DataFrame:
 
 def test_it_has_every_comparison_of_pass_at_1_that_was_declared_at_equal_tokens() -> None:
     found = comparisons()
+    declared = {
+        path.parent.name: yaml.safe_load(path.read_text(encoding="utf-8"))["families"]
+        for path in STUDY.parent.glob("carries_*/study.declared.yaml")
+    }
+    asked = {
+        (page, name)
+        for page, families in declared.items()
+        for name, family in families.items()
+        if not family.get("at_equal_entropy")
+        and any(end["measure"] == "pass@1" for end in family["endpoints"])
+    }
+    assert set(zip(found["page"], found["family"], strict=True)) == asked
     for page, rows in found.groupby("page"):
         for family, mine in rows.groupby("family"):
             table = ROOT / "experiments" / str(page) / "results" / f"{family}.csv"
@@ -33,7 +46,7 @@ def test_the_table_of_changes_lists_all_that_change() -> None:
         [len({row[f"{cost}_verdict"] for cost in COSTS}) > 1 for _, row in found.iterrows()]
     ]
     table = TEXT.split("<!-- table: changed -->")[1].split("<!-- end -->")[0]
-    assert table.count("\n| carries_") == len(changes) == 5
+    assert table.count("\n| carries_") == len(changes) == 6
     for row in changes.to_dict("records"):
         assert f"| {row['page']} | {row['family']} | {row['arm']} | {row['against']} |" in table
 
@@ -44,10 +57,12 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     assert {x.lstrip("+") for x in NUMBERS.findall(verdict)} <= {
         x.lstrip("+") for x in NUMBERS.findall(tables)
     }
-    assert (found["own_verdict"] == found["common_verdict"]).all()
+    changed = found[found["own_verdict"] != found["common_verdict"]]
+    assert changed[["page", "arm"]].to_numpy().tolist() == [["carries_first_policies", "e3"]]
+    assert f"one verdict of {len(found)} changes" in verdict
     shift = (found["common_difference"] - found["own_difference"]).abs()
     assert 100 * shift.max() < 1.45
-    assert 100 * shift[found["page"] != "carries_abort"].max() < 0.45
+    assert 100 * shift[found["page"] != "carries_abort"].max() < 0.75
     alike = (found["own_verdict"] == found["common_verdict"]) & (
         found["own_verdict"] == found["end_verdict"]
     )

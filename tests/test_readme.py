@@ -65,6 +65,9 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
         10,
         False,
     ),
+    ("carries_first_policies", "pass_at_16", "budget", "there too, by {}, and E3", 10, True),
+    ("carries_first_policies", "pass_at_1", "e3", "GRPO in pass@1, {}, at equal", 10, True),
+    ("carries_first_policies", "at_the_end", "e3", "steps E3 is {}, no finding", 10, False),
     ("arithmetic_schedules", "primary", "ts", "TS is {} above it in pass@1", 5, True),
     ("arithmetic_schedules", "primary", "hot", "T = 1.2 just as well: {}.", 5, True),
     ("arithmetic_policies", "pass_at_1", "ts", "equal entropy TS has {}, no finding", 5, False),
@@ -84,6 +87,8 @@ LINES = (  # the same, of README
     ("carries_core", "many_tries", "budget", "raise pass@16** by {}; without", 10, True),
     ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
     ("carries_core", "primary", "e3", "below it in pass@1, {}, at equal tokens", 10, True),
+    ("carries_first_policies", "pass_at_16", "budget", "other first policies it is {}.", 10, True),
+    ("carries_first_policies", "pass_at_1", "e3", "other first policies {}.", 10, True),
 )
 
 
@@ -106,6 +111,13 @@ def test_the_results_are_those_of_the_studies(
 def with_interval(row: dict[str, float], name: str) -> str:
     mean, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def test_where_grpo_ends_from_other_first_policies_is_what_their_page_has() -> None:
+    table = pd.read_csv(ROOT / "experiments" / "carries_first_policies" / "results/by_policy.csv")
+    ends = 100 * table[table["seed"].notna()]["after"]
+    assert len(ends) == 10
+    assert f"ends between {ends.min():.1f} and {ends.max():.1f} % of pass@1" in flat(STUDIED)
 
 
 def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:

@@ -103,6 +103,19 @@ def test_a_table_may_be_of_some_seeds_and_of_the_last_step(folder: Path) -> None
     assert "Not at equal cost" in made["end"].show(made["end"].rows).note
 
 
+def test_what_is_declared_at_one_cost_is_not_declared_at_another(folder: Path) -> None:
+    ends = [{"evaluation": "t1", "measure": "pass@1"}]
+    families = {"primary": {"endpoints": ends, "comparisons": [["ts_an", "grpo"]]}}
+    table = {"kind": "comparison", "evaluations": ["t1"], "measures": ["pass@1"]}
+    tables = {"own": table, "early": {**table, "cost": 1000}}
+    made = study.judged_tables(study.read_study(asked(folder, families=families, tables=tables)))
+    found = {
+        name: next(row["family"] for row in made[name].rows if row["arm"] == "ts_an")
+        for name in tables
+    }
+    assert found == {"own": "primary", "early": "exploratory"}
+
+
 def test_a_study_may_draw_on_several_places(folder: Path) -> None:
     recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
     recorded_runs["write_study"](folder / "own", ["budget"])

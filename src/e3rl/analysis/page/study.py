@@ -203,10 +203,13 @@ def _comparison(
         found = compare_arms(arms, study.control, **options)
     else:
         found = compare_on_problems(arms, study.control, untrained, **options)
-    if seeds:
-        some = f"seeds {', '.join(map(str, seeds))} alone"
+    # Comparisons of their own, which no family declares.
+    own = [f"seeds {', '.join(map(str, seeds))} alone"] if seeds else []
+    own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
+    if own:
+        words = ", ".join(own)
         found = [
-            row | {"comparison": row["comparison"] and f"{row['comparison']}, {some}"}
+            row | {"comparison": row["comparison"] and f"{row['comparison']}, {words}"}
             for row in found
         ]
     return TableDraft(found, comparison_cells)
