@@ -14,14 +14,15 @@ from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.policy.shape import ModelShape
 
-# Arguments of lightning.Trainer that end a run by themselves, and the value at which they do not.
-SCALES_THE_LOSS = ("16-mixed", "16", 16)
-OF_GROUPS = {  # arguments of Lightning's trainer that are made of groups of their own
+SCALES_THE_LOSS = ("16-mixed", "16", 16)  # precisions
+# Arguments of lightning.Trainer that are made of configuration groups, and those to use.
+MADE_OF_GROUPS = {
     "callbacks": "use +callbacks.NAME._target_=..., and its place in the order",
     "logger": "use logger=... or +logger.NAME._target_=...",
     "profiler": "use profiler=...",
     "plugins": "they are those of checkpoints; strategies come with trainer=...",
 }
+# Arguments that end a run by themselves, and the value at which they do not.
 NO_END = {"max_steps": -1, "max_time": None, "fast_dev_run": False, "overfit_batches": 0}
 
 
@@ -178,7 +179,7 @@ def _check_trainer(trainer: Any, epochs: int) -> None:
             raise ConfigurationError(
                 f"trainer.{name}={trainer[name]} ends the run elsewhere; {remedy}"
             )
-    for name, instead in OF_GROUPS.items():
+    for name, instead in MADE_OF_GROUPS.items():
         if name in trainer:
             raise ConfigurationError(f"trainer.{name} would be ignored; {instead}")
     if trainer.get("precision") in SCALES_THE_LOSS:

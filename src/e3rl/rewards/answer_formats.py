@@ -65,10 +65,9 @@ _NUMBER = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _BARE_WORDS = re.compile(r"(?<=[\d})]) +([a-zA-Z]+(?: [a-zA-Z]+)*)$")
-_COUNTED = re.compile(
-    r"(?=[a-zA-Z]*[aeiouAEIOU])[a-zA-Z]{4,}\b"
-)  # a word that names what is counted
-_NO_NOUNS = re.compile(  # words that say what the number is
+# A word that names what is counted, and words that say what the number is.
+_COUNTED = re.compile(r"(?=[a-zA-Z]*[aeiouAEIOU])[a-zA-Z]{4,}\b")
+_NO_NOUNS = re.compile(
     r"\b(?:(?:dozen|hundred|thousand|[mbtr]+illion)s?|hal(?:f|ves)|quarters?|(?:third|tenth|hundredth|"
     r"(?:four|fif|six|seven|eigh|nin|thousand)th)s?|squared|cubed|factorial|times|plus|minus|over|and|or|to|"
     r"mod(?:ulo)?|choose|root|negative|base|(?:arc)?(?:sin|cos|tan)h?|log|sqrt|theta|alpha|beta|gamma|lambda|"
