@@ -88,9 +88,37 @@ def test_runs_that_have_not_started_or_ended_early_are_named(
     main([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
     output = capsys.readouterr().out
     assert f"left out, no training step yet: {folder / 'grpo' / 'seed=1'}" in output
-    short = f"where {folder / 'e3' / 'seed=2'} ends; leave it out to compare them later"
+    short = (
+        f"where {folder / 'e3' / 'seed=2'} was last validated; leave it out to compare them later"
+    )
     assert short in output
     assert short in (tmp_path / "page.html").read_text()
+
+
+def test_runs_that_were_validated_before_training_alone_are_not_compared(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "now"))
+    for seed in (1, 2):
+        run = folder / "e3" / f"seed={seed}"
+        for name, keep in (("metrics", 5), ("validation", 1)):
+            file = run / f"{name}.jsonl"
+            file.write_text("".join(f"{json.dumps(row)}\n" for row in read_rows(file)[:keep]))
+    main([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
+    output = capsys.readouterr().out
+    assert f"not compared, not validated since its training began: {run}" in output
+    assert not any(line.startswith(" E3 ") for line in output.splitlines())
+
+
+def test_a_control_of_one_seed_gives_no_verdict(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "now"))
+    shutil.rmtree(folder / "grpo" / "seed=2")
+    main([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
+    output = capsys.readouterr().out
+    assert "none: 1 seed" in output
+    assert not any(word in output for word in ("not distinguishable  ", " better  ", " worse  "))
 
 
 def test_nothing_is_reported_before_the_first_step(

@@ -1,9 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from e3rl.analysis.measures.axes import AXES
-from e3rl.analysis.measures.costs import common_cost, cost_before, total_cost
+from e3rl.analysis.measures.costs import (
+    common_cost,
+    compared_cost,
+    cost_before,
+    known_cost,
+    total_cost,
+)
 from e3rl.analysis.sources.runs import Run
 
 
@@ -32,6 +40,20 @@ def test_the_common_budget_is_what_all_runs_reached(train: pd.DataFrame) -> None
         common_cost([train], "seconds")
     with pytest.raises(ValueError, match="axis='dollars' is none of steps, rollouts"):
         cost_before(train, [0], "dollars")
+
+
+def test_accuracies_are_known_up_to_the_last_validation_only(run: Run) -> None:
+    """Validated every 8 of 24 steps."""
+    assert compared_cost([run], "tokens") == total_cost(run.train, "tokens")
+    early = replace(run, evaluations=run.evaluations[run.evaluations["rollout_step"] < 24])
+    assert compared_cost([run, early], "steps") == 16
+    assert compared_cost([run, early], "tokens") == cost_before(run.train, [16], "tokens")[0]
+    untrained = replace(run, evaluations=run.evaluations[run.evaluations["rollout_step"] == 0])
+    assert known_cost(untrained, "tokens") == 0
+    never = replace(run, evaluations=run.evaluations.head(0))
+    assert known_cost(never, "tokens") == total_cost(run.train, "tokens")
+    with pytest.raises(ValueError, match="cost/seconds; compare by steps"):
+        compared_cost([replace(run, train=run.train.drop(columns="cost/seconds"))], "seconds")
 
 
 def test_a_recorded_run_has_every_axis(run: Run) -> None:

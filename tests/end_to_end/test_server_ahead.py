@@ -38,9 +38,9 @@ def hold_rollouts_back(
     seen: list[tuple[int, int, int]] = []
     ahead, update = RolloutSampler._submit, GRPOModule.training_step
 
-    def held(sampler: RolloutSampler, *args: Any) -> Any:
+    def held(sampler: RolloutSampler, *args: Any, **named: Any) -> Any:
         server.gate.clear()
-        return ahead(sampler, *args)
+        return ahead(sampler, *args, **named)
 
     def updated(module: GRPOModule, batch: RolloutBatch, batch_idx: int) -> None:
         waiting = not server.gate.is_set()

@@ -45,6 +45,19 @@ def test_a_file_of_the_user_pays_what_its_function_returns(
     ]
 
 
+def test_questions_of_several_sets_with_one_id_are_judged_each_by_its_own_answer(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def score(completion, answer):\n    return completion == answer\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with build_function_rewards("mine.py:score", workers=1, deadline_s=20.0) as made:
+        for gold in ("42", "25", "42"):
+            made.submit("42", Question("test:0", "6*7=?", gold, {}))
+        assert [verdict.status for verdict in made.collect()] == ["correct", "wrong", "correct"]
+
+
 def test_what_a_function_prints_disturbs_nothing() -> None:
     verdicts = judge(pool("talks"), "3", "4")
     assert [verdict.status for verdict in verdicts] == ["correct", "wrong"]

@@ -170,7 +170,9 @@ class FunctionScorer:
         self._columns = frozenset.intersection(*rows) if rows else frozenset()
 
     def begin(self, completion: str, question: Question) -> Begun:
-        return FunctionTask((question.id, completion), (completion, question))
+        # Of several sets the ids may be alike, and of one question the rows may not.
+        key = question.id, question.prompt, question.answer, repr(question.row), completion
+        return FunctionTask(key, (completion, question))
 
     def compare(self, gold: str, answer: str) -> Begun:
         return CORRECT if normal_form(gold) == normal_form(answer) else WRONG

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import LIVE, Row, control_of
-from e3rl.analysis.measures.costs import common_cost
+from e3rl.analysis.measures.costs import compared_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.matched_control import match_control, matching_columns
@@ -152,9 +152,11 @@ def compare_family(
 def choose_cost(arms: Arms, axis: str, cost: float | None) -> float:
     """The cost that is asked for, or else that of the cheapest run. Raises ValueError for one that
     some run did not reach, but for an infinite one."""
-    reached = common_cost([run.train for runs in arms.values() for run in runs], axis)
+    reached = compared_cost([run for runs in arms.values() for run in runs], axis)
     if cost is not None and reached < cost < math.inf:
-        raise ValueError(f"cost={cost:g} {axis}: the cheapest run ended at {reached:g}")
+        raise ValueError(
+            f"cost={cost:g} {axis}: the cheapest run was last validated at {reached:g}"
+        )
     return reached if cost is None else cost
 
 
@@ -211,6 +213,7 @@ def compare_scores(
         "against_spent": None if control is None else control.spent,
         "level": level,
         "seeds": item.n_seeds,
+        **_fewer_seeds(item, control),
         "problems": item.table.shape[1],
         "by_seed": item.table.mean(axis="columns").tolist(),
         **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
@@ -220,6 +223,12 @@ def compare_scores(
         "against_entropy": None if control is None else control.entropy,
         **_difference_columns(item, control, level, axis),
     }
+
+
+def _fewer_seeds(item: Scores, control: Scores | None) -> Row:
+    """The control's seeds, where they are fewer than the arm's; verdicts go by the fewer."""
+    fewer = control is not None and control.n_seeds < item.n_seeds
+    return {"against_seeds": control.n_seeds} if control is not None and fewer else {}
 
 
 def _difference_columns(item: Scores, control: Scores | None, level: float, axis: str) -> Row:

@@ -138,6 +138,12 @@ def _p_values(rows: Sequence[Row]) -> dict[str, float]:
     return {str(comparison): float(p) for comparison, p in found.items()}
 
 
+def fewest_seeds(row: Row) -> int | None:
+    """Seeds of the arm, or of its control where these are fewer; None where no row tells."""
+    found = row.get("against_seeds", row.get("seeds"))
+    return None if found is None else int(found)
+
+
 def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: float) -> Row:
     if "comparison" not in row:
         return {}
@@ -148,11 +154,11 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
     if "measure" not in row:  # no measure of success, of which more is better
         return judged
     judged |= {"verdict": None, "detectable": None}
-    if row["difference"] is not None and not row.get("unmatched") and row.get("seeds") != 1:
+    if row["difference"] is not None and not row.get("unmatched") and fewest_seeds(row) != 1:
         found = judged["p_adjusted"] is not None and judged["p_adjusted"] < 1 - level
         sign = BETTER if row["difference"] > 0 else WORSE
         judged["verdict"] = sign if found else NEITHER
-    if row["comparison"] and row["difference_error"] and row.get("seeds", 1) > 1:
+    if row["comparison"] and row["difference_error"] and (fewest_seeds(row) or 1) > 1:
         test = Estimate(0.0, row["difference_error"], row["difference_df"])
         strictest = 1 - (1 - level) / (judged["family_size"] * row.get("looks", 1))
         detectable = detectable_difference(test, strictest, POWER)

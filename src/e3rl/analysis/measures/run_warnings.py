@@ -10,7 +10,7 @@ import yaml
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.costs import cost_before
-from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
+from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE, fewest_seeds
 from e3rl.analysis.measures.matched_control import WHOLE_RUN
 from e3rl.analysis.sources.config_differences import ABSENT, config_differences
 from e3rl.analysis.sources.runs import Arms, Run
@@ -207,7 +207,8 @@ def tried_on_validation(compared: Compared) -> list[str]:
 
 def few_seeds(compared: Compared) -> list[str]:
     """Comparisons of fewer than `ENOUGH_SEEDS` seeds, and verdicts that rest on so few."""
-    counts = {row["arm"]: row["seeds"] for row in compared.rows if row["difference"] is not None}
+    compares = [row for row in compared.rows if row["difference"] is not None]
+    counts = {row["arm"]: fewest_seeds(row) or 1 for row in compares}
     few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
     if not few:
         return []

@@ -9,7 +9,7 @@ import numpy as np
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import compare_arms
-from e3rl.analysis.measures.costs import total_cost
+from e3rl.analysis.measures.costs import known_cost, total_cost
 from e3rl.analysis.measures.run_warnings import Compared, find_warnings
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.sources.runs import Run, group_by_arm
@@ -59,7 +59,10 @@ def write_report(options: Comparison) -> str:
     control = options.control or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
     rows: list[Row] = []
     if any(not run.problems.empty for run in runs):
-        rows = compare_arms(arms, control, (1, options.k), axis)
+        known = group_by_arm([run for run in runs if known_cost(run, axis) != 0] or runs)
+        rows = compare_arms(
+            known, None if control in arms.keys() - known.keys() else control, (1, options.k), axis
+        )
     notes = remarks(found, axis)
     page = render_report(arms, rows, options.title, notes, control)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,12 +77,16 @@ def write_report(options: Comparison) -> str:
 def remarks(runs: Sequence[Run], axis: str) -> list[str]:
     """Runs that were left out, and one so short that it cuts the comparison of all others."""
     notes = [f"left out, no training step yet: {run.path}" for run in runs if run.train.empty]
-    spent = {run.path: total_cost(run.train, axis) for run in runs if not run.train.empty}
+    spent = {run.path: known_cost(run, axis) for run in runs if not run.train.empty}
+    if any(spent.values()):
+        early = [path for path, cost in spent.items() if cost == 0]
+        notes += [f"not compared, not validated since its training began: {path}" for path in early]
+        spent = {path: cost for path, cost in spent.items() if cost != 0}
     shortest = min(spent, key=lambda path: spent[path])
     if spent[shortest] < SHORT * max(spent.values()):
         notes.append(
             f"all arms are compared at {spent[shortest]:,.0f} {AXIS_UNITS[axis]}, where "
-            f"{shortest} ends; leave it out to compare them later"
+            f"{shortest} was last validated; leave it out to compare them later"
         )
     return notes
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from e3rl.analysis.measures.arms import LIVE, Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
-from e3rl.analysis.measures.families import EXPLORATORY, POWER
+from e3rl.analysis.measures.families import EXPLORATORY, POWER, fewest_seeds
 from e3rl.analysis.tables.cells import (
     Cells,
     as_markdown,
@@ -192,10 +192,10 @@ def verdict_text(row: Row) -> str:
     if row.get("unmatched"):
         return f"none: {row['unmatched']}"
     if row["verdict"] is None:
-        return "none: 1 seed" if row["difference"] is not None and row["seeds"] == 1 else ""
+        return "none: 1 seed" if row["difference"] is not None and fewest_seeds(row) == 1 else ""
     remarks = []
-    if row["seeds"] < ENOUGH_SEEDS:
-        remarks.append(f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}")
+    if (seeds := fewest_seeds(row) or 1) < ENOUGH_SEEDS:
+        remarks.append(f"{seeds} seed{'s' * (seeds > 1)}")
     if (row.get("entropy_error") or 0) > MATCHED_WITHIN:
         remarks.append(f"entropies known to {100 * row['entropy_error']:.1f} %")
     return f"{row['verdict']} ({', '.join(remarks)})" if remarks else str(row["verdict"])
