@@ -45,6 +45,18 @@ def noise() -> np.ndarray:
     return np.random.default_rng(0).uniform(0.2, 0.6, (6, 40))
 
 
+def test_all_columns_of_a_difference_are_of_the_problems_that_both_have(noise: np.ndarray) -> None:
+    """The control has a family more."""
+    families = [f"family {i % 2}" for i in range(30)] + ["family 2"] * 10
+    names = [f"p{i}" for i in range(40)]
+    control = scores("grpo", noise, sources=dict(zip(names, families, strict=True)))
+    part = scores("e3", noise[:, :30] + 0.1)
+    row = judged(part, control)
+    same = judged(part, scores("grpo", noise[:, :30]))
+    for column in ("difference", "difference_low", "improvement", "improvement_low"):
+        assert row[column] == pytest.approx(same[column])
+
+
 def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
     control = scores("grpo", noise)
     gain = 0.1 + 0.05 * np.random.default_rng(1).normal(size=noise.shape)

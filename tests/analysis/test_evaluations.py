@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +20,14 @@ def counts(n: list[int], correct: list[int], ids: str = "abcdefgh") -> pd.DataFr
 
 def item(*seeds: pd.DataFrame, arm: str = "e3", name: str = "t1") -> EvaluationResult:
     return EvaluationResult(arm, name, 1.0, 0.5, seeds)
+
+
+def test_a_seed_whose_counts_are_not_written_yet_is_left_out(run: Run) -> None:
+    bare = replace(run, problems=run.problems.head(0))
+    found = find_evaluation([bare, run], "t1")
+    assert found is not None
+    assert len(found.seeds) == 1
+    assert find_evaluation([bare], "t1") is None
 
 
 def test_seeds_are_averaged_per_problem() -> None:

@@ -12,6 +12,7 @@ With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were;
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -242,7 +243,8 @@ def _difference_columns(item: Scores, control: Scores | None, level: float, axis
     pairs = same_seeds(mine, other)
     found = difference_of_shares(mine.to_numpy(), other.to_numpy(), pairs)
     name = f"{item.arm} - {control.arm} {control.name}: {item.measure}, {item.name}, {axis}"
-    won = improvement_interval(item.by_source(), control.by_source(), level, pairs)
+    ours, theirs = (replace(x, table=t).by_source() for x, t in ((item, mine), (control, other)))
+    won = improvement_interval(ours, theirs, level, pairs)
     return {
         **difference_columns(name, found, level, min(len(mine), len(other))),
         **interval_columns("improvement", won),

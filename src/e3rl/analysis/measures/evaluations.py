@@ -20,7 +20,6 @@ from e3rl.statistics.shares import differences_of_shares, share_intervals
 
 EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
 MEASURED = ("temperature", "entropy")
-NO_COUNTS = pd.DataFrame(columns=["problem_id", "n", "correct"])
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,10 @@ def find_evaluation(
         steps = run.evaluations["rollout_step"]
         step = _step(steps, when)
         here = run.evaluations[(steps == step) & (run.evaluations["name"] == name)]
-        if here.empty:
+        counts = None if here.empty else run.counts.get((name, int(here["rollout_step"].iloc[0])))
+        if counts is None:  # not validated so, or counts that are not written yet
             continue
-        tables.append(run.counts.get((name, int(here["rollout_step"].iloc[0])), NO_COUNTS))
+        tables.append(counts)
         facts.append(here.iloc[0])
     if not tables:
         return None
