@@ -84,7 +84,7 @@ def levels_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Interval]:
 def scores_at_equal_tokens(arms: dict[str, list[Run]]) -> dict[str, Reals]:
     """(S, P) pass@1 by arm, between the validations before and after the common cost."""
     wanted = {arm: arms[arm] for arm in ("grpo", *ARMS)}
-    cost = common_cost([run.train for runs in wanted.values() for run in runs], "tokens")
+    cost = common_cost([run for runs in wanted.values() for run in runs], "tokens")
     found = {}
     for arm, runs in wanted.items():
         scores = scores_at(runs, "t1", 1, "tokens", cost)

@@ -40,7 +40,7 @@ def declared_pages() -> list[Study]:
 
 def own_cost(page: Study) -> float:
     """Tokens that all runs of a page generated."""
-    return common_cost([run.train for runs in page.arms.values() for run in runs], AXIS)
+    return common_cost([run for runs in page.arms.values() for run in runs], AXIS)
 
 
 def families_at_cost(page: Study) -> Iterator[Family]:

@@ -132,7 +132,7 @@ def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
     arms: dict[str, list[Run]],
 ) -> None:
     rows = compare_arms(arms, control="grpo", ks=(1, 8))
-    spent = common_cost([run.train for runs in arms.values() for run in runs], "tokens")
+    spent = common_cost([run for runs in arms.values() for run in runs], "tokens")
     assert {row["cost"] for row in rows} == {spent}
     keys = [(row["arm"], row["evaluation"], row["measure"]) for row in rows]
     assert len(set(keys)) == len(keys) == 3 * (3 + 2 + 3 + 3)

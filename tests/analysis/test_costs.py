@@ -7,7 +7,6 @@ import pytest
 from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.measures.costs import (
     common_cost,
-    compared_cost,
     cost_before,
     known_cost,
     total_cost,
@@ -34,26 +33,23 @@ def test_costs_that_were_not_recorded_are_nan(train: pd.DataFrame) -> None:
     assert np.isnan(total_cost(train.head(0), "tokens"))
 
 
-def test_the_common_budget_is_what_all_runs_reached(train: pd.DataFrame) -> None:
-    assert common_cost([train, train.head(2)], "tokens") == 25
-    with pytest.raises(ValueError, match="cost/seconds; compare by steps"):
-        common_cost([train], "seconds")
+def test_an_axis_that_does_not_exist_is_named(train: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match="axis='dollars' is none of steps, rollouts"):
         cost_before(train, [0], "dollars")
 
 
 def test_accuracies_are_known_up_to_the_last_validation_only(run: Run) -> None:
     """Validated every 8 of 24 steps."""
-    assert compared_cost([run], "tokens") == total_cost(run.train, "tokens")
+    assert common_cost([run], "tokens") == total_cost(run.train, "tokens")
     early = replace(run, evaluations=run.evaluations[run.evaluations["rollout_step"] < 24])
-    assert compared_cost([run, early], "steps") == 16
-    assert compared_cost([run, early], "tokens") == cost_before(run.train, [16], "tokens")[0]
+    assert common_cost([run, early], "steps") == 16
+    assert common_cost([run, early], "tokens") == cost_before(run.train, [16], "tokens")[0]
     untrained = replace(run, evaluations=run.evaluations[run.evaluations["rollout_step"] == 0])
     assert known_cost(untrained, "tokens") == 0
     never = replace(run, evaluations=run.evaluations.head(0))
     assert known_cost(never, "tokens") == total_cost(run.train, "tokens")
     with pytest.raises(ValueError, match="cost/seconds; compare by steps"):
-        compared_cost([replace(run, train=run.train.drop(columns="cost/seconds"))], "seconds")
+        common_cost([replace(run, train=run.train.drop(columns="cost/seconds"))], "seconds")
 
 
 def test_a_recorded_run_has_every_axis(run: Run) -> None:

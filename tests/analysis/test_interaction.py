@@ -66,7 +66,7 @@ def test_changes_that_add_up_have_none() -> None:
 
 def test_from_runs_at_the_cost_that_all_of_them_reached(arms: Arms) -> None:
     (row,) = judge_rows(interaction_rows(arms, [CELLS]))
-    cost = common_cost([run.train for runs in arms.values() for run in runs], "tokens")
+    cost = common_cost([run for runs in arms.values() for run in runs], "tokens")
     assert row["cost"] == cost
     tables = {}
     for arm in CELLS:

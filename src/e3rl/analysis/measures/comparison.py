@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import LIVE, Row, control_of
-from e3rl.analysis.measures.costs import compared_cost
+from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.matched_control import match_control, matching_columns
@@ -153,7 +153,7 @@ def compare_family(
 def choose_cost(arms: Arms, axis: str, cost: float | None) -> float:
     """The cost that is asked for, or else that of the cheapest run. Raises ValueError for one that
     some run did not reach, but for an infinite one."""
-    reached = compared_cost([run for runs in arms.values() for run in runs], axis)
+    reached = common_cost([run for runs in arms.values() for run in runs], axis)
     if cost is not None and reached < cost < math.inf:
         raise ValueError(
             f"cost={cost:g} {axis}: the cheapest run was last validated at {reached:g}"
@@ -228,8 +228,9 @@ def compare_scores(
 
 def _fewer_seeds(item: Scores, control: Scores | None) -> Row:
     """The control's seeds, where they are fewer than the arm's; verdicts go by the fewer."""
-    fewer = control is not None and control.n_seeds < item.n_seeds
-    return {"against_seeds": control.n_seeds} if control is not None and fewer else {}
+    if control is None or control.n_seeds >= item.n_seeds:
+        return {}
+    return {"against_seeds": control.n_seeds}
 
 
 def _difference_columns(item: Scores, control: Scores | None, level: float, axis: str) -> Row:

@@ -47,34 +47,22 @@ def total_cost(train: pd.DataFrame, axis: str) -> float:
     return float(cost_before(train, [int(train["rollout_step"].max()) + 1], axis)[0])
 
 
-def compared_cost(runs: Sequence[Run], axis: str) -> float:
-    """The cost up to which every run's accuracy is known: the smallest of those at which each was
-    last validated, of a run without validations of its whole cost.
-
-    Raises ValueError where a run did not record it.
-    """
-    return _smallest([known_cost(run, axis) for run in runs], axis)
-
-
 def known_cost(run: Run, axis: str) -> float:
     """What a run had spent when it was last validated, or in all where it never was; NaN where that
     is not recorded."""
     whole = total_cost(run.train, axis)
-    if run.evaluations.empty:
+    if run.evaluations.empty or np.isnan(whole):
         return whole
     spent = cost_before(run.train, run.evaluations["rollout_step"].to_numpy(), axis)
-    return float(np.nanmax(np.minimum(spent, whole), initial=0.0)) if whole == whole else whole
+    return float(np.nanmax(np.minimum(spent, whole), initial=0.0))
 
 
-def common_cost(trains: Sequence[pd.DataFrame], axis: str) -> float:
-    """The cost that every run reached: the smallest of their sums.
+def common_cost(runs: Sequence[Run], axis: str) -> float:
+    """The cost up to which every run's accuracy is known: the smallest of `known_cost`.
 
     Raises ValueError where a run did not record it.
     """
-    return _smallest([total_cost(train, axis) for train in trains], axis)
-
-
-def _smallest(spent: Sequence[float], axis: str) -> float:
+    spent = [known_cost(run, axis) for run in runs]
     if not spent or not np.isfinite(spent).all():
         raise ValueError(f"not every run has recorded cost/{axis}; compare by steps instead")
     return min(spent)

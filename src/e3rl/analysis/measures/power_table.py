@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.costs import compared_cost
+from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.means import mean_over_seeds_and_problems
@@ -46,7 +46,7 @@ def power_table(
     Raises:
         ValueError: a control without this evaluation, or a cost that some run did not record.
     """
-    cost = compared_cost([run for runs in arms.values() for run in runs], axis)
+    cost = common_cost([run for runs in arms.values() for run in runs], axis)
     scored = {arm: scores_at(runs, name, k, axis, cost) for arm, runs in arms.items()}
     base = scored.get(control)
     if base is None:

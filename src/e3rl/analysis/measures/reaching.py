@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
-from e3rl.analysis.measures.costs import compared_cost, cost_before
+from e3rl.analysis.measures.costs import common_cost, cost_before
 from e3rl.analysis.measures.evaluations import pass_table
 from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.statistics.crossing import CostRatio, crossing_interval, crossing_ratio
@@ -84,7 +84,7 @@ def _curves_of_arms(
     arms: Arms, control: str | None, name: str, axis: str
 ) -> tuple[Reals, dict[str, AccuracyCurves]]:
     """Points up to the cost that all runs reached, and the curves of arms that have some."""
-    budget = compared_cost([run for runs in arms.values() for run in runs], axis)
+    budget = common_cost([run for runs in arms.values() for run in runs], axis)
     points = np.linspace(0.0, budget, POINTS)
     curves = {arm: accuracy_curves(runs, name, axis, points) for arm, runs in arms.items()}
     found = {arm: item for arm, item in curves.items() if item is not None}

@@ -59,10 +59,9 @@ def write_report(options: Comparison) -> str:
     control = options.control or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
     rows: list[Row] = []
     if any(not run.problems.empty for run in runs):
-        known = group_by_arm([run for run in runs if known_cost(run, axis) != 0] or runs)
-        rows = compare_arms(
-            known, None if control in arms.keys() - known.keys() else control, (1, options.k), axis
-        )
+        known = group_by_arm(without_untrained(runs, axis))
+        base = None if control in arms.keys() - known.keys() else control
+        rows = compare_arms(known, base, (1, options.k), axis)
     notes = remarks(found, axis)
     page = render_report(arms, rows, options.title, notes, control)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,14 +73,18 @@ def write_report(options: Comparison) -> str:
     return "\n\n".join([table, *notes, *warned, f"page: {options.out}"])
 
 
+def without_untrained(runs: Sequence[Run], axis: str) -> list[Run]:
+    """The runs that were validated since their training began, or all where none was."""
+    return [run for run in runs if known_cost(run, axis) != 0] or list(runs)
+
+
 def remarks(runs: Sequence[Run], axis: str) -> list[str]:
     """Runs that were left out, and one so short that it cuts the comparison of all others."""
     notes = [f"left out, no training step yet: {run.path}" for run in runs if run.train.empty]
-    spent = {run.path: known_cost(run, axis) for run in runs if not run.train.empty}
-    if any(spent.values()):
-        early = [path for path, cost in spent.items() if cost == 0]
-        notes += [f"not compared, not validated since its training began: {path}" for path in early]
-        spent = {path: cost for path, cost in spent.items() if cost != 0}
+    begun = [run for run in runs if not run.train.empty]
+    spent = {run.path: known_cost(run, axis) for run in without_untrained(begun, axis)}
+    early = [run.path for run in begun if run.path not in spent]
+    notes += [f"not compared, not validated since its training began: {path}" for path in early]
     shortest = min(spent, key=lambda path: spent[path])
     if spent[shortest] < SHORT * max(spent.values()):
         notes.append(
