@@ -4,7 +4,8 @@
 
 A verdict follows from the interval of the difference: *holds* where all of it lies on the side that
 is claimed, *contradicted* where all of it lies on the other, else *open*. Where the table carries a
-corrected p, all of the interval does not count unless that is below .05 as well.
+corrected p, all of the interval does not count unless that is below .05 as well. A dagger marks
+what would be open if the test counted the seeds' degrees of freedom alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import yaml
 
 from e3rl.analysis.measures.families import EXPLORATORY
 from e3rl.statistics.means import mean_over_units
+from e3rl.statistics.student import t_p_value
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "claims.md"
@@ -27,9 +29,10 @@ say. Every number and verdict is computed from a study's table by
 
 *holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
 *open*: it contains 0, or the difference is not significant after the correction for the number of
-comparisons; *untried*: nobody here has run it. The scope of a row is what was trained, how often,
-and whether the comparison was declared before its runs or is exploratory: a verdict says nothing
-beyond its scope, and *open* is not *false*.
+comparisons; *untried*: nobody here has run it; †: open as well where the test counts the degrees of
+freedom of its seeds alone ([few seeds](#how-to-read-these-verdicts)). The scope of a row is what
+was trained, how often, and whether the comparison was declared before its runs or is exploratory:
+a verdict says nothing beyond its scope, and *open* is not *false*.
 [How to read these verdicts](#how-to-read-these-verdicts) stands below the table.
 
 """
@@ -40,14 +43,15 @@ TAIL = """
   number of steps; other pass@1 is at the tokens of its page. [After the same number of
   steps](../experiments/equal_cost/README.md) E3's and pass@k's deficits in it are open, and DAPO
   and dynamic sampling are worse.
-- **Few seeds.** A corrected p near .04 of five seeds leans on more degrees of freedom than the
-  seeds have. With these alone `vcrl` keeps its verdict at .045, `cero` loses it at .059,
-  carries_breadth keeps all of its own, `maxrl` in pass@64 at .042, and `ts` of arithmetic_policies
-  loses it at .053.
-- **Shared noise.** On the older task runs share one noise of validation, and a corrected p may be
-  up to four times too small.
+- **Few seeds.** Problems and seeds both make a difference's variance, and the test counts the
+  degrees of freedom of both. Five seeds hardly know how seeds differ: where p is far below .05, as
+  after a correction, it may be two to four times too small
+  ([simulated](../experiments/coverage/README.md)). A verdict with † is open with the seeds' degrees
+  of freedom alone, its p taken times the factor of its correction.
+- **Shared noise.** On the older task's run matrix all runs share one noise of validation, which
+  counts as the problems'.
 - **Corrections** keep 5 % within a family or the exploratory comparisons of a page, not over all
-  pages.
+  pages. What compares two windows of one arm is *uncorrected*, and says so.
 - **Shared starts.** Runs of a task start from one first policy, but for those of
   carries_first_policies, and pages on the same seeds share their control.
 """
@@ -95,6 +99,19 @@ def decide(test: Mapping[str, Any]) -> str:
     return "holds" if (low > 0) == (test["expect"] == "above") else "contradicted"
 
 
+def hangs_on_problems(test: Mapping[str, Any]) -> bool:
+    """Whether a verdict would be open with the seeds' degrees of freedom alone.
+
+    Its p with these is taken times the factor by which the correction made the row's own larger.
+    """
+    row = find_row(test["study"], test["table"], test["row"])
+    if "less" in test or "difference_df" not in row or decide(test) == "open":
+        return False
+    p = t_p_value(row["difference"] / row["difference_error"], row["seeds"] - 1)
+    factor = row["p_adjusted"] / row["p"] if row["p"] > 0 else row["family_size"] * row["looks"]
+    return bool(p * factor >= ALPHA)
+
+
 def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str, str, str]:
     """What was found, on what, the verdict, and the command that makes its table."""
     unit = test.get("unit", "points")
@@ -107,9 +124,10 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     scope = f"{ledger['scopes'][test['study']]}, {int(row['seeds'])} seeds, "
     scope += "declared" if declared else "exploratory"
     scope += ", in a commit with its runs" * (declared and test["study"] in ledger["undated"])
+    scope += ", uncorrected" * ("less" in test)
     page = f"[{test['table']}](../experiments/{test['study']}/README.md)"
     command = f"`e3rl study experiments/{test['study']}`: {page}"
-    return found, scope, f"*{decide(test)}*", command
+    return found, scope, f"*{decide(test)}*" + "†" * hangs_on_problems(test), command
 
 
 def rows(ledger: Mapping[str, Any]) -> Iterator[str]:

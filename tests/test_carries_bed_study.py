@@ -29,6 +29,13 @@ def test_the_tables_are_those_of_the_recorded_counts(tables: dict[str, str]) -> 
         assert between.strip() == table.strip(), name
 
 
+def test_draws_that_several_runs_have_alike_count_once(measure: dict[str, Any]) -> None:
+    recorded = measure["open_runs"](measure["RUNS"])
+    runs = [measure["load_run"](recorded / measure["NAME"].format(seed)) for seed in range(101, 111)]
+    n, _ = measure["start_counts"](runs, "t1")
+    assert set(n) == {44}  # 16 of seeds 101 to 103, and 4 of each of the seven others
+
+
 def test_the_verdict_says_no_other_numbers(tables: dict[str, str]) -> None:
     known = {number for table in tables.values() for number in NUMBERS.findall(table)}
     verdict = (STUDY / "README.md").read_text(encoding="utf-8").split("## Verdict")[1]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import insert_table
@@ -106,7 +105,7 @@ def hotter_rows() -> Iterator[list[str]]:
     """The untrained policy on all 1,024 problems, hotter and colder than T = 1."""
     yield ["T", "rollouts", "pass@1, %", "less T = 1, points", "pass@16, %", "less T = 1, points"]
     runs = load_runs(MORE)
-    drawn = {temperature: start_counts(runs, temperature) for temperature in (1.0, 0.7, 1.3)}
+    drawn = {each: start_counts(runs, f"t{each:g}") for each in (1.0, 0.7, 1.3)}
     for temperature, (n, right) in drawn.items():
         row = [f"{temperature:g}", str(n.min())]
         for k in (1, 16):
@@ -116,14 +115,12 @@ def hotter_rows() -> Iterator[list[str]]:
         yield row
 
 
-def start_counts(
-    runs: Sequence[Run], temperature: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rollouts (P,) and right ones before training, of all draws there are; runs of one seed drew
-    the same, which counts once."""
+def start_counts(runs: Sequence[Run], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rollouts (P,) and right ones before training in an evaluation, of all draws there are; runs
+    that drew the same count once."""
     drawn = {}
     for run in runs:
-        table = run.problems[run.problems["name"] == f"t{temperature:g}"]
+        table = run.problems[run.problems["name"] == name]
         table = table[table["rollout_step"] == 0].sort_values("problem_id")
         counts = table[["n", "correct"]].to_numpy()
         drawn[counts.tobytes()] = counts
@@ -170,13 +167,13 @@ def start_and_end(
     """pass@k (P,) of the untrained policy, by the first validations of all seeds together, and
     (S, P) of the last ones."""
     recorded = open_runs(RUNS)
-    tables = [load_run(recorded / NAME.format(seed)).problems for seed in seeds]
-    named = [table[table["name"] == name] for table in tables]
-    starts = pd.concat([table[table["rollout_step"] == 0] for table in named])
-    ends = [table[table["rollout_step"] == table["rollout_step"].max()] for table in named]
-    counts = [each.groupby("problem_id")[["n", "correct"]].sum() for each in (starts, *ends)]
-    first, *last = (np.asarray(pass_at_k(each["n"], each["correct"], k)) for each in counts)
-    return first, np.array(last)
+    runs = [load_run(recorded / NAME.format(seed)) for seed in seeds]
+    last = []
+    for run in runs:
+        table = run.problems[run.problems["name"] == name].sort_values("problem_id")
+        last.append(table[table["rollout_step"] == table["rollout_step"].max()])
+    first = np.asarray(pass_at_k(*start_counts(runs, name), k))
+    return first, np.array([pass_at_k(each["n"], each["correct"], k) for each in last])
 
 
 def group_rows() -> Iterator[list[str]]:

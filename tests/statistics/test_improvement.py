@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from e3rl.statistics.improvement import improvement_interval, probability_of_improvement
-from e3rl.statistics.shares import wilson_interval
 
 # Few distinct values, so that ties occur.
 TABLES = arrays(
@@ -46,22 +45,54 @@ def test_equals_counting_one_by_one_and_both_directions_add_to_one(a, b):
     assert both == pytest.approx(1.0)
 
 
-def test_the_interval_is_wilsons_with_the_number_that_the_placements_are_worth():
-    # Placements 1/3, 2/3 and 1/2, 0, 1: variances 1/36 and 1/12 of their means.
+def model_variance(p: float, n_a: int, n_b: int) -> float:
+    more = (n_a + n_b) / 2 - 1
+    return p * (1 - p) / (n_a * n_b) * (1 + more * ((1 - p) / (2 - p) + p / (1 + p)))
+
+
+def test_one_task_without_pairs_has_newcombes_interval():
+    # 3 of 6 wins. At both ends, .131 and .869, |P - 1/2| is 1.96 roots of V.
     a, b = np.array([[0.3], [0.6]]), np.array([[0.2], [0.7], [0.4]])
     interval = improvement_interval(a, b)
     assert interval.mean == pytest.approx(0.5)
-    variance = 1 / 36 + 1 / 12
-    assert variance == pytest.approx(1 / 9)
-    df = variance**2 / ((1 / 36) ** 2 / 1 + (1 / 12) ** 2 / 2)
-    expected = wilson_interval(0.5, 0.25 / variance, df=df)
-    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+    assert interval.low == pytest.approx(1 - interval.high)
+    for end in (interval.low, interval.high):
+        assert abs(end - 0.5) == pytest.approx(1.959964 * model_variance(end, 2, 3) ** 0.5)
 
 
-def test_runs_that_all_win_are_worth_as_many_trials_as_there_are_runs():
+def test_where_all_runs_win_the_bound_is_the_models():
     interval = improvement_interval(np.ones((5, 3)), np.zeros((8, 3)))
-    # 5/(5 + 3.8415)
-    assert (interval.low, interval.high) == pytest.approx((0.5655, 1.0), abs=1e-4)
+    assert interval.high == 1.0
+    assert 1 - interval.low == pytest.approx(
+        1.959964 * model_variance(interval.low, 5, 8) ** 0.5, rel=1e-5
+    )
+
+
+def test_several_tasks_and_pairs_leave_a_part_of_the_variance():
+    # All ties on four tasks, but the first run wins one of them against both others. Task by task
+    # the variances of placements are 0, 0, 0 and 1/16, on average 1/64; of all tasks together the
+    # sums of pairs are 1.1875 and 1.0625, and their mean has the variance 1/256. So a quarter
+    # is left, and a quarter of the bound is the normal's, the rest Student's with one degree,
+    # 12.706. The model's variances at 1/2 (three times) and 3/4 are .10417 and .07634, that at 9/16
+    # is .10240.
+    interval = improvement_interval(
+        [[0, 0, 0, 1], [0, 0, 0, 0]], np.zeros((2, 4)), paired_runs=True
+    )
+    assert interval.mean == 9 / 16
+    square = (1.959964**2 + 3 * 12.7062**2) / 4
+    left = 1 / 4 * (3 * 0.104167 + 0.076339) / 4 / 0.102397
+    for end in (interval.low, interval.high):
+        wanted = (square * left * model_variance(end, 2, 2)) ** 0.5
+        assert abs(end - 9 / 16) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_pairs_that_always_differ_alike_are_not_taken_for_certain():
+    # Every pair has the same sum of placements, so nothing is seen of how pairs differ; one win of
+    # the nine that are counted is left.
+    scores = np.array([[1.0], [2.0], [3.0]])
+    interval = improvement_interval(scores + 0.5, scores, paired_runs=True)
+    assert interval.mean == pytest.approx(6 / 9)
+    assert interval.low < 0.5 < 0.8 < interval.high
 
 
 def test_runs_of_one_seed_are_pairs():
@@ -71,16 +102,6 @@ def test_runs_of_one_seed_are_pairs():
     paired, apart = improvement_interval(a, b, paired_runs=True), improvement_interval(a, b)
     assert paired.mean == apart.mean
     assert paired.high - paired.low < apart.high - apart.low
-
-
-def test_the_variance_of_two_pairs_counts_twice():
-    # All ties on four tasks, but the first run wins one of them against both others: placements
-    # 5/8 and 1/2, and twice 9/16; their sums have the variance 1/128, their mean 1/256.
-    interval = improvement_interval(
-        [[0, 0, 0, 1], [0, 0, 0, 0]], np.zeros((2, 4)), paired_runs=True
-    )
-    expected = wilson_interval(9 / 16, 63 / 256 / (2 / 256), df=1)
-    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_one_run_has_no_interval():
