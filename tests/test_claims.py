@@ -4,6 +4,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pages import ROOT
@@ -54,3 +55,22 @@ def test_a_verdict_follows_from_interval_and_correction(
         decide(test | {"row": {"arm": "y"}})
     with pytest.raises(ValueError, match="neither above nor below"):
         decide(test | {"expect": "up"})
+
+
+@pytest.mark.parametrize(("factor", "hangs"), [(3, False), (4, True)])
+def test_a_verdict_hangs_on_problems_where_seeds_alone_would_leave_it_open(
+    ledger: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    factor: int,
+    hangs: bool,
+) -> None:
+    """t = 4 of five seeds is p .016 with their four degrees; times 3 that is .048, times 4 .065."""
+    row = {"arm": "x", "seeds": 5, "difference": 0.2, "difference_low": 0.1, "difference_high": 0.3}
+    row |= {"difference_error": 0.05, "difference_df": 40.0, "p": 0.001, "p_adjusted": factor / 1e3}
+    (tmp_path / "one" / "results").mkdir(parents=True)
+    pd.DataFrame([row]).to_csv(tmp_path / "one" / "results" / "t.csv")
+    found = ledger["hangs_on_problems"]
+    monkeypatch.setitem(found.__globals__, "HERE", tmp_path)
+    test = {"study": "one", "table": "t", "row": {"arm": "x"}, "expect": "above"}
+    assert found(test) == hangs

@@ -81,13 +81,26 @@ def test_no_rule_of_the_shoot_out_is_better_and_what_five_seeds_find_is_said() -
     assert not any((table["verdict"] == "better").any() for table in found.values())
     assert len(found["budgets"]) + len(found["exploration"]) == 24
     assert "24 other rules, none of them tuned, none is better" in flat(STUDIED)
-    # What a row finds is its standard error times one factor, for rows of equal freedom.
-    rows = found["budgets"]
-    pooled = (rows["difference_error"] ** 2).mean() ** 0.5
-    factor = (rows["detectable"] / rows["difference_error"]).median()
-    assert 7 < 100 * pooled * factor < 8
+    finds = {name: found_by_five_seeds(rows) for name, rows in found.items()}
+    assert 7 < finds["budgets"] < 8
     assert "from 7 to 8 points on" in page("experiments/carries_shootout/README.md")
-    assert "which find differences of 7 to 8 points" in flat(STUDIED)
+    assert (round(min(finds.values())), round(max(finds.values()))) == (8, 12)
+    assert "which find differences of 8 to 12 points" in flat(STUDIED)
+
+
+def found_by_five_seeds(rows: pd.DataFrame) -> float:
+    """Points that a family's seeds find by the mean of its squared standard errors; what a row
+    finds is its error times one factor, for rows of equal freedom. Without the arm of which one
+    seed lost the task."""
+    rows = rows[rows["arm"] != "er_strong"]
+    pooled = (rows["difference_error"] ** 2).mean() ** 0.5
+    return float(100 * pooled * (rows["detectable"] / rows["difference_error"]).median())
+
+
+def test_what_the_weight_adds_to_a_budget_is_open() -> None:
+    row = row_of("carries_weights", "many_tries", arm="budget_by_prompt", against="budget t1")
+    assert f"{row['p_adjusted']:.3f}" == "0.064"
+    assert "adds to them is open as well (p .064)" in flat(STUDIED)
 
 
 def test_where_intervals_are_less_sure_than_they_say_is_said() -> None:
@@ -132,41 +145,42 @@ def test_far_tails_are_said_as_they_are_drawn() -> None:
     assert words in page("docs/comparing_arms.md")
 
 
-def by_seeds_alone(study: str, name: str) -> tuple[pd.Series, pd.Series]:
-    """p after Holm's correction with the degrees of freedom of five seeds, and what is said of
-    each arm."""
+def by_seeds_alone(study: str, name: str) -> pd.Series:
+    """p of a declared family after Holm's correction, by arm and what it is compared with, with the
+    degrees of freedom of its seeds alone."""
     from e3rl.statistics.holm import adjust_holm
     from e3rl.statistics.student import t_p_value
 
-    table = pd.read_csv(STUDIES / study / "results" / f"{name}.csv").set_index("arm")
-    p = [t_p_value(t, 4) for t in table["difference"] / table["difference_error"]]
-    return pd.Series(adjust_holm(p), index=table.index), table["verdict"]
+    table = pd.read_csv(STUDIES / study / "results" / f"{name}.csv")
+    t = table["difference"] / table["difference_error"]
+    p = adjust_holm([t_p_value(*each) for each in zip(t, table["seeds"] - 1, strict=True)])
+    looks = table.get("looks", 1)
+    index = pd.MultiIndex.from_frame(table[["arm", "against"]])
+    return pd.Series(np.minimum(1, np.array(p) * looks)).set_axis(index)
 
 
-def test_what_seeds_alone_say_of_verdicts_is_said() -> None:
-    text = page("docs/claims.md")
-    p, said = by_seeds_alone("carries_shootout", "budgets_many_tries")
-    kept, lost = (f"{p[arm]:.3f}".removeprefix("0") for arm in ("vcrl", "cero"))
-    assert f"`vcrl` keeps its verdict at {kept}, `cero` loses it at {lost}" in text
-    assert (said["vcrl"], said["cero"]) == ("worse", "worse")
-    for table in ("pass_at_16", "pass_at_64", "pass_at_1"):
-        p, said = by_seeds_alone("carries_breadth", table)
-        assert ((p < 0.05) == (said == "better")).all()
-        if table == "pass_at_64":
-            least = f"{p['maxrl']:.3f}".removeprefix("0")
-            assert f"keeps all of its own, `maxrl` in pass@64 at {least}" in text
+def test_the_ledger_marks_the_declared_verdicts_that_hang_on_problems() -> None:
+    module = runpy.run_path(str(STUDIES / "claims.py"))
+    marked = []
+    for test in (test for claim in module["load_ledger"]()["claims"] for test in claim["tests"]):
+        row = module["find_row"](test["study"], test["table"], test["row"])
+        if row.get("family") in (np.nan, None, "exploratory") or module["decide"](test) == "open":
+            continue
+        p = by_seeds_alone(test["study"], test["table"])[row["arm"], row["against"]]
+        assert module["hangs_on_problems"](test) == (p >= 0.05), test
+        marked.append(p >= 0.05)
+    assert len(marked) > sum(marked) > 0
+
+
+def test_what_seeds_alone_leave_of_the_policies_of_the_older_task_is_said() -> None:
     policies = page("experiments/arithmetic_policies/README.md")
-    p, said = by_seeds_alone("arithmetic_policies", "pass_at_16")
-    hotter, ts = (f"{p[arm]:.3f}".removeprefix("0") for arm in ("hotter", "ts"))
+    p = by_seeds_alone("arithmetic_policies", "pass_at_16")
+    hotter, ts = (f"{p[arm].item():.3f}".removeprefix("0") for arm in ("hotter", "ts"))
     assert (
         f"in pass@16 and corrected, {hotter} for `hotter` and {ts} for `ts`, and no other"
         in policies
     )
-    assert set(said[(p < 0.05) != (said != "not distinguishable")].index) == {"ts"}
-    p, said = by_seeds_alone("arithmetic_policies", "pass_at_1")
-    assert (p > 0.05).all()
-    assert (said == "not distinguishable").all()
-    assert f"and `ts` of arithmetic_policies loses it at {ts}" in text
+    assert (by_seeds_alone("arithmetic_policies", "pass_at_1") > 0.05).all()
 
 
 def test_what_would_not_stand_if_two_looks_counted_is_said() -> None:

@@ -57,6 +57,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_core", "many_tries", "budget", "raise pass@16 by {} after", 10, True),
     ("carries_tuned", "many_tries", "budget", "by {}, at the cost of pass@1 on easy", 5, True),
     ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
+    ("carries_replication", "pass_at_1", "pass_at_4", "advantages lower pass@1, {}.", 5, True),
     (
         "carries_ten_seeds",
         "pass_at_16",
@@ -85,7 +86,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
 )
 LINES = (  # the same, of README
     ("carries_core", "many_tries", "budget", "raise pass@16** by {}; without", 10, True),
-    ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
+    ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}, though", 10, False),
     ("carries_core", "primary", "e3", "below it in pass@1, {}, at equal tokens", 10, True),
     ("carries_first_policies", "pass_at_16", "budget", "other first policies it is {}.", 10, True),
     ("carries_first_policies", "pass_at_1", "e3", "other first policies {}.", 10, True),

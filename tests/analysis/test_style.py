@@ -2,10 +2,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from e3rl.analysis.figures.style import save_with_palette
+from e3rl.analysis.figures.style import ARM_COLOURS, OTHER_COLOURS, save_with_palette
 
 
-def test_a_figure_keeps_its_size_and_colours_and_takes_less_room(tmp_path):
+def test_a_figure_keeps_its_size_and_takes_less_room(tmp_path):
     figure = Figure(figsize=(4, 2), facecolor="white")
     ax = figure.subplots()
     ax.plot(np.random.default_rng(0).normal(size=200).cumsum(), color="#D55E00", linewidth=3)
@@ -14,5 +14,19 @@ def test_a_figure_keeps_its_size_and_colours_and_takes_less_room(tmp_path):
     small, large = (Image.open(tmp_path / f"{name}.png") for name in ("small", "large"))
     assert small.size == large.size == (400, 200)
     gap = np.abs(np.asarray(small.convert("RGB"), int) - np.asarray(large.convert("RGB"), int))
-    assert gap.max() <= 24
+    assert gap.mean() < 0.5
     assert (tmp_path / "small.png").stat().st_size < (tmp_path / "large.png").stat().st_size
+
+
+def test_every_arm_keeps_its_colour_beside_bands_and_text(tmp_path):
+    figure = Figure(figsize=(6, 4), facecolor="white")
+    ax = figure.subplots()
+    rng, colours = np.random.default_rng(0), [*ARM_COLOURS.values(), *OTHER_COLOURS[:3]]
+    for name, colour in zip("abcdefghi", colours, strict=True):
+        curve = rng.normal(size=128).cumsum()
+        ax.fill_between(range(128), curve - 1, curve + 1, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(curve, color=colour, linewidth=1.8, label=f"arm {name}")
+    ax.legend()
+    save_with_palette(figure, tmp_path / "figure.png", dpi=150)
+    kept = Image.open(tmp_path / "figure.png").convert("RGB").getcolors(maxcolors=2**24)
+    assert {f"#{r:02X}{g:02X}{b:02X}" for _, (r, g, b) in kept} >= set(colours)

@@ -64,8 +64,8 @@ def improvement_interval(
     first, second = _tables(a, b)
     # Task by task, since runs x runs x problems may not fit into memory.
     parts = [_wins(*pair) for pair in zip(first.T, second.T, strict=True)]
-    means = np.array([part.mean() for part in parts])
-    shape, mean = parts[0].shape, float(means.mean())
+    means = [float(part.mean()) for part in parts]
+    shape, mean = parts[0].shape, sum(means) / len(means)
     if min(shape) == 1:
         return Interval(mean, math.nan, math.nan, level)
     apart = float(np.mean([_placement_variance(part, False) for part in parts]))
@@ -75,16 +75,16 @@ def improvement_interval(
     known = min(1.0, left)
     square = known * normal**2 + (1 - known) * student**2
     square *= max(left, 1 / (wins.size * len(parts)))
-    if (whole := float(_model_variance(means.mean(), shape))) > 0:
-        square *= float(_model_variance(means, shape).mean()) / whole
+    if (whole := _model_variance(mean, shape)) > 0:
+        square *= sum(_model_variance(each, shape) for each in means) / len(means) / whole
     low, high = (_score_bound(mean, square, shape, edge) for edge in (0.0, 1.0))
     return Interval(mean, low, high, level)
 
 
-def _model_variance(mean: Reals, shape: tuple[int, ...]) -> Reals:
-    """V of the module at some probabilities, for so many runs of each method."""
+def _model_variance(mean: float, shape: tuple[int, ...]) -> float:
+    """V of the module, for so many runs of each method."""
     more = (shape[0] + shape[1]) / 2 - 1
-    spread: Reals = 1 + more * ((1 - mean) / (2 - mean) + mean / (1 + mean))
+    spread = 1 + more * ((1 - mean) / (2 - mean) + mean / (1 + mean))
     return mean * (1 - mean) / (shape[0] * shape[1]) * spread
 
 
@@ -93,7 +93,7 @@ def _score_bound(mean: float, square: float, shape: tuple[int, ...], edge: float
     inside, outside = mean, edge
     for _ in range(60):  # bisection
         middle = (inside + outside) / 2
-        near = (middle - mean) ** 2 <= square * float(_model_variance(np.float64(middle), shape))
+        near = (middle - mean) ** 2 <= square * _model_variance(middle, shape)
         inside, outside = (middle, outside) if near else (inside, middle)
     return inside
 

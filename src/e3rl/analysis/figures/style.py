@@ -47,6 +47,7 @@ OUTCOME_COLOURS = {"all wrong": "#D98A7B", "mixed": "#E9E4D8", "all right": "#8F
 NARROW, WIDE, PANEL_HEIGHT = 6.4, 9.2, 3.7  # inches
 SEED_BANDS = ", bands: smallest to largest seed"
 
+COLOURS = 64  # of a saved picture
 INK, MUTED, GRID = "#22272E", "#6B7480", "#E4E7EB"
 BASELINE = "#A3ABB5"
 
@@ -96,12 +97,23 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def save_with_palette(figure: Figure, path: Path, dpi: int) -> None:
-    """Save a figure as PNG with 64 colours, which are enough for lines and text and take a third
-    of the room."""
+    """Save a figure as PNG with its 64 most frequent colours, which take a quarter of the room.
+
+    Colours of lines and bands stay as they are; the rare ones in between, at edges of lines and
+    letters, become the nearest of these. A palette that averages would make two arms alike.
+    """
     drawn = BytesIO()
     figure.savefig(drawn, dpi=dpi)
     with Image.open(drawn) as image:
-        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+        pixels = np.asarray(image.convert("RGB"), dtype=np.int64)
+    found, places, counts = np.unique(
+        pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
+    )
+    palette = found[np.argsort(-counts, kind="stable")[:COLOURS]]
+    nearest = ((found[:, None] - palette) ** 2).sum(axis=-1).argmin(axis=1)
+    small = Image.fromarray(nearest[places].reshape(pixels.shape[:2]).astype(np.uint8), mode="P")
+    small.putpalette(palette.astype(np.uint8).tobytes())
+    small.save(path, optimize=True)
 
 
 def arm_colour(arm: str, arms: Sequence[str] = ()) -> str:

@@ -156,7 +156,7 @@ def _mark_annealing(ax: Axes, arms: Arms, axis: str = "steps") -> None:
     if places:
         ax.annotate(
             "annealing starts",
-            (places[-1], 0.03),  # below the curves, which annealing bends down after this place
+            (places[-1], 0.03),
             xycoords=("data", "axes fraction"),
             xytext=(3, 0),
             textcoords="offset points",
@@ -164,6 +164,8 @@ def _mark_annealing(ax: Axes, arms: Arms, axis: str = "steps") -> None:
             va="bottom",
             fontsize=7.5,
             color=MUTED,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
+            zorder=5,  # over curves and bands, and legible there
         )
 
 
