@@ -76,11 +76,14 @@ def find_row(study: str, table: str, wanted: Mapping[str, Any]) -> pd.Series:
 
 
 def difference(test: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Mean and interval of a difference: the row's own, or of two rows' values by seed."""
+    """Mean and interval of a difference: the row's own, a gain or what a ratio is off 1 among them,
+    or of two rows' values by seed."""
     row = find_row(test["study"], test["table"], test["row"])
     if "less" not in test:
-        low, high = float(row["difference_low"]), float(row["difference_high"])
-        return float(row["difference"]), low, high
+        (name,) = {"difference", "gain", "ratio"} & set(row.index)
+        mean, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
+        none = float(name == "ratio")
+        return mean - none, low - none, high - none
     other = find_row(test["study"], test["table"], test["less"])
     pairs = zip(yaml.safe_load(row["by_seed"]), yaml.safe_load(other["by_seed"]), strict=True)
     found = mean_over_units([a - b for a, b in pairs]).interval()
@@ -115,7 +118,7 @@ def hangs_on_problems(test: Mapping[str, Any]) -> bool:
 def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str, str, str]:
     """What was found, on what, the verdict, and the command that makes its table."""
     unit = test.get("unit", "points")
-    scale, digits = (100, 2) if unit == "points" else (1, 3)
+    scale, digits = (100, 2) if unit == "points" or unit.startswith("%") else (1, 3)
     mean, low, high = (scale * x for x in difference(test))
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
     row = find_row(test["study"], test["table"], test["row"])
@@ -124,7 +127,7 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     scope = f"{ledger['scopes'][test['study']]}, {int(row['seeds'])} seeds, "
     scope += "declared" if declared else "exploratory"
     scope += ", in a commit with its runs" * (declared and test["study"] in ledger["undated"])
-    scope += ", uncorrected" * ("less" in test)
+    scope += ", uncorrected" * ("less" in test or "p_adjusted" not in row)
     page = f"[{test['table']}](../experiments/{test['study']}/README.md)"
     command = f"`e3rl study experiments/{test['study']}`: {page}"
     return found, scope, f"*{decide(test)}*" + "†" * hangs_on_problems(test), command
