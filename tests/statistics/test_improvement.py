@@ -71,16 +71,17 @@ def test_where_all_runs_win_the_bound_is_the_models():
 def test_several_tasks_and_pairs_leave_a_part_of_the_variance():
     # All ties on four tasks, but the first run wins one of them against both others. Task by task
     # the variances of placements are 0, 0, 0 and 1/16, on average 1/64; of all tasks together the
-    # sums of pairs are 1.1875 and 1.0625, and their mean has the variance 1/256. So a quarter
-    # is left, and a quarter of the bound is the normal's, the rest Student's with one degree,
-    # 12.706. The model's variances at 1/2 (three times) and 3/4 are .10417 and .07634, that at 9/16
-    # is .10240.
+    # sums of pairs are 1.1875 and 1.0625, and their mean has the variance 1/256. The model's
+    # variances at 1/2 (three times) and 3/4 are .10417 and .07634, that at 9/16 is .10240. So a
+    # quarter is left, to the power of the root of .10240 by .10417; as much of the bound is the
+    # normal's, the rest Student's with one degree, 12.706.
     interval = improvement_interval(
         [[0, 0, 0, 1], [0, 0, 0, 0]], np.zeros((2, 4)), paired_runs=True
     )
     assert interval.mean == 9 / 16
-    square = (1.959964**2 + 3 * 12.7062**2) / 4
-    left = 1 / 4 * (3 * 0.104167 + 0.076339) / 4 / 0.102397
+    left = 0.25 ** (0.102397 / 0.104167) ** 0.5
+    square = left * 1.959964**2 + (1 - left) * 12.7062**2
+    left *= (3 * 0.104167 + 0.076339) / 4 / 0.102397
     for end in (interval.low, interval.high):
         wanted = (square * left * model_variance(end, 2, 2)) ** 0.5
         assert abs(end - 9 / 16) == pytest.approx(wanted, rel=1e-4)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -31,6 +32,32 @@ def build(cfg: DictConfig, path: str, **given: Any) -> Any:
         if isinstance(error.__cause__, ValueError | OSError | ModuleNotFoundError):
             raise ConfigurationError(f"{path}: {error.__cause__}") from error
         raise
+
+
+def check_devices(cfg: DictConfig) -> None:
+    """Raise ConfigurationError where settings for a GPU meet a machine without one."""
+    if torch.accelerator.is_available():
+        return
+    if (accelerator := cfg.trainer.accelerator) in ("gpu", "cuda", "mps"):
+        raise ConfigurationError(
+            f"trainer.accelerator={accelerator}: torch {torch.__version__} finds no GPU here; use "
+            "trainer.accelerator=cpu, or install a build of torch for the GPU"
+        )
+    inside = cfg.engine["_target_"] == "e3rl.engines.vllm.VLLMEngine"
+    if inside and not cfg.engine.settings.enforce_eager:
+        raise ConfigurationError(
+            "engine.settings.enforce_eager=false: without a GPU vLLM would compile the model with "
+            "a C++ compiler for many minutes before the first rollout; use engine=vllm"
+        )
+
+
+def check_optimizer(cfg: DictConfig) -> None:
+    """Raise ConfigurationError where the optimiser refuses one of its settings."""
+    make = build(cfg, "module.optimizer")
+    try:
+        make([torch.nn.Parameter(torch.zeros(1))])
+    except ValueError as error:
+        raise ConfigurationError(f"module.optimizer: {error}") from error
 
 
 def build_data(cfg: DictConfig, policy: Policy) -> PromptDataModule:

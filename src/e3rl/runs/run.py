@@ -21,7 +21,13 @@ from e3rl.callbacks.stall import StallGuard
 from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import checkpoints, find_damage, step_of
-from e3rl.config.build import build, build_data, silence_libraries
+from e3rl.config.build import (
+    build,
+    build_data,
+    check_devices,
+    check_optimizer,
+    silence_libraries,
+)
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
@@ -58,6 +64,8 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     watch_parent()
     check(cfg)
     check_control(cfg)
+    check_devices(cfg)
+    check_optimizer(cfg)
     silence_libraries()
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)

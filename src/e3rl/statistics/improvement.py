@@ -17,7 +17,8 @@ Medicine 25, method 5). f is what pairs of runs and several tasks leave of V: th
 mean placements (DeLong, DeLong & Clarke-Pearson 1988, Biometrics 44; a run's placement is the share
 of the other method's runs that it beats), by the tasks' mean of what it would be for each task
 alone without pairs; and the tasks' mean of V(Pₖ) by V(P̂). The first factor is at least
-1/(K·R·R'), for no more wins than that are counted.
+1/(K·R·R'), for no more wins than that are counted, and is taken to the power √(V(P̂)/V(1/2)): near
+0 and 1 the few wins, or losses, hardly tell how tasks and pairs hang together.
 
 As f is known by the runs alone, t² = g·z² + (1-g)·t²(R-1), for g the first of the two factors, 1 at
 most: one task without pairs has the normal's bound, tasks and pairs that leave little of V have
@@ -70,12 +71,13 @@ def improvement_interval(
         return Interval(mean, math.nan, math.nan, level)
     apart = float(np.mean([_placement_variance(part, False) for part in parts]))
     wins: Reals = np.mean(parts, axis=0)
+    whole = _model_variance(mean, shape)
     left = _placement_variance(wins, paired_runs) / apart if apart > 0 else 1.0
+    left = max(left, 1 / (wins.size * len(parts))) ** math.sqrt(whole / _model_variance(0.5, shape))
     normal, student = NormalDist().inv_cdf((1 + level) / 2), t_bound(level, min(shape) - 1)
     known = min(1.0, left)
-    square = known * normal**2 + (1 - known) * student**2
-    square *= max(left, 1 / (wins.size * len(parts)))
-    if (whole := _model_variance(mean, shape)) > 0:
+    square = left * (known * normal**2 + (1 - known) * student**2)
+    if whole > 0:
         square *= sum(_model_variance(each, shape) for each in means) / len(means) / whole
     low, high = (_score_bound(mean, square, shape, edge) for edge in (0.0, 1.0))
     return Interval(mean, low, high, level)
