@@ -149,3 +149,11 @@ def test_summary_is_read(run_folder: Path, run: Run, tmp_path: Path) -> None:
     assert run.summary == json.loads((run_folder / "summary.json").read_text())
     copy = shutil.copytree(run_folder, tmp_path / "copy")
     assert load_run(copy).train.equals(run.train)
+
+
+@pytest.mark.parametrize("text", ['{"name": "gr', "[1, 2]"])
+def test_a_damaged_summary_is_named(run_folder: Path, tmp_path: Path, text: str) -> None:
+    copy = shutil.copytree(run_folder, tmp_path / "copy")
+    (copy / "summary.json").write_text(text)
+    with pytest.raises(ValueError, match=r"copy/summary\.json is damaged .* counts as unfinished"):
+        load_run(copy)

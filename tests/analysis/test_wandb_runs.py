@@ -141,6 +141,15 @@ def test_a_project_without_training_runs_is_an_error() -> None:
         load_project("me/empty", api=FakeApi([]))
 
 
+def test_without_a_key_it_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setattr(wandb, "Api", refuse)
+    with pytest.raises(ValueError, match="wandb:me/x: No API key .* Or set WANDB_API_KEY"):
+        load_project("me/x")
+
+
 def test_a_run_that_is_not_of_e3rl_is_named(run: Run, tmp_path: Path) -> None:
     foreign = FakeRun(run, tmp_path)
     foreign.config = {"lr": 1}

@@ -4,7 +4,6 @@ A job is told by its folder, which lies in that of the sweep, and not by how it 
 processes of a run over several devices must come to the same answer.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from omegaconf import DictConfig
 from e3rl.checkpoints.files import checkpoints, find_damage, newest_sound
 from e3rl.config.composition import checkpoint_to_resume, run_folder_of
 from e3rl.config.saved import read_saved_configuration
-from e3rl.ledger.files import CONFIG, SUMMARY
+from e3rl.ledger.files import CONFIG, read_summary
 from e3rl.runs.provenance import check_same_run
 
 
@@ -26,16 +25,17 @@ def is_job(cfg: DictConfig) -> bool:
 def finished_job(cfg: DictConfig) -> dict[str, Any] | None:
     """Summary of a job that was finished by an earlier start of its sweep, else None.
 
-    Raises ConfigurationError, naming the differences, where the run in the folder is another one.
+    Raises ConfigurationError, naming the differences, where the run in the folder is another one,
+    and ValueError for a damaged summary.
     """
     run_dir = Path(cfg.paths.run_dir)
-    if not is_job(cfg) or not (run_dir / SUMMARY).is_file():
+    summary = read_summary(run_dir) if is_job(cfg) else None
+    if summary is None:
         return None
     asked = cfg.copy()
     # Only a policy knows it, and none is built to find out that there is nothing to do.
     asked.vocabulary_size = read_saved_configuration(run_dir / CONFIG)["vocabulary_size"]
     _check_same_job(asked, run_dir, finished=True)
-    summary: dict[str, Any] = json.loads((run_dir / SUMMARY).read_text())
     return summary
 
 

@@ -1,6 +1,5 @@
 """`Run`: everything a run folder recorded, as tidy tables."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ import pandas as pd
 
 from e3rl.config.saved import read_saved_configuration
 from e3rl.ledger.archive import ledger_folders, open_run
-from e3rl.ledger.files import CONFIG, METRICS, PROMPTS, SUMMARY, VALIDATION
+from e3rl.ledger.files import CONFIG, METRICS, PROMPTS, VALIDATION, read_summary
 from e3rl.ledger.ledger import find_ledger, read_rows
 
 PROBLEM_COLUMNS = ("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct")
@@ -79,7 +78,6 @@ def load_run(run_dir: str | Path) -> Run:
         raise ValueError(f"{path / CONFIG} must have the top-level keys `name` and `seed`")
     metrics = pd.DataFrame(read_rows(path / METRICS))
     evaluations = _rows_or_none(path / VALIDATION)
-    summary = path / SUMMARY
     return Run(
         path=path,
         name=str(config["name"]),
@@ -90,7 +88,7 @@ def load_run(run_dir: str | Path) -> Run:
         evaluations=_evaluation_table(evaluations),
         problems=_long_table(evaluations, PROBLEM_COLUMNS, path / VALIDATION),
         prompts=_long_table(_rows_or_none(path / PROMPTS), PROMPT_COLUMNS, path / PROMPTS),
-        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else None,
+        summary=read_summary(path),
     )
 
 

@@ -24,12 +24,16 @@ def load_project(
         filters: W&B's query, such as `{"group": "entropy_control/e3"}`; None takes all.
         api: a `wandb.Api`; None makes one, which needs `wandb login` or WANDB_API_KEY.
 
-    Raises ValueError where the project has no training run.
+    Raises ValueError where the project has no training run, or W&B knows no user.
     """
     if api is None:
         import wandb
+        from wandb.errors import UsageError
 
-        api = wandb.Api()
+        try:
+            api = wandb.Api()
+        except UsageError as error:
+            raise ValueError(f"wandb:{project}: {error} Or set WANDB_API_KEY.") from error
     found = api.runs(project, filters={"jobType": JOB, **(filters or {})})
     runs = [_load(project, run) for run in found]
     if not runs:
