@@ -146,7 +146,7 @@ def test_without_a_key_it_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) 
         raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
 
     monkeypatch.setattr(wandb, "Api", refuse)
-    with pytest.raises(ValueError, match="wandb:me/x: No API key .* Or set WANDB_API_KEY"):
+    with pytest.raises(ValueError, match=r"wandb:me/x: No API key .* Or set WANDB_API_KEY"):
         load_project("me/x")
 
 
