@@ -382,6 +382,9 @@ def test_repeated_questions_are_dropped_on_request_and_all_with_several_answers(
     assert problems.dropped == {"repeated question": 1, "question with several answers": 2}
     with pytest.raises(ValueError, match="repeats is 'dorp': choose"):
         load_problems(tmp_path / "a.jsonl", repeats="dorp")
+    disputed = write_jsonl(tmp_path / "b.jsonl", [good(2), {**good(2), "answer": "4"}])
+    with pytest.raises(ValueError, match=r"b\.jsonl: repeats=drop leaves none of 2 problems, .*keep"):
+        load_problems(disputed, repeats="drop")
 
 
 def test_a_file_of_the_dapo_kind_gives_bare_questions_of_its_first_block(tmp_path):

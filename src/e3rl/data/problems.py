@@ -128,8 +128,8 @@ def load_problems(
             GSM8K; None where the column holds nothing else.
 
     Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or
-    holds no usable problem; BadRowsError (a ValueError) listing all bad rows, unless these are
-    to be skipped.
+    holds no usable problem, and where `repeats` leaves none; BadRowsError (a ValueError) listing
+    all bad rows, unless these are to be skipped.
     """
     if repeats not in get_args(Repeats):
         raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
@@ -163,6 +163,11 @@ def _is_blank(problem: Problem) -> bool:
 
 def _without_repeats(found: ProblemSet) -> ProblemSet:
     reasons = find_superfluous(found)
+    if len(reasons) == len(found):  # the first problem of a question stays unless it is disputed
+        raise ValueError(
+            f"{found.origin}: repeats=drop leaves none of {len(found)} problems, since every "
+            "question has several answers: correct them, or set repeats=keep"
+        )
     rows = zip(found.rows, found, strict=True)
     return found.without({row: reasons[p.id] for row, p in rows if p.id in reasons})
 
