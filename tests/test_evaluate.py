@@ -19,6 +19,7 @@ from e3rl.config.composition import ConfigurationError
 from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.evaluate import MISTAKES, evaluate, main
 from e3rl.evaluation import sampling as evaluating
+from e3rl.evaluation.targets import check_overrides, find_models
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
@@ -124,11 +125,37 @@ def test_the_newest_checkpoint_of_a_run_is_evaluated_with_its_own_weights(
     assert rows(tmp_path) == [{**row, "rollout_step": 0, "model": "embedded_arithmetic"}]
 
 
-def test_the_model_is_the_one_of_the_run_whatever_is_configured(
-    evaluated: Run, run_folder: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["policy=pretrained", "policy.path=MODEL"],
+        ["+policy.dtype=bfloat16"],
+        ["policy/head=chunked"],
+    ],
+)
+@pytest.mark.parametrize("run", ["ckpt_path={}", "models=[{}]", "models={{a: {0}, b: {0}}}"])
+def test_settings_of_the_policy_beside_runs_alone_are_refused_by_name(
+    settings: list[str],
+    run: str,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    evaluated(f"ckpt_path={run_folder}", "policy=pretrained", "policy.path=no/such/model")
-    assert rows(tmp_path)[0]["rollout_step"] == 8
+    arguments = [run.format(run_folder), *settings, f"hydra.run.dir={tmp_path}/hydra"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    monkeypatch.setattr(evaluating, "sample_unfinished", lambda *_, **__: pytest.fail("sampled"))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"error: {', '.join(settings)}: a run is evaluated with" in capsys.readouterr().err
+
+
+def test_settings_of_the_policy_are_those_of_models_beside_runs(run_folder: Path) -> None:
+    cfg = composed(f"models={{a: {run_folder}, b: embedded}}", "out=x", root="evaluate")
+    check_overrides(["+policy.dtype=bfloat16"], find_models(cfg))
+    with pytest.raises(ConfigurationError, match=r"^\+policy\.dtype=bfloat16: .*e3rl export"):
+        check_overrides(["n=2", "+policy.dtype=bfloat16"], find_models(cfg)[:1])
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import DamagedCheckpointError
@@ -48,7 +49,7 @@ def main(cfg: DictConfig) -> float:
 
     silence_libraries()
     try:
-        return evaluate(cfg)
+        return evaluate(cfg, HydraConfig.get().overrides.task)
     except MISTAKES as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
@@ -57,21 +58,23 @@ def main(cfg: DictConfig) -> float:
         raise SystemExit(1) from error
 
 
-def evaluate(cfg: DictConfig) -> float:
+def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     """Sample what is not finished, model by model, then write and print.
 
-    Raises ChildProcessError where one of several processes fails.
+    `overrides` are the arguments of the command line, which tell what was asked for from what is
+    so by default. Raises ChildProcessError where one of several processes fails.
     """
     from e3rl.config.check import check_command
     from e3rl.evaluation.parts import parse_part
     from e3rl.evaluation.results import TableSettings, write_results
     from e3rl.evaluation.settings import check_numbers, evaluations_of, table_ks
-    from e3rl.evaluation.targets import find_models, load_problem_sets
+    from e3rl.evaluation.targets import check_overrides, find_models, load_problem_sets
 
     check_command(cfg, "evaluate", elsewhere=["policy"])  # `find_models` checks it
     check_numbers(cfg)
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
+    check_overrides(overrides, models)
     wanted = TableSettings(
         list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), bool(cfg.latex)
     )

@@ -383,7 +383,9 @@ def test_repeated_questions_are_dropped_on_request_and_all_with_several_answers(
     with pytest.raises(ValueError, match="repeats is 'dorp': choose"):
         load_problems(tmp_path / "a.jsonl", repeats="dorp")
     disputed = write_jsonl(tmp_path / "b.jsonl", [good(2), {**good(2), "answer": "4"}])
-    with pytest.raises(ValueError, match=r"b\.jsonl: repeats=drop leaves none of 2 problems, .*keep"):
+    with pytest.raises(
+        ValueError, match=r"b\.jsonl: repeats=drop leaves none of 2 problems, .*keep"
+    ):
         load_problems(disputed, repeats="drop")
 
 

@@ -6,7 +6,7 @@ known after hours spent on the first two.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -80,6 +80,17 @@ def find_models(cfg: DictConfig) -> list[Model]:
     for model in models:
         model.check(cfg.max_new_tokens)
     return models
+
+
+def check_overrides(overrides: Sequence[str], models: Sequence[Model]) -> None:
+    """Raise ConfigurationError for overrides of `policy` beside runs alone: they have their own."""
+    given = [each for each in overrides if re.match(r"[+~]*policy\b", each)]
+    if given and all(model.checkpoint for model in models):
+        raise ConfigurationError(
+            f"{', '.join(given)}: a run is evaluated with the policy of its own config.yaml; leave "
+            "it out, or write the weights to a folder (e3rl export RUN OUT) and give "
+            "policy=pretrained policy.path=OUT in place of the run"
+        )
 
 
 def _read_models(cfg: DictConfig) -> list[Model]:
