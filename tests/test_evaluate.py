@@ -16,10 +16,9 @@ from compositions import composed
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import checksum_file
 from e3rl.config.composition import ConfigurationError
-from e3rl.data.prompt_lengths import UnknownTokensError
-from e3rl.evaluate import MISTAKES, evaluate, main
+from e3rl.evaluate import evaluate, main
 from e3rl.evaluation import sampling as evaluating
-from e3rl.evaluation.targets import check_overrides, find_models
+from e3rl.evaluation.targets import Model, check_overrides, find_models
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.rewards.pool import RewardPool
@@ -228,13 +227,25 @@ def test_a_problem_file_that_is_not_there_is_named(evaluated: Run) -> None:
         evaluated("problems=file", "problems.path=no-such.jsonl")
 
 
-def test_problems_that_the_policy_cannot_read_are_a_mistake_with_a_remedy(
-    evaluated: Run, tmp_path: Path
+def test_prompts_are_checked_before_anything_is_sampled(
+    evaluated: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 6 times 7?", "answer": "42"}\n')
-    with pytest.raises(UnknownTokensError, match="'mine:0'; take a policy that can read it"):
-        evaluated("problems=file", f"problems.path={tmp_path}/mine.jsonl")
-    assert UnknownTokensError in MISTAKES
+    monkeypatch.setattr(evaluating, "sample_unfinished", lambda *_, **__: pytest.fail("sampled"))
+    monkeypatch.setattr(Model, "policy", lambda _: pytest.fail("loaded"))
+    prompts = ["1+1=?", "What is 6 times 7?", f"{'1+' * 120}1=?"]  # the last one of 243 tokens
+    lines = [json.dumps({"prompt": each, "answer": "42"}) + "\n" for each in prompts]
+    (tmp_path / "mine.jsonl").write_text("".join(lines))
+    with pytest.raises(ConfigurationError) as error:  # 256 positions, 20 of them to be sampled
+        evaluated("models=[embedded]", f"sets=[{tmp_path}/mine.jsonl]")
+    told = str(error.value)
+    assert "model embedded, problems mine: 2 of 3 rows are bad" in told
+    assert "row 1: unknown tokens:" in told
+    assert "take a policy that can read it" in told
+    assert (
+        "row 2: over-long prompt: 'mine:2' has 243 tokens, 236 are allowed; shorten it or lower"
+        in told
+    )
+    assert "on_bad_row" not in told
 
 
 @pytest.mark.slow

@@ -25,7 +25,6 @@ from e3rl.config.composition import (
     register_resolvers,
     to_plain_dict,
 )
-from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.evaluation.judging import reward_identity
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
-MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError, UnknownTokensError)
+MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError)
 
 register_resolvers()
 
@@ -78,6 +77,8 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     wanted = TableSettings(
         list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), bool(cfg.latex)
     )
+    for model in models:
+        model.check_prompts(sets, cfg.max_new_tokens)
     out = Path(cfg.out)
     if part is None:
         print(f"results: {out} (stopped, the same command goes on with out={out})")

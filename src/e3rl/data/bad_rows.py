@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 OnBadRow = Literal["raise", "skip"]
 LISTED = 20  # rows that an error message shows
+ADVICE = "Correct these rows, or set on_bad_row=skip to drop and count them."
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class BadRow:
 class BadRowsError(ValueError):
     """All bad rows of one problem file, with row number, reason and remedy each."""
 
-    def __init__(self, origin: str, bad: Sequence[BadRow], total: int) -> None:
+    def __init__(
+        self, origin: str, bad: Sequence[BadRow], total: int, advice: str = ADVICE
+    ) -> None:
         self.origin = origin
         self.bad = tuple(bad)
         lines = [
@@ -45,7 +48,7 @@ class BadRowsError(ValueError):
                 [
                     f"{origin}: {len(bad)} of {total} rows are bad (rows count from 0)",
                     *lines,
-                    "Correct these rows, or set on_bad_row=skip to drop and count them.",
+                    advice,
                 ]
             )
         )

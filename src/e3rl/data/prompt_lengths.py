@@ -32,6 +32,17 @@ def check_prompt_lengths(
     """
     if max_prompt_tokens < 1:
         raise ValueError(f"max_prompt_tokens is {max_prompt_tokens}: allow at least 1 token")
+    remedy = "shorten it or raise max_prompt_tokens"
+    bad, longest = find_bad_prompts(problems, encode, max_prompt_tokens, remedy)
+    raise_or_drop_bad_rows(problems.origin, bad, len(problems), on_bad_row)
+    return problems.without({b.row: b.faults[0].reason for b in bad}), longest
+
+
+def find_bad_prompts(
+    problems: ProblemSet, encode: Encode, most: float, remedy: str
+) -> tuple[list[BadRow], int]:
+    """Rows whose prompts have no token, more than `most` or unknown ones, and the most tokens that
+    another one has; `remedy` is for those that are too long."""
     bad: list[BadRow] = []
     longest = 0
     bar = tqdm(problems, desc=f"tokenizing {problems.origin}", leave=False, delay=2.0)
@@ -41,19 +52,16 @@ def check_prompt_lengths(
         except UnknownTokensError as error:
             bad.append(BadRow(row, (Fault("unknown tokens", error.detail, OTHER_POLICY),)))
             continue
-        if not 1 <= length <= max_prompt_tokens:
-            bad.append(BadRow(row, (_fault(problem, length, max_prompt_tokens),)))
+        if not 1 <= length <= most:
+            bad.append(BadRow(row, (_fault(problem, length, most, remedy),)))
         else:
             longest = max(longest, length)
-    raise_or_drop_bad_rows(problems.origin, bad, len(problems), on_bad_row)
-    return problems.without({b.row: b.faults[0].reason for b in bad}), longest
+    return bad, longest
 
 
-def _fault(problem: Problem, length: int, limit: int) -> Fault:
+def _fault(problem: Problem, length: int, limit: float, remedy: str) -> Fault:
     if length == 0:
         return Fault("empty prompt", f"{problem.id!r} has no token", "check the chat template")
     return Fault(
-        "over-long prompt",
-        f"{problem.id!r} has {length} tokens, {limit} are allowed",
-        "shorten it or raise max_prompt_tokens",
+        "over-long prompt", f"{problem.id!r} has {length} tokens, {limit} are allowed", remedy
     )

@@ -1,5 +1,6 @@
 """A configured policy, judged by its settings and its model's configuration, without weights."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +9,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from e3rl.config.check import node_mistakes
 from e3rl.config.composition import ConfigurationError
+from e3rl.data.bad_rows import BadRowsError
+from e3rl.data.problems import ProblemSet
+from e3rl.data.prompt_lengths import find_bad_prompts
 from e3rl.policy.model_cache import ModelFileError
-from e3rl.policy.policy import DTYPES, resolve_path
+from e3rl.policy.policy import DTYPES, Policy, resolve_path
+
+EVERY_MODEL = "Models are compared on all problems of a set: correct these, or take them out of it."
 
 
 def check_policy(source: DictConfig, where: str, absent: str, max_new_tokens: int) -> None:
@@ -37,6 +43,19 @@ def check_policy(source: DictConfig, where: str, absent: str, max_new_tokens: in
             f"{where}: max_new_tokens={max_new_tokens} leaves no room for a prompt within the "
             f"{room:g} positions of {path}; lower it below that"
         )
+
+
+def check_prompts(policy: Policy, problems: ProblemSet, where: str, max_new_tokens: int) -> None:
+    """Raise ConfigurationError about every problem that a policy, for whose weights there is no
+    use, cannot spell, or whose prompt leaves no room for `max_new_tokens`.
+
+    `where` is what the message begins with.
+    """
+    room = context_length(policy.model.config)
+    most = math.inf if room is None else int(room) - max_new_tokens
+    bad, _ = find_bad_prompts(problems, policy.encode, most, "shorten it or lower max_new_tokens")
+    if bad:
+        raise ConfigurationError(str(BadRowsError(where, bad, len(problems), EVERY_MODEL)))
 
 
 def _wrong_dtype(policy: dict[Any, Any]) -> Iterator[str]:

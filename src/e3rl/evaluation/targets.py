@@ -20,7 +20,7 @@ from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
 from e3rl.config.saved import read_saved_configuration
 from e3rl.data.problems import ProblemSet
 from e3rl.engines.randomness import preserve_torch_rng
-from e3rl.evaluation.policy_check import check_policy
+from e3rl.evaluation.policy_check import check_policy, check_prompts
 from e3rl.evaluation.sampling import load_weights
 from e3rl.ledger.files import CONFIG
 from e3rl.policy.policy import Policy
@@ -51,6 +51,17 @@ class Model:
                 "hub name within reach; put it back there, or correct it in the run's config.yaml"
             )
         check_policy(self.source, f"model {self.label}", absent, max_new_tokens)
+
+    def check_prompts(self, sets: Mapping[str, ProblemSet], max_new_tokens: int) -> None:
+        """Raise ConfigurationError for problems that the policy cannot read, or has no room for.
+
+        The policy is made for it, without its weights where these can be left out.
+        """
+        with preserve_torch_rng():
+            policy: Policy = build(self.source, "policy", in_parts=True)
+        for name, problems in sets.items():
+            where = f"model {self.label}, problems {name}"
+            check_prompts(policy, problems, where, max_new_tokens)
 
     @property
     def step(self) -> int:
