@@ -1,5 +1,5 @@
 import pytest
-from judging import check_golds
+from judging import check_golds, verify_answer
 
 from e3rl.rewards.answer_reader import AnswerFormat
 
@@ -28,3 +28,39 @@ def test_a_derivation_is_no_gold_answer(answer_format: AnswerFormat) -> None:
     with pytest.raises(ValueError, match='set answer_after="####"') as error:
         check_golds([("a", gold)], answer_format)
     assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("answer_format", "gold"),
+    [
+        *(("math_box", "x" * 301), ("integer_box", "1" * 301), ("hashes", "y" * 301)),
+        *(("completion", "1+" * 200), ("last_number", "1" * 301)),
+    ],
+)
+def test_a_gold_answer_longer_than_any_that_is_read_is_refused(
+    answer_format: AnswerFormat, gold: str
+) -> None:
+    assert verify_answer(f"#### \\boxed{{{gold}}}", gold, "", answer_format).status == "unparsed"
+    with pytest.raises(ValueError, match=r"than 300 are not read; .* raise reward\.max_answer"):
+        check_golds([("a", gold)], answer_format)
+
+
+def test_the_shortest_spelling_of_a_gold_answer_counts() -> None:
+    check_golds([("a", "0" * 300 + "7"), ("b", f"{'~' * 300}x")], "math_box")
+
+
+@pytest.mark.parametrize("gold", ["Paris", "yes", r"\text{True}", "n+m", "(a,b)", "A"])
+def test_words_are_no_gold_answers_where_the_last_number_is_read(gold: str) -> None:
+    check_golds([("a", gold)], "math_box")
+    with pytest.raises(ValueError, match="is no number, as answer_format=last_number reads"):
+        check_golds([("a", gold)], "last_number")
+
+
+@pytest.mark.parametrize(
+    ("gold", "number"), [(r"\pi", "3.14159265"), ("e", "2.71828183"), ("x = 5", "5"), ("7 km", "7")]
+)
+def test_what_a_number_equals_is_a_gold_answer_where_the_last_number_is_read(
+    gold: str, number: str
+) -> None:
+    assert verify_answer(f"so it is {number}", gold, "", "last_number").is_correct
+    check_golds([("a", gold)], "last_number")

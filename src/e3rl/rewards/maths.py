@@ -10,7 +10,7 @@ from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.scorer import Begun, Question, Task
 from e3rl.rewards.size import measure_size
 from e3rl.rewards.verdict import CORRECT, UNPARSED, WRONG, Verdict
-from e3rl.rewards.verifier import can_be_matched, compare_answers, judge_by_text
+from e3rl.rewards.verifier import can_be_matched, compare_answers, is_constant, judge_by_text
 
 Compare = Callable[[str, str], Verdict]  # (gold, answer)
 MARK = "####"  # between derivation and answer in GSM8K and its likes
@@ -88,9 +88,7 @@ class MathScorer:
                 f'has a derivation before {MARK}; set answer_after="{MARK}" for this problem set '
                 "(data.train.answer_after of problem files)"
             )
-        if self.reader.answer_format == "integer_box":
-            if INTEGER.fullmatch(gold.strip()):
-                return None
+        if self.reader.answer_format == "integer_box" and not INTEGER.fullmatch(gold.strip()):
             return (
                 "is not an integer; correct it, or set answer_format=math_box for this problem set"
             )
@@ -99,9 +97,26 @@ class MathScorer:
             if len(letter) == 1 and letter.isascii() and letter.isalpha():
                 return None
             return "is not a letter; correct it, or choose another answer_format"
-        if not measure_size(gold).fits or can_be_matched(gold):
+        if fault := self._find_unread(gold):
+            return fault
+        if self.reader.answer_format == "integer_box" or not measure_size(gold).fits:
             return None
-        return "cannot be parsed; correct or drop it"
+        return None if can_be_matched(gold) else "cannot be parsed; correct or drop it"
+
+    def _find_unread(self, gold: str) -> str | None:
+        """What is wrong with a gold answer that the reader finds in no completion."""
+        length = min(len(gold.strip()), len(normal_form(gold)))
+        if length > self.reader.max_chars:
+            return (
+                f"has {length} characters, and answers of more than {self.reader.max_chars} are "
+                "not read; correct or drop it, or raise reward.max_answer_chars"
+            )
+        numbers_alone = self.reader.answer_format == "last_number"
+        if numbers_alone and self.read(gold) is None and not is_constant(gold):
+            return (
+                "is no number, as answer_format=last_number reads; drop it, or take another reward"
+            )
+        return None
 
 
 def build_math_rewards(

@@ -95,6 +95,11 @@ def can_be_matched(gold: str) -> bool:
     return bool(_parse(gold))
 
 
+def is_constant(gold: str) -> bool:
+    r"""Whether math-verify reads a gold answer without unknowns: \pi, but not Paris."""
+    return any(not isinstance(form, str) and not form.free_symbols for form in _parse(gold))
+
+
 def _are_equal(golds: list[Any], forms: list[Any]) -> bool:
     """What math-verify says, unless it would take apart what has plainly different values."""
     if golds and forms and are_different(golds[0], forms[0]):
