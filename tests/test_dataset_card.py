@@ -1,6 +1,7 @@
 """The command that counts what problem sets hold and share."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from compositions import composed
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.card import answer_kind
-from e3rl.dataset_card import write_dataset_card
+from e3rl.dataset_card import main, write_dataset_card
 
 
 def card(tmp_path: Path, *overrides: str) -> str:
@@ -96,6 +97,20 @@ def test_without_a_set_the_remedy_is_named(tmp_path: Path) -> None:
         card(tmp_path)
     with pytest.raises(ConfigurationError, match=r"^foo is no setting: there are max"):
         card(tmp_path, "+foo=1")
+
+
+def test_a_question_that_the_policy_cannot_spell_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "mine.jsonl", [row("What is 6 times 7?", "42", "s")])
+    sets = ["+problems@sets.mine=file", f"sets.mine.path={path}", "policy=embedded"]
+    monkeypatch.setattr(sys, "argv", ["dataset_card", *sets, f"hydra.run.dir={tmp_path}/out"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    told = capsys.readouterr().err
+    assert "error: the tokenizer of " in told
+    assert "in the prompt of 'mine:0'; take a policy that can read it" in told
 
 
 @pytest.mark.parametrize(

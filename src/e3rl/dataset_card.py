@@ -16,6 +16,7 @@ from e3rl.config.composition import ConfigurationError, conf_dir, register_resol
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.card import Lengths, overlap_rows, set_row
 from e3rl.data.problems import ProblemSet
+from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.rewards.answer_reader import AnswerReader
 from e3rl.rewards.golds import UnmatchableGoldsError
 from e3rl.rewards.maths import MathScorer
@@ -29,7 +30,7 @@ def main(cfg: DictConfig) -> None:
     """Write and print the card."""
     try:
         print(write_dataset_card(cfg))
-    except (ConfigurationError, BadRowsError, FileNotFoundError) as error:
+    except (ConfigurationError, BadRowsError, UnknownTokensError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
@@ -37,7 +38,8 @@ def main(cfg: DictConfig) -> None:
 def write_dataset_card(cfg: DictConfig) -> str:
     """The card as Markdown, written to `<out>/dataset_card.md`.
 
-    Raises ConfigurationError where no set is given or one cannot be loaded.
+    Raises ConfigurationError where no set is given or one cannot be loaded, UnknownTokensError for
+    a question that the policy cannot spell.
     """
     from e3rl.config.build import build
     from e3rl.config.check import check_command
