@@ -42,6 +42,7 @@ def main() -> None:
     """
     parser = _parser()
     options = parser.parse_args()
+    from e3rl.checkpoints.files import DamagedCheckpointError
     from e3rl.runs.extent import Extent
     from e3rl.runs.recording import Sampling, record_runs
 
@@ -54,7 +55,7 @@ def main() -> None:
             keep_control=options.keep_control,
             keep_policies=options.keep_policies,
         )
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, DamagedCheckpointError) as error:
         parser.error(str(error))
 
 

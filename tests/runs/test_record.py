@@ -4,6 +4,7 @@ import dataclasses
 import json
 import runpy
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.checkpoints.files import checksum_file, sha256
 from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import find_ledger, read_rows
+from e3rl.record import main
 from e3rl.runs import recording as record
 from e3rl.runs.control import check_control, unlike_control
 from e3rl.runs.extent import Extent, shorten_row
@@ -335,6 +337,22 @@ def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
         pytest.raises(record.DamagedCheckpointError, match="last at step 24"),
     ):
         record.last_weights(run)
+
+
+@pytest.mark.filterwarnings("ignore:passing over checkpoint")
+def test_a_damaged_checkpoint_is_told_without_a_traceback(
+    arms: Arms,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = arms["grpo"][0].path.parent  # its checkpoints have no checksums
+    asked = [str(source), str(tmp_path / "out"), "--n", "0", "--keep-policies"]
+    monkeypatch.setattr(sys, "argv", ["record", *asked])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "error: no sound checkpoint at " in capsys.readouterr().err
 
 
 def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> None:
