@@ -83,6 +83,13 @@ def test_a_frontier_has_a_point_per_temperature_with_the_most_rollouts() -> None
     assert frontier_sources(rows) == "Evaluations: t0.5 (n = 64, 2 seeds), t1 (n = 64, 2 seeds)."
 
 
+@pytest.mark.parametrize("k", [0, -1, 65])
+def test_a_frontier_of_more_tries_than_were_sampled_is_refused(k: int) -> None:
+    runs = {"grpo": [made_up("grpo", 1, {"t1": at(1.0, 0.30, 0.60)})]}
+    with pytest.raises(ValueError, match=f"k={k}: a frontier takes 1 to 64, .*lower k, or sample"):
+        frontier_rows(runs, k)
+
+
 def test_a_point_of_fewer_seeds_is_on_no_frontier() -> None:
     both = {"t1": at(1.0, 0.30, 0.60), "t0.5": at(0.5, 0.10, 0.70)}
     runs = [made_up("grpo", 1, both | {"t1.05": at(1.05, 0.31, 0.2)}), made_up("grpo", 2, both)]

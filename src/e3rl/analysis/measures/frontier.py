@@ -34,7 +34,7 @@ def frontier_rows(arms: Arms, k: int | None = None, level: float = 0.95) -> list
         entropy, samples, seeds, k; pass@1 and pass@k with _low and _high. By rising temperature.
 
     Raises:
-        ValueError: no arm was sampled more than once per problem.
+        ValueError: no arm was sampled more than once per problem, or none k times, or k is below 1.
     """
     found = {arm: _by_temperature(runs, arms, "last") for arm, runs in arms.items()}
     before = [_by_temperature(runs, arms, "first") for runs in arms.values()]
@@ -42,8 +42,13 @@ def frontier_rows(arms: Arms, k: int | None = None, level: float = 0.95) -> list
     known = {arm: items for arm, items in found.items() if items}
     if not known:
         raise ValueError("no problem was sampled more than once: a frontier needs n > 1")
-    most = min(max(item.n_samples for item in items) for items in known.values())
-    chosen = k or min(16, 1 << (most.bit_length() - 1))
+    most = [max(item.n_samples for item in items) for items in known.values()]
+    if k is not None and not 1 <= k <= max(most):
+        raise ValueError(
+            f"k={k}: a frontier takes 1 to {max(most)}, as often as a problem was sampled at most; "
+            "lower k, or sample more (e3rl record --n)"
+        )
+    chosen = k or min(16, 1 << (min(most).bit_length() - 1))
     return [
         _row(arm, item, chosen, level)
         for arm, items in known.items()
