@@ -138,7 +138,18 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tabels": {}}, "must have `runs`, and else of"),
+        ({"tabels": {}}, "has no place for ['tabels']; there are runs, arms, seeds"),
+        ({"runs": 3}, "study.yaml: runs=3: input should be a valid string"),
+        ({"arms": "grpo"}, "study.yaml: arms='grpo': input should be a valid list"),
+        ({"arms": ["ppo"]}, "no recorded run is of arms=['ppo'] and seeds=all; there is grpo 1, "),
+        ({"seeds": 1}, "study.yaml: seeds=1: input should be a valid list"),
+        ({"seeds": [9]}, "and seeds=[9]; there is grpo 1, grpo 2, ts_an 1, ts_an 2, e3 1"),
+        ({"tables": ["x"]}, "study.yaml: tables=['x']: input should be an object"),
+        ({"tables": {"x": "comparison"}}, "x='comparison': give its options by name"),
+        ({"figures": ["entropy"]}, "study.yaml: figures=['entropy']: input should be an object"),
+        ({"figures": {"entropy": 3}}, "entropy=3: give its options by name"),
+        ({"figures": {"entropy": {1: 2}}}, "figure entropy with {1: 2}: "),
+        ({"families": ["main"]}, "study.yaml: families=['main']: input should be an object"),
         ({"tables": {"x": {"kind": "pie"}}}, "table kind 'pie' is none of comparison"),
         ({"figures": {"pie": {}}}, r"no figures \['pie'\]; there are entropy"),
         ({"control": "ts"}, "control='ts' has no recorded run"),
@@ -147,12 +158,40 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
             "family main: no recorded arm 'ppo'; there are grpo, ts_an, e3",
         ),
         (
+            {"families": {"main": {**FAMILY, "comparisons": [["ts_an"]]}}},
+            "family main: comparisons[0][1]=['ts_an']: field required",
+        ),
+        (
+            {"families": {"main": {**FAMILY, "endpoints": [{"evaluation": "t1"}]}}},
+            "family main: endpoint {'evaluation': 't1'}: give {evaluation: t1, measure: pass@1}",
+        ),
+        (
+            {"families": {"main": {**FAMILY, "endpoints": [{"evaluation": "t1", "measure": "x"}]}}},
+            "family main: endpoint {'evaluation': 't1', 'measure': 'x'}: give",
+        ),
+        (
             {"tables": {"x": {"kind": "family", "name": "main"}}},
             "family 'main' is not declared under `families`; there is none",
         ),
         ({"tables": {"x": {"kind": "resources"}}}, "no lines <!-- table: x --> and <!-- end -->"),
         ({"tables": {"x": {"kind": "resources", "k": 3}}}, "table x with {'k': 3}: "),
+        ({"tables": {"x": {"kind": "resources", "study": 3}}}, "table x with {'study': 3}: "),
+        ({"tables": {"x": {"kind": "comparison", "ks": 16}}}, "table x: ks=16: input should be"),
+        ({"tables": {"x": {"kind": "reaching", "targets": 0.3}}}, "table x: targets=0.3: input"),
+        (
+            {"tables": {"x": {"kind": "comparison", "untrained": [0.1]}}},
+            "table x: untrained[1]=[0.1]: field required",
+        ),
+        (
+            {"tables": {"x": {"kind": "metric", "column": "rollout/n", "windows": [0, 8]}}},
+            "table x: windows=[0, 8]: input should be an object",
+        ),
+        (
+            {"tables": {"x": {"kind": "metric", "column": "rollout/n", "windows": {"end": [8]}}}},
+            "window 'end' is [8]: give its first step and the one after its last",
+        ),
         ({"figures": {"entropy": {"colour": 1}}}, "figure entropy with {'colour': 1}: "),
+        ({"figures": {"entropy": {"window": "a"}}}, "figure entropy: window='a': input should be"),
         (
             {"tables": {"x": {"kind": "comparison", "seeds": [2]}}},
             "seeds=[2], of which e3 has none",
@@ -167,6 +206,25 @@ def test_a_mistake_is_told_and_nothing_is_written(
     assert stopped.value.code == 2
     assert message.replace("\\", "") in capsys.readouterr().err
     assert (folder / "README.md").read_text() == README
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "study.yaml must have `runs`, and else of arms, seeds"),
+        (b"- runs", "study.yaml must have `runs`, and else of arms, seeds"),
+        (b"runs: [", "study.yaml cannot be read as YAML: while parsing a flow node"),
+        (b"runs: \xff", "study.yaml cannot be read as YAML: 'utf-8' codec"),
+    ],
+)
+def test_what_is_no_study_is_told_without_a_traceback(
+    folder: Path, text: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "study.yaml").write_bytes(text)
+    with pytest.raises(SystemExit) as stopped:
+        main([str(folder)])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_declared_comparisons_are_corrected_among_themselves_and_others_are_exploratory(

@@ -103,7 +103,8 @@ def test_a_comparison_belongs_to_one_family() -> None:
 
 
 def test_families_are_read_and_know_their_size(arms: Arms) -> None:
-    both = {**ASKED, "endpoints": [*ASKED["endpoints"], {"evaluation": "greedy", "measure": "x"}]}
+    greedy = {"evaluation": "greedy", "measure": "pass@1"}
+    both = {**ASKED, "endpoints": [*ASKED["endpoints"], greedy]}
     (family,) = read_families({"primary": both}, arms)
     assert (family.name, family.axis, len(family)) == ("primary", "tokens", 4)
 

@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -336,8 +336,11 @@ def _required_names(parameters: typing.Iterable[inspect.Parameter]) -> list[str]
     ]
 
 
-def wrong_values(values: Mapping[str, Any], fields_of: type, path: str = "") -> Iterator[str]:
-    """Plain values that are not what the annotated fields of a class say, each in a line."""
+def wrong_values(
+    values: Mapping[str, Any], fields_of: Callable[..., Any], path: str = ""
+) -> Iterator[str]:
+    """Plain values that are not what the annotations of a class's fields, or of a function's
+    parameters, say, each in a line."""
     hints = typing.get_type_hints(fields_of, include_extras=True)
     for name in (name for name in hints if name in values):
         yield from _wrong_type(values[name], hints[name], f"{path}{name}")
@@ -370,7 +373,7 @@ def _wrong_type(value: Any, hint: Any, path: str) -> Iterator[str]:
         return
     try:
         if isinstance(value, list):  # strict JSON knows that tuples are written as lists
-            adapter.validate_json(json.dumps(value), strict=True)
+            adapter.validate_json(json.dumps(value, default=str), strict=True)
         else:
             adapter.validate_python(value, strict=True)
     except ValidationError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.sources.runs import Arms
+from e3rl.config.check import wrong_values
 from e3rl.statistics.holm import adjust_holm
 from e3rl.statistics.interval import Estimate
 from e3rl.statistics.power import detectable_difference
@@ -21,6 +22,16 @@ EXPLORATORY = "exploratory"
 POWER = 0.8
 MAY = "have an axis, be at_equal_entropy, or count looks"
 KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy", "looks"}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What `study.yaml` says of a family."""
+
+    endpoints: list[dict[str, str]]
+    comparisons: list[tuple[str, str]]
+    axis: str
+    at_equal_entropy: bool
 
 
 @dataclass(frozen=True)
@@ -60,8 +71,8 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
           looks: 1  # 2: seeds were added because of what the first ones showed; p counts twice
 
     Raises:
-        ValueError: unknown keys, nothing to compare, an arm that has no recorded run, or looks
-            that are no whole number from 1 on.
+        ValueError: unknown keys, values of another kind, nothing to compare, an arm that has no
+            recorded run, or looks that are no whole number from 1 on.
     """
     families = []
     for name, given in asked.items():
@@ -69,8 +80,10 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
             raise ValueError(f"family {name} must have endpoints and comparisons, and may {MAY}")
         if name == EXPLORATORY:
             raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
-        pairs = tuple((str(arm), str(other)) for arm, other in given["comparisons"])
-        ends = tuple((str(end["evaluation"]), str(end["measure"])) for end in given["endpoints"])
+        if mistakes := list(wrong_values(given, Declaration)):
+            raise ValueError(f"family {name}: {'; '.join(mistakes)}")
+        pairs = tuple((arm, other) for arm, other in given["comparisons"])
+        ends = tuple(_endpoint(str(name), end) for end in given["endpoints"])
         if not pairs or not ends:
             raise ValueError(f"family {name} compares nothing: {given}")
         for arm in (arm for pair in pairs for arm in pair):
@@ -85,6 +98,16 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
         axis = str(given.get("axis", "tokens"))
         families.append(Family(str(name), ends, pairs, axis, matched, looks))
     return families
+
+
+def _endpoint(family: str, given: Mapping[str, str]) -> tuple[str, str]:
+    """Evaluation and measure. Raises ValueError where one lacks, or the measure is of no k."""
+    measure = given.get("measure", "")
+    if given.keys() != {"evaluation", "measure"} or not measure.rpartition("@")[2].isdecimal():
+        raise ValueError(
+            f"family {family}: endpoint {dict(given)}: give {{evaluation: t1, measure: pass@1}}"
+        )
+    return given["evaluation"], measure
 
 
 def judge_rows(

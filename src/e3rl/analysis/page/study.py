@@ -1,8 +1,8 @@
 """Tables and figures of studies; the command `e3rl.study` says what a study is."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cached_property, wraps
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 from matplotlib.figure import Figure
+from pydantic import NonNegativeInt
 
 from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
@@ -38,10 +39,24 @@ from e3rl.analysis.tables.study_cells import (
     response_cells,
 )
 from e3rl.checkpoints.durable import write_atomically
+from e3rl.config.check import wrong_values
 
-KEYS = {"runs", "arms", "seeds", "control", "families", "figures", "tables"}
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
+GIVEN = {"study", "arms", "rows", "control"}  # what options cannot be
 LEFT = (*WORDS, "pass@1", "parts")  # columns of words
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """The keys of `study.yaml`, of which `runs` alone must be there."""
+
+    runs: str | list[str]
+    arms: list[str] | None
+    seeds: list[int] | None
+    control: str | None
+    families: dict[str, Any] | None
+    figures: dict[str, Any] | None
+    tables: dict[str, Any] | None
 
 
 class TableDraft(NamedTuple):
@@ -70,24 +85,24 @@ class Study:
 
 
 def read_study(folder: Path) -> Study:
-    """The study of a folder. Raises ValueError for unknown keys, tables, figures or arms."""
-    asked = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
-    if not isinstance(asked, dict) or not {"runs"} <= asked.keys() <= KEYS:
-        raise ValueError(f"{folder / 'study.yaml'} must have `runs`, and else of {sorted(KEYS)}")
+    """The study of a folder.
+
+    Raises ValueError for a file that is no YAML, unknown keys, tables, figures or arms, values of
+    another kind than their key takes, and where no arm has a run.
+    """
+    asked = read_study_file(folder / "study.yaml")
     tables, drawn = asked.get("tables") or {}, asked.get("figures") or {}
-    for name, known in ((table_kind(t), TABLES) for t in tables.values()):
-        if name not in known:
-            raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
-    pictures = FIGURES | ROW_FIGURES
-    if unknown := drawn.keys() - pictures.keys():
-        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(pictures)}")
-    seeds = asked.get("seeds")
+    check_entries(folder, tables, drawn)
     places = asked["runs"] if isinstance(asked["runs"], list) else [asked["runs"]]
-    recorded = chain.from_iterable(load_runs(folder / place) for place in places)
-    runs = [run for run in recorded if not seeds or run.seed in seeds]
-    found = group_by_arm(runs)
+    recorded = list(chain.from_iterable(load_runs(folder / place) for place in places))
+    seeds = asked.get("seeds")
+    found = group_by_arm([run for run in recorded if not seeds or run.seed in seeds])
     wanted = asked.get("arms") or list(found)
     arms = {arm: found[arm] for arm in wanted if arm in found}
+    if not arms:
+        there = ", ".join(f"{run.name} {run.seed}" for run in recorded) or "none"
+        asks = f"arms={asked.get('arms') or 'all'} and seeds={seeds or 'all'}"
+        raise ValueError(f"{folder}: no recorded run is of {asks}; there is {there}")
     control = asked.get("control")
     if control is not None and control not in arms:
         raise ValueError(f"{folder}: control={control!r} has no recorded run")
@@ -96,6 +111,36 @@ def read_study(folder: Path) -> Study:
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
     return Study(folder, arms, control, drawn, tables, families, missing_runs(arms, wanted))
+
+
+def read_study_file(path: Path) -> dict[str, Any]:
+    """What `study.yaml` says. Raises ValueError where it cannot be read as a `StudyFile`."""
+    try:
+        asked = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    keys = [field.name for field in fields(StudyFile)]
+    if not isinstance(asked, dict) or "runs" not in asked:
+        raise ValueError(f"{path} must have `runs`, and else of {', '.join(keys[1:])}")
+    if unknown := [key for key in asked if key not in keys]:
+        raise ValueError(f"{path} has no place for {unknown}; there are {', '.join(keys)}")
+    if mistakes := list(wrong_values(asked, StudyFile)):
+        raise ValueError(f"{path}: {'; '.join(mistakes)}")
+    return asked
+
+
+def check_entries(folder: Path, tables: Mapping[str, Any], drawn: Mapping[str, Any]) -> None:
+    """Raise ValueError for a kind of table or a figure that there is not, and for options that are
+    not given by name."""
+    for name, options in [*tables.items(), *((n, o) for n, o in drawn.items() if o is not None)]:
+        if not isinstance(options, dict):
+            raise ValueError(f"{folder}: {name}={options!r}: give its options by name")
+    for name, known in ((table_kind(t), TABLES) for t in tables.values()):
+        if name not in known:
+            raise ValueError(f"{folder}: table kind {name!r} is none of {', '.join(known)}")
+    pictures = FIGURES | ROW_FIGURES
+    if unknown := drawn.keys() - pictures.keys():
+        raise ValueError(f"{folder}: no figures {sorted(unknown)}; there are {', '.join(pictures)}")
 
 
 def table_kind(table: Mapping[str, Any]) -> str:
@@ -164,9 +209,17 @@ def call_with_options(
     given: Sequence[Any],
     options: Mapping[str, Any],
 ) -> Any:
-    """Call `make` with the options of `study.yaml`. Raises ValueError for options it lacks."""
+    """Call `make` with the options of `study.yaml`.
+
+    Raises ValueError for options that it lacks, or that are of another type than it takes.
+    """
+    takes = (make, PASSED_ON.get(make, make))
+    own = {name: value for name, value in options.items() if name not in GIVEN}
+    mistakes = dict.fromkeys(chain.from_iterable(wrong_values(own, each) for each in takes))
+    if mistakes:
+        raise ValueError(f"{study.folder}: {what}: {'; '.join(mistakes)}")
     try:
-        return make(*given, **options)
+        return make(*given, **{str(name): value for name, value in options.items()})
     except TypeError as error:
         if "argument" not in str(error):
             raise
@@ -187,7 +240,7 @@ def _comparison(
     study: Study,
     evaluations: Sequence[str] = (),
     measures: Sequence[str] = (),
-    untrained: Sequence[float] | None = None,
+    untrained: tuple[float, float] | None = None,
     seeds: Sequence[int] = (),
     **options: Any,
 ) -> TableDraft:
@@ -231,9 +284,14 @@ def _metric(
     column: str,
     windows: Mapping[str, Sequence[int]],
     percent: bool = False,
-    digits: int = 1,
+    digits: NonNegativeInt = 1,
 ) -> TableDraft:
-    spans = {name: (int(start), int(stop)) for name, (start, stop) in windows.items()}
+    for name, window in windows.items():
+        if len(window) != 2:
+            raise ValueError(
+                f"window {name!r} is {window}: give its first step and the one after its last"
+            )
+    spans = {name: (start, stop) for name, (start, stop) in windows.items()}
     rows = metric_rows(study.arms, study.control, column, spans)
     return TableDraft(rows, lambda judged: metric_cells(judged, percent, digits))
 
@@ -274,9 +332,24 @@ TABLES: dict[str, Callable[..., TableDraft]] = {
 }
 
 
+# What takes the options that the function of a table passes on.
+PASSED_ON: dict[Callable[..., Any], Callable[..., Any]] = {
+    _comparison: compare_arms,
+    _gain: gain_rows,
+    _interaction: interaction_rows,
+    _power: power_table,
+    _reaching: costs_to_reach,
+}
+
+
 def _without_control(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """A figure that compares with no control."""
-    return lambda arms, control, **options: draw(arms, **options)
+
+    @wraps(draw)
+    def wrapper(arms: Arms, control: str | None, **options: Any) -> Figure:
+        return draw(arms, **options)
+
+    return wrapper
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {
