@@ -79,7 +79,43 @@ def test_cells_have_two_columns_a_window() -> None:
 
 
 def test_a_window_without_steps_and_an_unknown_control_are_errors() -> None:
-    with pytest.raises(ValueError, match="no steps from 9 to 12; it has 4"):
+    with pytest.raises(
+        ValueError, match=r"'late' \[9, 12\]: x has no steps from 9 to 12; it has 0 to 4"
+    ):
         metric_rows(ARMS, None, COLUMN, {"late": (9, 12)})
+    with pytest.raises(ValueError, match="no steps from 3 to 2"):
+        metric_rows(ARMS, None, COLUMN, {"turned": (-1, 2)})
     with pytest.raises(ValueError, match="control='x' is no arm"):
         metric_rows(ARMS, "x", COLUMN, {"all": (0, 4)})
+
+
+@pytest.mark.parametrize("window", [(0, 5), (2, 9), (-5, 0)])
+def test_a_window_that_runs_have_in_part_is_refused(window: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"x has no steps from .* to .*; it has 0 to 4"):
+        metric_rows(ARMS, None, COLUMN, {"some": window})
+
+
+UNEQUAL = {
+    "grpo": [run_of("grpo", 1, [0.5, 0.3, 0.2, 0.2, 0.1, 0.1])],
+    "budget": [run_of("budget", 1, [0.5, 0.1, 0.3])],
+}
+
+
+@pytest.mark.parametrize("window", [(-2, 0), (0, 0), (1, -1)])
+def test_a_window_from_the_end_of_runs_of_unequal_length_is_refused(
+    window: tuple[int, int],
+) -> None:
+    told = "counts from the end, which is step 3 of x and 6 of x: give steps from the start"
+    with pytest.raises(ValueError, match=told):
+        metric_rows(UNEQUAL, "grpo", COLUMN, {"end": window})
+    with pytest.raises(ValueError, match=told):  # of one arm, too
+        metric_rows({"all": [*UNEQUAL["grpo"], *UNEQUAL["budget"]]}, None, COLUMN, {"end": window})
+
+
+def test_runs_of_unequal_length_are_compared_at_the_steps_that_all_have() -> None:
+    rows = metric_rows(UNEQUAL, "grpo", COLUMN, {"start": (1, 3)})
+    found = {row["arm"]: (row["value"], row["difference"]) for row in rows}
+    assert found["grpo"] == (pytest.approx(0.25), None)
+    assert found["budget"] == (pytest.approx(0.2), pytest.approx(-0.05))
+    with pytest.raises(ValueError, match="no steps from 1 to 4; it has 0 to 3"):
+        metric_rows(UNEQUAL, "grpo", COLUMN, {"start": (1, 4)})
