@@ -173,12 +173,13 @@ def note_below(figure: Figure, note: str) -> None:
 
 
 def draw_legend_on_top(ax: Axes) -> None:
-    """A legend in one line inside the panel, with room made for it above the curves."""
+    """A legend of up to three in a line inside the panel, with room made for it above the curves."""
     low, high = ax.get_ylim()
-    ax.set_ylim(low, high + 0.13 * (high - low))
+    lines = -(-len(ax.get_legend_handles_labels()[1]) // 3)
+    ax.set_ylim(low, high + (0.06 + 0.07 * lines) * (high - low))
     ax.legend(
         loc="upper left",
-        ncols=len(ax.get_legend_handles_labels()[1]),
+        ncols=3,
         columnspacing=1.1,
         handlelength=1.3,
         handletextpad=0.5,
@@ -229,7 +230,8 @@ def draw_shared_legend(figure: Figure, ax: Axes, arms: Arms, bands: str = SEED_B
         note_below(figure, f"lines: mean of up to {most} seeds{bands}")
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) > 1:
-        for columns in range(len(labels), 0, -1):  # as many as fit
+        even = {-(-len(labels) // lines) for lines in range(1, len(labels) + 1)}
+        for columns in sorted(even, reverse=True):  # as many as fit
             legend = figure.legend(
                 handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.4
             )

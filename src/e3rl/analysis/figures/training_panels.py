@@ -149,24 +149,11 @@ def annealing_starts(runs: Sequence[Run], axis: str) -> list[float]:
 
 
 def _mark_annealing(ax: Axes, arms: Arms, axis: str = "steps") -> None:
-    """A dotted upright line wherever the annealing of some run starts; seeds share a word."""
-    places = annealing_starts([run for runs in arms.values() for run in runs], axis)
-    for start in places:
-        ax.axvline(start, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-    if places:
-        ax.annotate(
-            "annealing starts",
-            (places[-1], 0.03),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 0),
-            textcoords="offset points",
-            rotation=90,
-            va="bottom",
-            fontsize=7.5,
-            color=MUTED,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
-            zorder=5,  # over curves and bands, and legible there
-        )
+    """A dotted upright line wherever the annealing of some run starts; one legend entry for all."""
+    label: str | None = "annealing starts"
+    for start in annealing_starts([run for runs in arms.values() for run in runs], axis):
+        ax.axvline(start, color=MUTED, linewidth=1.1, dashes=(1, 2), zorder=1, label=label)
+        label = None
 
 
 def _window_note(window: int) -> str:
