@@ -93,6 +93,13 @@ def test_runs_without_phases_say_so(tmp_path: Path) -> None:
     assert time_bars({"e3": [old]}) == '<p class="note">No run recorded its phases.</p>'
 
 
+def test_a_ledger_without_phases_is_not_what_its_summary_adds(tmp_path: Path) -> None:
+    run = timed_run(tmp_path / "run")
+    bare = {name: getattr(run, name)[["rollout_step"]] for name in ("train", "validation")}
+    assert phase_seconds(replace(run, **bare)) == {}
+    assert phase_seconds(replace(run, train=bare["train"]))["finish"] == 1
+
+
 def test_every_phase_has_a_colour_of_its_own() -> None:
     assert list(PHASE_COLOURS) == list(PHASES)
     assert len(set(PHASE_COLOURS.values())) == len(PHASES)
@@ -109,4 +116,6 @@ def test_durations_are_written_in_two_units() -> None:
 def test_a_recorded_summary_is_read_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", "e3", 1)
     (folder / "summary.json").write_text(json.dumps({SINCE_LAST_ROW: {"phase/finish_s": 2.0}}))
-    assert phase_seconds(load_run(folder)) == {"finish": 2.0}
+    run = load_run(folder)
+    timed = replace(run, train=run.train.assign(**{"phase/rollout_s": 0.5}))
+    assert phase_seconds(timed) == {"rollout": 12, "finish": 2}

@@ -20,8 +20,11 @@ def phase_seconds(run: Run) -> dict[str, float]:
     once for every process.
     """
     total = dict.fromkeys(PHASES, 0.0)
-    for rows in (run.train, run.validation):
-        for phase, seconds in _by_phase(rows).sum().items():
+    tables = [_by_phase(rows) for rows in (run.train, run.validation)]
+    if not any(table.shape[1] for table in tables):
+        return {}  # an archive without them; the summary's few seconds would stand for the run
+    for table in tables:
+        for phase, seconds in table.sum().items():
             total[str(phase)] += float(seconds)
     for phase in PHASES:
         late = (run.summary or {}).get(SINCE_LAST_ROW, {})
