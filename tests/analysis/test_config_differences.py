@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
-from e3rl.analysis.sources.config_differences import config_differences
+from e3rl.analysis.sources.config_differences import config_differences, settings_of_versions
 from e3rl.analysis.sources.runs import Run
 
 
@@ -43,3 +43,22 @@ def test_settings_of_one_group_that_end_alike_are_two(run: Run) -> None:
 
     found = config_differences({"a": arm(run, config(0.0)), "b": arm(run, config(0.5))})
     assert list(found) == ["temperature.ema", "temperature.gain.ema"]
+
+
+def test_a_setting_that_only_one_side_has_is_of_versions(run: Run) -> None:
+    def config(target: str, mask: Any = None, **more: Any) -> list[Run]:
+        return arm(run, {"budget": {"_target_": target}, "loss": {"mask": mask}, **more})
+
+    newer = {"stall_s": 60, "module": {"offload": False}}
+    mask = {"_target_": "x.Mask", "share": 0.2}
+    arms = {"grpo": config("x.Uniform"), "a": config("x.Rank", **newer)}
+    assert settings_of_versions(arms, "grpo") == {}  # of one arm it may be what it tries
+    arms |= {"b": config("x.Uniform", mask, **newer), "c": config("x.Uniform", mask, **newer)}
+    found = settings_of_versions(arms, "grpo")  # what replaces null in two arms is their own
+    assert found == {"module.offload": ["a", "b", "c"], "stall_s": ["a", "b", "c"]}
+    assert settings_of_versions(arms | {"d": arms["grpo"]}, "a") == {
+        "module.offload": ["grpo", "d"],
+        "stall_s": ["grpo", "d"],
+    }
+    arms["d"] = config("x.Uniform", stall_s=30)
+    assert list(settings_of_versions(arms, "grpo")) == ["module.offload"]  # values of two kinds

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import seed_band
-from e3rl.analysis.page.forest import ticks
+from e3rl.analysis.page.forest import ticks, verdict_lines, warning_list
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import page_figures
 from e3rl.analysis.sources.runs import Run
@@ -176,6 +177,41 @@ def test_the_page_opens_with_verdicts_warnings_and_differences(arms: Arms, page:
     )
     drawn = [text for tag, text in Elements(page).texts if tag == "text"]
     assert any(text.startswith(f"{100 * row['difference']:+.1f} [") for text in drawn)
+
+
+def endpoint(arm: str, measure: str = "pass@16", **more: Any) -> dict[str, Any]:
+    """A row of a comparison, at 1,000 tokens unless it says what was spent."""
+    row = {"arm": arm, "evaluation": "t1", "measure": measure, "against": "grpo t1"}
+    row |= {"axis": "tokens", "cost": 1000.0, "spent": None, "against_spent": None, "level": 0.95}
+    low_high = {"difference_low": -0.02, "difference_high": 0.04}
+    return row | {"difference": 0.01, "verdict": None, "unmatched": None} | low_high | more
+
+
+def test_every_endpoint_says_at_which_cost_it_is_read() -> None:
+    late = {"spent": 1400.0, "against_spent": 1300.0}
+    rows = [
+        *(endpoint("dapo", "pass@1"), endpoint("dapo", **late)),
+        endpoint("hot", **late | {"spent": 1200.0}),
+        *(endpoint("dapo", "pass@4", **late), endpoint("hot", "pass@4")),
+        endpoint("dapo", "pass@2", spent=1000.2, against_spent=999.8),
+        endpoint("dapo", evaluation="live", entropy_gap=0.001, **late),
+    ]
+    assert re.findall(r"less GRPO[^:]*", verdict_lines(rows)) == [
+        "less GRPO at 1,000 tokens generated",
+        "less GRPO after the last validation (1,200 to 1,400 tokens generated, GRPO 1,300)",
+        "less GRPO at 1,000 tokens generated, but dapo after the last validation (1,400 tokens "
+        "generated, GRPO 1,300)",
+        "less GRPO at 1,000 tokens generated",
+        "less GRPO at each arm&#x27;s entropy, by its last validation, after the last validation "
+        "(1,400 tokens generated, GRPO 1,300)",
+    ]
+
+
+def test_of_many_warnings_those_after_the_first_unfold() -> None:
+    assert "<details" not in warning_list([f"one {i}" for i in range(7)])
+    shown, folded = warning_list([f"one {i}" for i in range(8)]).split("<details>")
+    assert (shown.count("<li>one"), folded.count("<li>one")) == (6, 2)
+    assert "<summary>2 more</summary>" in folded
 
 
 def test_a_scale_has_round_numbers() -> None:

@@ -74,6 +74,22 @@ def test_a_setting_that_came_with_a_later_version_is_no_difference(tmp_path: Pat
     assert run_warnings.several_settings(compared(runs)) == []
 
 
+def test_settings_of_another_version_are_told_once_for_all_arms(tmp_path: Path) -> None:
+    runs = folder(tmp_path, seeds=1)
+    for arm in ("grpo", "mine", "yours"):
+        run = (
+            write_run(runs / "yours-1", "yours", 1, SMALL) if arm == "yours" else runs / f"{arm}-1"
+        )
+        file = run / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config |= BASE if arm == "yours" else {}
+        config |= {} if arm == "grpo" else {"stall_s": 60, "module": {"offload": False}}
+        file.write_text(yaml.safe_dump(config))
+    (line,) = run_warnings.several_settings(compared(runs))
+    assert line.startswith("Recorded by another version than GRPO")
+    assert "(module.offload, stall_s): all other arms." in line
+
+
 def test_two_runs_of_one_arm_and_seed_are_named(tmp_path: Path) -> None:
     root = folder(tmp_path)
     assert run_warnings.repeated_seeds(compared(root)) == []
@@ -211,6 +227,17 @@ def test_a_grid_over_the_problems_that_judge_it_is_told(tmp_path: Path) -> None:
     assert "3 values of module.optimizer.lr (0.0001, 0.0002, 0.0004)" in line
     (tuning / "2" / "config.yaml").write_text((tuning / "1" / "config.yaml").read_text())
     assert run_warnings.tried_on_validation(compared(runs)) == []  # two values are no grid
+
+
+def test_values_are_tried_of_one_mechanism_and_told_at_one_place() -> None:
+    def configs(*targets: str) -> list[dict[str, Any]]:
+        pairs = zip(targets, (0.0002, 0.002, 0.2), strict=True)
+        losses = [{"exploration": {"_target_": t, "share": share}} for t, share in pairs]
+        return [{"loss": loss, "module": {"loss": loss}} for loss in losses]
+
+    assert run_warnings.values_tried(configs("x.KLCov", "x.ClipCov", "x.Mask")) == {}
+    found = run_warnings.values_tried(configs("x.Mask", "x.Mask", "x.Mask"))
+    assert found == {"loss.exploration.share": [0.0002, 0.002, 0.2]}
 
 
 @pytest.mark.parametrize("seeds", [3, 5])

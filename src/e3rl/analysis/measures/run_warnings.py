@@ -12,7 +12,11 @@ from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE, fewest_seeds
 from e3rl.analysis.measures.matched_control import WHOLE_RUN
-from e3rl.analysis.sources.config_differences import ABSENT, config_differences
+from e3rl.analysis.sources.config_differences import (
+    config_differences,
+    is_of_versions,
+    settings_of_versions,
+)
 from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.config.differences import flatten
 from e3rl.config.saved import read_saved_configuration
@@ -59,12 +63,15 @@ def find_warnings(compared: Compared) -> list[str]:
 def several_settings(compared: Compared) -> list[str]:
     """An arm that differs from its control in more than one setting, so that no single one can be
     told to have made the difference. What one slot is replaced by counts as one setting."""
-    lines = []
+    if compared.control is None:
+        return []
+    of_versions = settings_of_versions(compared.arms, compared.control)
+    lines = _other_versions(compared, of_versions)
     for arm, runs in compared.others.items():
         pair = {arm: runs, str(compared.control): compared.arms[str(compared.control)]}
         different = config_differences(pair)
         keys = [key for key, values in different.items() if not is_of_versions(values.values())]
-        names = settings_of(keys, [*runs, *pair[str(compared.control)]])
+        names = settings_of(key for key in keys if key not in of_versions)
         if len(names) > 1:
             lines.append(
                 f"{arm_label(arm)} differs from {arm_label(str(compared.control))} in "
@@ -74,6 +81,21 @@ def several_settings(compared: Compared) -> list[str]:
     return lines
 
 
+def _other_versions(compared: Compared, found: Mapping[str, Sequence[str]]) -> list[str]:
+    """One line for all arms that only the settings of versions tell from the control's version."""
+    names = settings_of(found)
+    if not names:
+        return []
+    arms = dict.fromkeys(arm for key in found for arm in found[key])
+    every = len(arms) == len(compared.others)
+    named = "all other arms" if every else ", ".join(arm_label(arm) for arm in arms)
+    return [
+        f"Recorded by another version than {arm_label(str(compared.control))}, judging by settings "
+        f"that one side has alone ({', '.join(names)}): {named}. These count as no change of an "
+        "arm, but versions may differ in more than their settings."
+    ]
+
+
 def repeated_seeds(compared: Compared) -> list[str]:
     """Several runs of one arm and one seed, which are taken for as many seeds."""
     lines = []
@@ -81,7 +103,7 @@ def repeated_seeds(compared: Compared) -> list[str]:
         counts = Counter(run.seed for run in runs)
         for seed, count in sorted(item for item in counts.items() if item[1] > 1):
             same = {str(run.path): [run] for run in runs if run.seed == seed}
-            names = settings_of(list(config_differences(same)), [run for (run,) in same.values()])
+            names = settings_of(config_differences(same))
             differ = f" They differ in {', '.join(names)}." if names else ""
             lines.append(
                 f"{arm_label(arm)} has {count} runs of seed {seed}, which count as {count} seeds: "
@@ -103,7 +125,8 @@ def unmatched_entropies(compared: Compared) -> list[str]:
             gaps.setdefault(row["arm"], words)
     if not gaps:
         return []
-    named = ", ".join(f"{arm_label(arm)} ({words})" for arm, words in gaps.items())
+    alike = {words: [arm_label(a) for a in gaps if gaps[a] == words] for words in gaps.values()}
+    named = ", ".join(f"{', '.join(arms)} ({words})" for words, arms in alike.items())
     return [
         f"No control at the entropy that these arms have at their own temperature: {named}. Their "
         "rows have no verdict; e3rl record samples what one takes."
@@ -275,7 +298,7 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
 )
 
 
-def settings_of(keys: Iterable[str], runs: Sequence[Run]) -> list[str]:
+def settings_of(keys: Iterable[str]) -> list[str]:
     """Keys that differ, those below a node that was replaced as a whole by that node.
 
     Where and how a run took place, and its policy, which has a warning of its own, are left out.
@@ -288,14 +311,6 @@ def settings_of(keys: Iterable[str], runs: Sequence[Run]) -> list[str]:
         names.append(min(above, key=len) if above else key)
     kept = [name for name in names if not name.startswith((*ENVIRONMENT, "policy"))]
     return list(dict.fromkeys(_slot(name) for name in kept))
-
-
-def is_of_versions(texts: Iterable[str]) -> bool:
-    """Whether a setting only came with a later version: seeds of one arm with it and without it,
-    and one value wherever it is."""
-    each = [set(text.split(" | ")) for text in texts]
-    mixed = any(ABSENT in values and len(values) > 1 for values in each)
-    return mixed and len(set().union(*each) - {ABSENT}) == 1
 
 
 def _slot(name: str) -> str:
@@ -322,16 +337,29 @@ def proposes_values(sweep: Path) -> bool:
 
 
 def values_tried(configs: Iterable[Any]) -> dict[str, list[float]]:
-    """Settings that are numbers and have `GRID` values and more in these configurations."""
-    found: dict[str, set[float]] = {}
+    """Settings that are numbers and have `GRID` values and more in these configurations.
+
+    Values of one mechanism (the `_target_` of the node) are one setting's, those of another are
+    not. A setting that stands in a second place, by interpolation, counts at its shorter key.
+    """
+    found: dict[tuple[str, str], set[float]] = {}
     for config in configs:
-        if not isinstance(config, Mapping):
-            continue
-        for key, value in flatten(config).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                found.setdefault(key, set()).add(value)
-    tried = {key: sorted(values) for key, values in found.items() if len(values) >= GRID}
-    return {key: tried[key] for key in sorted(tried) if not key.startswith(NOT_TUNED)}
+        leaves = flatten(config) if isinstance(config, Mapping) else {}
+        for key, value in leaves.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            tail = key.partition(".")[2]
+            if key.startswith(NOT_TUNED) or (tail and leaves.get(tail) == value):
+                continue
+            found.setdefault((key, _mechanism(key, leaves)), set()).add(value)
+    tried = [(key, sorted(values)) for (key, _), values in found.items() if len(values) >= GRID]
+    return dict(sorted(tried, key=lambda each: (each[0], len(each[1]))))
+
+
+def _mechanism(key: str, leaves: Mapping[str, Any]) -> str:
+    """The `_target_` of the node that a setting belongs to; empty where there is none."""
+    node, _, _ = key.rpartition(".")
+    return str(leaves.get(f"{node}.{TARGET}", ""))
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -17,6 +17,9 @@ from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 WIDTH, ROW, TOP, BOTTOM = 660, 22, 8, 34
 PLOT = (168, 372)  # from where to where the scale goes
 LETTERS = 20  # of an arm's name that fit beside it
+UNFOLDED = 6  # warnings that stand above the differences
+SPENT = ("spent", "against_spent")  # columns of costs, where the last validation is what was taken
+NEAR = 0.0005  # of the equal cost, within which a cost is that one
 NO_VERDICT = "no verdict"
 WORDS = {BETTER: "better", WORSE: "worse", NEITHER: "not distinguishable"}
 
@@ -25,28 +28,60 @@ def verdict_lines(rows: Sequence[Row]) -> str:
     """A line per endpoint, with the arms that are better, worse and neither."""
     lines = []
     for end, found in first_endpoints(rows).items():
-        first = found[0]
         told = []
         for word in (BETTER, WORSE, NEITHER, None):
             arms = [_with_points(row) for row in found if row["verdict"] == word]
             if arms:
                 name = NO_VERDICT if word is None else WORDS[word]
                 told.append(f'<b class="{name.split()[0]}">{name}</b> {", ".join(arms)}')
-        cost = f"{first['cost']:,.0f} {AXIS_UNITS[first['axis']]}"
-        control = arm_label(control_name(first))
         lines.append(
-            f'<p class="verdict"><span>{escape(title_of(end))}</span>, less {escape(control)} at '
-            f"{cost}: {'; '.join(told)}.</p>"
+            f'<p class="verdict"><span>{escape(title_of(end))}</span>, '
+            f"{escape(_read_at(found))}: {'; '.join(told)}.</p>"
         )
     return "\n".join(lines) or '<p class="note">No control to compare with.</p>'
 
 
+def _read_at(rows: Sequence[Row]) -> str:
+    """What the arms of one endpoint are less, and at which cost both are read."""
+    first, unit = rows[0], AXIS_UNITS[rows[0]["axis"]]
+    control = arm_label(control_name(first))
+    matched = any(row.get("entropy_gap") is not None for row in rows)
+    less = f"less {control}" + " at each arm's entropy, by its last validation," * matched
+    equal = f"at {first['cost']:,.0f} {unit}"
+    late = [row for row in rows if _is_off_cost(row)]
+    if not late:
+        return f"{less} {equal}"
+    own, other = (_span([row[name] or row["cost"] for row in late]) for name in SPENT)
+    ends = f"after the last validation ({own} {unit}, {control} {other})"
+    if len(late) == len(rows):
+        return f"{less} {ends}"
+    return f"{less} {equal}, but {', '.join(arm_label(row['arm']) for row in late)} {ends}"
+
+
+def _is_off_cost(row: Row) -> bool:
+    """Whether an arm or its control is read at another cost than the equal one."""
+    spent = [row.get(name) for name in SPENT]
+    return any(x is not None and abs(x - row["cost"]) > NEAR * row["cost"] for x in spent)
+
+
+def _span(costs: Sequence[float]) -> str:
+    low, high = f"{min(costs):,.0f}", f"{max(costs):,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def warning_list(warnings: Sequence[str]) -> str:
-    """What speaks against taking the verdicts at their face."""
+    """What speaks against taking the verdicts at their face; of many, those after the first ones
+    unfold."""
     if not warnings:
         return ""
-    items = "\n".join(f"<li>{escape(each)}</li>" for each in warnings)
-    return f'<ul class="warnings">\n{items}\n</ul>'
+    items = [f"<li>{escape(each)}</li>" for each in warnings]
+    shown, more = (
+        (items, []) if len(items) <= UNFOLDED + 1 else (items[:UNFOLDED], items[UNFOLDED:])
+    )
+    folded = f"<ul>{''.join(more)}</ul>" if more else ""
+    if folded:
+        folded = f"<li><details><summary>{len(more)} more</summary>{folded}</details></li>"
+    return '<ul class="warnings">\n' + "\n".join(shown) + f"{folded}\n</ul>"
 
 
 def forests(rows: Sequence[Row], arms: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """What the configurations of arms differ in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from e3rl.analysis.sources.runs import Arms
@@ -29,6 +29,37 @@ def config_differences(arms: Arms) -> dict[str, dict[str, str]]:
             if groups.setdefault((key.rsplit(".", 1)[-1], values), group) == group:
                 listed[key] = values
     return {key: dict(zip(arms, listed[key], strict=True)) for key in sorted(listed)}
+
+
+def is_of_versions(texts: Iterable[str]) -> bool:
+    """Whether a setting only came with a later version: seeds of one arm with it and without it,
+    and one value wherever it is."""
+    each = [set(text.split(" | ")) for text in texts]
+    mixed = any(ABSENT in values and len(values) > 1 for values in each)
+    return mixed and len(set().union(*each) - {ABSENT}) == 1
+
+
+def settings_of_versions(arms: Arms, control: str) -> dict[str, list[str]]:
+    """Settings that the control lacks, and two arms or more have at one value, or the other way
+    round: by dotted key, those arms. What replaces a node of the control, or is null in it, is no
+    such setting."""
+    found = config_differences(arms)
+    chosen = {key: values for key, values in found.items() if not _is_one_sided(values.values())}
+    taken = {*found, *(key.removesuffix("._target_") for key in chosen)}
+    kept = {}
+    for key, values in found.items():
+        lacking = [arm for arm, text in values.items() if text == ABSENT]
+        other = [arm for arm in arms if (arm in lacking) != (control in lacking)]
+        nested = any(key.startswith(f"{node}.") or node.startswith(f"{key}.") for node in taken)
+        if key not in chosen and not nested and len(other) > 1:
+            kept[key] = other
+    return kept
+
+
+def _is_one_sided(texts: Iterable[str]) -> bool:
+    """Whether some arm has no such setting, and those that have it have one value."""
+    texts = set(texts)
+    return ABSENT in texts and len({v for text in texts for v in text.split(" | ")}) == 2
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, str]:
