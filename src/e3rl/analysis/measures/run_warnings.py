@@ -126,7 +126,9 @@ def unmatched_entropies(compared: Compared) -> list[str]:
     if not gaps:
         return []
     alike = {words: [arm_label(a) for a in gaps if gaps[a] == words] for words in gaps.values()}
-    named = ", ".join(f"{', '.join(arms)} ({words})" for words, arms in alike.items())
+    named = "; ".join(
+        f"{', '.join(arms)} ({words}{' each' * (len(arms) > 1)})" for words, arms in alike.items()
+    )
     return [
         f"No control at the entropy that these arms have at their own temperature: {named}. Their "
         "rows have no verdict; e3rl record samples what one takes."
