@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+import numpy as np
+
 from e3rl.analysis.figures.comparison_figures import control_name, forest_note
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.figures.validation_panels import evaluation_title
@@ -16,6 +18,8 @@ from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 
 WIDTH, ROW, TOP, BOTTOM = 660, 22, 8, 34
 PLOT = (168, 372)  # from where to where the scale goes
+FENCE, FLATTENED = 2.0, 1.5  # interquartile ranges; times the scale without what is far off
+ARROW = "arrow"
 LETTERS = 20  # of an arm's name that fit beside it
 UNFOLDED = 6  # warnings that stand above the differences
 SPENT = ("spent", "against_spent")  # columns of costs, where the last validation is what was taken
@@ -91,7 +95,10 @@ def forests(rows: Sequence[Row], arms: Sequence[str]) -> str:
         return ""
     rest = {end: each for end, each in found.items() if end not in first}
     note = forest_note([row for each in found.values() for row in each])
-    parts = [_grid(first, list(arms)), f'<p class="note">{escape(note)}.</p>']
+    grid = _grid(first, list(arms))
+    if f'class="{ARROW}"' in grid:
+        note += "; arrows: off the scale"
+    parts = [grid, f'<p class="note">{escape(note)}.</p>']
     if rest:
         names = ", ".join(title_of(end) for end in rest)
         grid = _grid(rest, list(arms))
@@ -137,10 +144,7 @@ def _with_points(row: Row) -> str:
 
 def _forest(rows: Sequence[Row], arms: Sequence[str]) -> str:
     height = TOP + ROW * len(rows) + BOTTOM
-    ends = [100 * (x or 0.0) for row in rows for x in _bounds(row)]
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    room = 0.04 * (high - low or 1.0)
-    low, high = low - room, high + room
+    low, high = _scale([100 * x for row in rows for x in _bounds(row) if x is not None])
     bottom = TOP + ROW * len(rows)
 
     def across(value: float) -> float:
@@ -163,19 +167,35 @@ def _forest(rows: Sequence[Row], arms: Sequence[str]) -> str:
     return f"{head}{''.join(parts)}</svg>"
 
 
+def _scale(ends: Sequence[float]) -> tuple[float, float]:
+    """From where to where the scale goes: 0 and the ends of intervals, without those of few arms so
+    far off, by quartiles, that the others would be flattened."""
+    first, third = np.quantile(ends, (0.25, 0.75))
+    fence = FENCE * (third - first)
+    near = [0.0, *(x for x in ends if first - fence <= x <= third + fence)]
+    every = [0.0, *ends]
+    worth = max(every) - min(every) > FLATTENED * (max(near) - min(near))
+    low, high = (of(near if worth else every) for of in (min, max))
+    room = 0.04 * (high - low or 1.0)
+    return low - room, high + room
+
+
 def _row(row: Row, arms: Sequence[str], y: float, across: object) -> str:
     assert callable(across)
-    low, mean, high = (None if x is None else across(100 * x) for x in _bounds(row))
+    places = [across(100 * x) for x in _bounds(row) if x is not None]
+    low, high = max(min(places), PLOT[0]), min(max(places), PLOT[1])
+    mean = across(100 * row["difference"])
     name = arm_label(row["arm"])
     shown = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
     colour = arm_colour(row["arm"], arms)
     judged = row["verdict"] in (BETTER, WORSE)
     dashes = ' stroke-dasharray="3 3"' if row.get("unmatched") else ""
-    line = (
-        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" stroke-width="2"{dashes}/>'
-        if low is not None and high is not None
-        else ""
-    )
+    marks = f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" stroke-width="2"{dashes}/>'
+    if PLOT[0] <= mean <= PLOT[1]:
+        full = "full" if judged else "open"
+        marks += f'<circle cx="{mean:.1f}" cy="{y}" r="4.5" class="{full}"/>'
+    marks += _arrow(PLOT[0], y, -7) * (min(places) < PLOT[0])
+    marks += _arrow(PLOT[1], y, 7) * (max(places) > PLOT[1])
     text = f"{100 * row['difference']:+.1f}"
     if row["difference_low"] is not None:
         text += f" [{100 * row['difference_low']:+.1f}, {100 * row['difference_high']:+.1f}]"
@@ -185,10 +205,15 @@ def _row(row: Row, arms: Sequence[str], y: float, across: object) -> str:
         f"<title>{escape(row['unmatched'] or name)}</title>"
         f'<text class="name" x="{PLOT[0] - 12}" y="{y + 4}" text-anchor="end">'
         f"{escape(shown)}</text>"
-        f'{line}<circle cx="{mean:.1f}" cy="{y}" r="4.5" class="{"full" if judged else "open"}"/>'
+        f"{marks}"
         f'<text class="name" x="{PLOT[1] + 14}" y="{y + 4}">{text}</text>'
         f'<text class="{word.split()[0]}" x="{PLOT[1] + 146}" y="{y + 4}">{word}</text></g>'
     )
+
+
+def _arrow(x: float, y: float, length: float) -> str:
+    """What leaves the scale, at its edge."""
+    return f'<path class="{ARROW}" d="M{x} {y - 5}l{length} 5l{-length} 5z"/>'
 
 
 def _bounds(row: Row) -> tuple[float | None, float | None, float | None]:
