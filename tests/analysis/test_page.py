@@ -16,7 +16,7 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import seed_band
-from e3rl.analysis.page.forest import ticks, verdict_lines, warning_list
+from e3rl.analysis.page.forest import forests, ticks, verdict_lines, warning_list
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import page_figures
 from e3rl.analysis.sources.runs import Run
@@ -69,11 +69,31 @@ def test_figures_hold_the_bands_of_the_runs(arms: Arms) -> None:
     for name in ("x", "mean", "low", "high"):
         np.testing.assert_allclose(curve[name], getattr(band, name), rtol=1e-4)
     assert [c["dashed"] for c in figures["entropy"]["curves"]["steps"]] == [False] * 3 + [True] * 2
-    assert figures["entropy"]["marks"]["steps"] == [15]
-    spent = {run.train["cost/seconds"][14] for arm in ("ts_an", "e3") for run in arms[arm]}
-    assert figures["entropy"]["marks"]["seconds"] == sorted(spent)
+    assert figures["entropy"]["marks"]["steps"] == {1: [15], 2: [15]}  # of those that anneal
+    spent = sorted({run.train["cost/seconds"][14] for run in arms["e3"]})
+    assert figures["entropy"]["marks"]["seconds"][2] == spent
     (by_k,) = figures["pass-at-k-t1"]["curves"].values()
     assert [curve["x"] for curve in by_k] == [[1, 2, 4, 8, 16]] * 3
+
+
+def test_a_figure_of_what_nobody_recorded_is_left_out(run: Run) -> None:
+    bare = replace(run, prompts=run.prompts.head(0))
+    assert "difficulty" not in {figure["id"] for figure in page_figures({"e3": [bare]})}
+
+
+def test_a_frontier_of_one_temperature_an_arm_is_none(arms: Arms) -> None:
+    def without(run: Run, *left: str) -> Run:
+        """Without these evaluations at the end; the policy before training has them all."""
+        tables = {name: getattr(run, name) for name in ("evaluations", "problems")}
+        keeps = {k: t[~t["name"].isin(left) | (t["rollout_step"] == 0)] for k, t in tables.items()}
+        return replace(run, **keeps)
+
+    def drawn(*left: str) -> bool:
+        found = page_figures({arm: [without(run, *left) for run in arms[arm]] for arm in arms})
+        return "frontier" in {figure["id"] for figure in found}
+
+    assert drawn("live")
+    assert not drawn("live", "matched")
 
 
 def test_a_name_of_an_evaluation_with_a_space_is_a_valid_identifier(run: Run) -> None:
@@ -100,6 +120,7 @@ def test_the_page_fetches_nothing(page: str) -> None:
     assert not any(
         attributes.get("src") or attributes.get("href") for _, attributes in Elements(page).found
     )
+    assert '<meta name="color-scheme" content="only light">' in page  # no browser turns it dark
     policy = Elements(page).of("meta")[1]["content"]
     assert policy is not None
     assert policy.startswith("default-src 'none'")
@@ -122,6 +143,7 @@ def test_tables_name_arms_verdicts_and_differences(arms: Arms, page: str) -> Non
     assert any(text.startswith("not distinguishable (2 seeds") for text in cells)
     assert any(text.startswith("none: the control has no evaluation of 32") for text in cells)
     classes = {attributes.get("class") for attributes in Elements(page).of("td")}
+    assert "word not" in classes  # which may wrap
     assert "word" in classes  # coloured where a verdict is given, which two seeds do not bear
     assert not {"word better", "word worse"} & classes
     # The recorded arms differ in nothing but their names.
@@ -214,6 +236,22 @@ def test_of_many_warnings_those_after_the_first_unfold() -> None:
     assert "<summary>2 more</summary>" in folded
 
 
+def test_an_arm_far_off_leaves_the_scale_to_the_others() -> None:
+    def circles(*more: dict[str, Any]) -> tuple[list[float], int]:
+        drawn = forests([*near, *more], [str(i) for i in range(9)])
+        assert ("arrows: off the scale" in drawn) == (drawn.count("<path") > 0)
+        return [float(x) for x in re.findall(r'circle cx="([\d.]+)"', drawn)], drawn.count("<path")
+
+    near = [endpoint(str(i), difference=i / 100, difference_high=0.08) for i in range(7)]
+    alone, arrows = circles()
+    assert (len(alone), arrows) == (7, 0)
+    gone = {"difference": -0.3, "difference_low": -0.66}
+    assert circles(endpoint("8", **gone, difference_high=-0.25)) == (alone, 1)
+    assert circles(endpoint("8", **gone, difference_high=0.35)) == (alone, 2)  # to both sides
+    beside, arrows = circles(endpoint("8", difference=-0.05, difference_low=-0.06))
+    assert (len(beside), arrows) == (8, 0)  # not so far
+
+
 def test_a_scale_has_round_numbers() -> None:
     assert ticks(-1.2, 2.4) == [-1, 0, 1, 2]
     assert ticks(-13, 8) == [-10, -5, 0, 5]
@@ -256,6 +294,33 @@ def test_many_arms_have_a_panel_each_in_a_browser(many: str, tmp_path: Path, pro
     titles = {each.get("aria-label") for each in panels}
     assert "Validation pass@1 at T = 1, arm 15" in titles
     assert not [a for _, a in shown.found if any("NaN" in str(value) for value in a.values())]
+
+
+def test_panels_have_two_numbers_a_side_and_marks_and_axes_of_their_own(
+    many: str, tmp_path: Path, profile: Path
+) -> None:
+    script = """{
+      const frontier = data.figures.find((figure) => figure.id === "frontier");
+      const before = Object.values(frontier.curves)[0].find((curve) => curve.arm === null);
+      for (const key of ["x", "mean", "low", "high"]) before[key] = [before[key][0]];
+      before.x = [-5];
+      drawAll();
+      const panels = [...document.querySelectorAll("#entropy svg.mini")];
+      const marked = panels.filter((svg) => svg.querySelector(".mark"));
+      const dots = [...document.querySelectorAll("#frontier svg.mini circle")];
+      const told = document.body.dataset;
+      told.ticks = [ticks(0.55, 1.22, 3), ticks(0.91, 1.09, 3), ticks(-1, 2.4, 3)].join("; ");
+      told.unmarked = panels.filter((svg) => !marked.includes(svg)).map((svg) => svg.dataset.arm);
+      told.marked = marked.length;
+      told.left = Math.min(...dots.map((dot) => dot.cx.baseVal.value));
+    }"""
+    (body,) = Elements(browse(saved(many, tmp_path, script), profile, "--dump-dom")).of("body")
+    assert body["data-errors"] == ""
+    numbers = [[float(x) for x in part.split(",")] for part in str(body["data-ticks"]).split(";")]
+    assert numbers[2] == [0, 2]
+    assert [len(each) for each in numbers[:2]] == [4, 3]
+    assert (body["data-unmarked"], body["data-marked"]) == ("0", "16")  # GRPO anneals nothing
+    assert float(str(body["data-left"])) < 100  # not squeezed by a dot that no panel draws
 
 
 def test_together_an_arm_that_is_picked_stands_out_of_many(

@@ -9,7 +9,7 @@ from typing import Any
 
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.families import BETTER, WORSE
+from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 from e3rl.analysis.measures.run_warnings import Compared, find_warnings
 from e3rl.analysis.page.forest import forests, verdict_lines, warning_list
 from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
@@ -165,4 +165,5 @@ def _cell_attributes(text: str, side: str) -> str:
     word = text.split(" (")[0]
     if text.startswith("none: "):
         return 'class="word none"'
-    return f'class="word {word}"' if word in (BETTER, WORSE) else side
+    judged = word in (BETTER, WORSE, NEITHER)
+    return f'class="word {word.split()[0]}"' if judged else side

@@ -42,19 +42,22 @@ def page_figures(arms: Arms) -> list[FigureData]:
     """Every figure of the page: id, title, y, note, percent, and curves by axis.
 
     A curve has arm (its position), x, mean, low, high, and dashed for targets; a figure that knows
-    one axis alone has its curves under that axis' label. Marks are x positions of upright lines.
+    one axis alone has its curves under that axis' label. Marks are x positions of upright lines, by
+    axis and by arm (its position). A figure of what no run recorded is left out.
     """
     window = smoothing_window([run.train for runs in arms.values() for run in runs])
     smoothed = f" {window}-step means." if window > 1 else ""
-    return [
+    marks = _annealing(arms)
+    dotted = " Dotted: annealing starts." * any(marks.values())
+    figures = [
         _training("entropy", "Entropy at the sampling temperature", arms, SAMPLED, window)
-        | {"y": NATS, "marks": _annealing(arms)}
+        | {"y": NATS, "marks": marks}
         | _with_targets(arms, SAMPLED, window)
-        | {"note": f"{SEEDS}{smoothed} Dashed: target. Dotted: annealing starts."},
+        | {"note": f"{SEEDS}{smoothed} Dashed: target.{dotted}"},
         _training("entropy-t1", "Entropy of the policy at T = 1", arms, EXACT_AT_ONE, window)
         | {"y": NATS, "note": SEEDS + smoothed},
         _training("temperature", "Sampling temperature", arms, "rollout/temperature", 1)
-        | {"y": "temperature", "marks": _annealing(arms), "note": SEEDS},
+        | {"y": "temperature", "marks": marks, "note": SEEDS + dotted},
         _training("accuracy", "Training accuracy", arms, "rollout/accuracy", window)
         | {"y": "mean over prompts", "percent": True}
         | {"note": f"{SEEDS}{smoothed} At each arm's own temperature: compare arms below."},
@@ -67,6 +70,7 @@ def page_figures(arms: Arms) -> list[FigureData]:
         | {"y": "share of prompts", "percent": True, "note": SEEDS + smoothed},
         _difficulty(arms),
     ]
+    return [figure for figure in figures if any(figure["curves"].values())]
 
 
 def _figure(name: str, title: str, curves: Mapping[str, list[CurveData]]) -> FigureData:
@@ -97,10 +101,13 @@ def _with_targets(arms: Arms, column: str, window: int) -> FigureData:
     }
 
 
-def _annealing(arms: Arms) -> dict[str, list[float]]:
-    """Where annealing starts, on every axis."""
-    every = [run for runs in arms.values() for run in runs]
-    return {axis: annealing_starts(every, axis) for axis in AXES}
+def _annealing(arms: Arms) -> dict[str, dict[int, list[float]]]:
+    """Where annealing starts, on every axis, by the position of an arm that anneals."""
+    found = {
+        axis: {i: annealing_starts(runs, axis) for i, runs in enumerate(arms.values())}
+        for axis in AXES
+    }
+    return {axis: {i: at for i, at in places.items() if at} for axis, places in found.items()}
 
 
 def _validation(arms: Arms, name: str) -> FigureData:
@@ -150,7 +157,7 @@ def _frontier(arms: Arms) -> list[FigureData]:
         named = [f"T {row['temperature']:.3g}" for row in own]
         curve = _curve(place, Band(x, mean, low, high, own[0]["seeds"]))
         curves.append(curve | {"names": named, "upright": True})
-    if max(len(curve["x"]) for curve in curves) < 2:
+    if max(len(curve["x"]) for curve in curves if curve["arm"] is not None) < 2:
         return []
     figure = _figure("frontier", "Frontier over sampling temperatures", {"pass@1": curves})
     look = {"y": f"pass@{rows[0]['k']}", "percent": True, "percent_x": True, "points": True}

@@ -31,7 +31,7 @@ function ticks(low, high, count) {
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
-  return found;
+  return found.length < 2 && count < 9 ? ticks(low, high, count + 1) : found;
 }
 
 function short(value) {
@@ -86,7 +86,8 @@ const colourOf = (curve) => (curve.arm === null ? BEFORE : data.arms[curve.arm].
 function drawCurve(svg, figure, curve, sx, sy, ghost) {
   const colour = ghost ? ghost : curve.dashed ? BEFORE : colourOf(curve);
   const beyond = colour === BEYOND && !curve.dashed && !ghost ? " beyond" : "";
-  const group = element("g", { class: ghost ? "ghost curve" : `curve${beyond}` }, svg);
+  const before = curve.arm === null ? " before" : "";
+  const group = element("g", { class: ghost ? "ghost curve" : `curve${beyond}${before}` }, svg);
   group.style.setProperty("--c", colour);
   if (curve.arm !== null && !ghost) group.dataset.arm = curve.arm;
   if (!curve.dashed && !ghost) drawBand(group, curve, sx, sy);
@@ -102,8 +103,9 @@ function drawCurve(svg, figure, curve, sx, sy, ghost) {
   }
   const last = curve.mean.findLastIndex((value) => value !== null);
   if (last < 0 || ghost || curve.dashed) return;
-  const end = { x: sx(curve.x[last]) - 4, y: sy(curve.mean[last]) - 7, "text-anchor": "end", class: "end" };
-  element("text", end, group, nameOf(curve));
+  const x = sx(curve.x[last]);
+  const side = x < WIDTH / 2 ? { x: x + 6, "text-anchor": "start" } : { x: x - 4, "text-anchor": "end" };
+  element("text", { ...side, y: sy(curve.mean[last]) - 7, class: "end" }, group, nameOf(curve));
 }
 
 function drawAxes(svg, figure, box, label, xs, ys, sx, sy, places) {
@@ -202,8 +204,11 @@ function scales(figure, box, curves) {
   return { places, xs, ys, sx, sy: scale(ys, box.height - box.bottom, box.top, false) };
 }
 
-function drawMarks(svg, figure, box, key, sx) {
-  for (const x of figure.marks[key] ?? []) {
+// Upright lines of one arm, or of all, each place once.
+function drawMarks(svg, figure, box, key, sx, arm) {
+  const byArm = figure.marks[key] ?? {};
+  const places = arm === undefined ? Object.values(byArm).flat() : (byArm[arm] ?? []);
+  for (const x of new Set(places)) {
     const line = { x1: sx(x), x2: sx(x), y1: box.top, y2: box.height - box.bottom, stroke: "#6b7480" };
     element("line", { ...line, "stroke-dasharray": "1 3", class: "mark" }, svg);
   }
@@ -231,7 +236,8 @@ function drawTogether(node, figure, key, curves) {
 }
 
 // A small panel per arm on one scale: the arm in colour, the control dark, the others pale.
-function drawApart(node, figure, key, curves) {
+function drawApart(node, figure, key, all) {
+  const curves = all.filter((curve) => curve.arm !== null || curve.x.length > 1); // a ghost has no dots
   const grid = document.createElement("div");
   grid.className = "multiples";
   node.querySelector("h3").after(grid);
@@ -245,7 +251,7 @@ function drawApart(node, figure, key, curves) {
     const title = element("text", { x: MINI.left, y: 14, class: "title" }, svg, data.arms[arm].label);
     if (data.arms[arm].colour === BEYOND) title.style.fill = BEFORE;
     drawAxes(svg, figure, MINI, "", xs, ys, sx, sy, places);
-    drawMarks(svg, figure, MINI, key, sx);
+    drawMarks(svg, figure, MINI, key, sx, arm);
     const others = curves.filter((curve) => curve.arm !== arm && !curve.dashed && curve.arm !== data.control);
     others.filter((curve) => curve.arm !== null).forEach((curve) => drawCurve(svg, figure, curve, sx, sy, "#e1e5ea"));
     curves.filter((curve) => curve.arm === null).forEach((curve) => drawCurve(svg, figure, curve, sx, sy, BEYOND));
@@ -259,7 +265,8 @@ function drawApart(node, figure, key, curves) {
   const label = document.createElement("p");
   label.className = "note";
   const base = data.control === null ? "" : `; dark: ${data.arms[data.control].label}`;
-  label.textContent = `x: ${data.axes[key] ?? key}, y: ${figure.y}${base}`;
+  const before = curves.some((curve) => curve.arm === null) ? "; grey: before training" : "";
+  label.textContent = `x: ${data.axes[key] ?? key}, y: ${figure.y}${base}${before}`;
   grid.after(label);
 }
 
