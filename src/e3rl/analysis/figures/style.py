@@ -173,7 +173,7 @@ def note_below(figure: Figure, note: str) -> None:
 
 
 def draw_legend_on_top(ax: Axes) -> None:
-    """A legend of up to three in a line inside the panel, with room made for it above the curves."""
+    """A legend in lines of three inside the panel, with room made for it above the curves."""
     low, high = ax.get_ylim()
     lines = -(-len(ax.get_legend_handles_labels()[1]) // 3)
     ax.set_ylim(low, high + (0.06 + 0.07 * lines) * (high - low))
