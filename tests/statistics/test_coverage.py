@@ -71,6 +71,18 @@ def test_no_interval_of_five_and_ten_seeds_holds_the_truth_two_points_less_than_
             assert row["covered"] >= 0.93 - slack, row
 
 
+def test_runs_that_win_are_counted_as_surely_as_it_is_said() -> None:
+    rows = [row for row in [*recorded(), *as_studies()] if row["measure"] == "P(better)"]
+    for row in (row for row in rows if row["n_seeds"] in (5, 10)):
+        slack = 2 * (0.07 * 0.93 / row["draws"]) ** 0.5
+        if row.get("luck") != "failures":
+            assert abs(row["covered"] - 0.95) <= 0.02 + slack, row
+    shown = [row for row in recorded() if row["measure"] == "P(better)" and row["n_seeds"] > 3]
+    low, high = (100 * of(row["covered"] for row in shown) for of in (min, max))
+    assert len(shown) == 18
+    assert f"{low:.1f} to {high:.1f} of 100, though it counts" in (STUDY / "README.md").read_text()
+
+
 def test_the_table_is_that_of_the_results(coverage: Any) -> None:
     cells = coverage.table_cells(recorded())
     text = (STUDY / "README.md").read_text()
