@@ -17,6 +17,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
     "carries_breadth": (116, 120),
+    "carries_budget": (141, 146),
     "carries_first_policies": (131, 140),
     "carries_prompt_weights": (121, 125),
     "carries_policies": (105, 110),

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -58,10 +59,24 @@ def test_no_file_is_larger_than_a_clone_should_carry() -> None:
     assert [path for path in project_files() if path.stat().st_size > MAX_BYTES] == []
 
 
-def test_the_tree_is_light() -> None:
+def test_the_tree_is_light_beside_final_policies_that_are_kept() -> None:
     sizes = {path.relative_to(ROOT): path.stat().st_size for path in project_files()}
-    assert sum(sizes.values()) < 16 * 2**20
+    kept = {path: size for path, size in sizes.items() if path.match("experiments/*/policies/*/*")}
+    assert sum(sizes.values()) - sum(kept.values()) < 16 * 2**20
+    assert sum(kept.values()) < 32 * 2**20
     assert sizes[Path("experiments/runs.tar.xz")] < 2 * 2**20
+
+
+def test_a_study_that_keeps_policies_keeps_that_of_every_recorded_run() -> None:
+    kept: dict[Path, set[str]] = {}
+    for path in project_files():
+        if path.match("experiments/*/policies/*/model.safetensors"):
+            kept.setdefault(path.parents[2], set()).add(path.parent.name)
+    assert kept
+    for study, names in kept.items():
+        with tarfile.open(study / "runs.tar.xz") as archive:
+            runs = {Path(name).parts[1] for name in archive.getnames() if "/" in name}
+        assert names == runs, study
 
 
 def test_conf_files_parse() -> None:

@@ -66,6 +66,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
         10,
         False,
     ),
+    ("carries_budget", "pass_at_16", "budget", "comparison, have {} (p {p}): more", 6, True),
     ("carries_first_policies", "pass_at_16", "budget", "there too, by {}, and E3", 10, True),
     ("carries_first_policies", "pass_at_1", "e3", "GRPO in pass@1, {}, at equal", 10, True),
     ("carries_first_policies", "at_the_end", "e3", "steps E3 is {}, no finding", 10, False),
@@ -88,7 +89,8 @@ LINES = (  # the same, of README
     ("carries_core", "many_tries", "budget", "raise pass@16** by {}; without", 10, True),
     ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}, though", 10, False),
     ("carries_core", "primary", "e3", "below it in pass@1, {}, at equal tokens", 10, True),
-    ("carries_first_policies", "pass_at_16", "budget", "other first policies it is {}.", 10, True),
+    ("carries_first_policies", "pass_at_16", "budget", "other first policies it is {};", 10, True),
+    ("carries_budget", "pass_at_16", "budget", "on six fresh seeds, {}.", 6, True),
     ("carries_first_policies", "pass_at_1", "e3", "other first policies {}.", 10, True),
 )
 
