@@ -27,6 +27,7 @@ intervals hold the truth is simulated in experiments/coverage.
 """
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -63,17 +64,14 @@ def improvement_interval(
     Raises ValueError as `probability_of_improvement`.
     """
     first, second = _tables(a, b)
-    # Task by task, since runs x runs x problems may not fit into memory.
     parts = [_wins(*pair) for pair in zip(first.T, second.T, strict=True)]
     means = [float(part.mean()) for part in parts]
     shape, mean = parts[0].shape, sum(means) / len(means)
     if min(shape) == 1:
         return Interval(mean, math.nan, math.nan, level)
-    apart = float(np.mean([_placement_variance(part, False) for part in parts]))
-    wins: Reals = np.mean(parts, axis=0)
     whole = _model_variance(mean, shape)
-    left = _placement_variance(wins, paired_runs) / apart if apart > 0 else 1.0
-    left = max(left, 1 / (wins.size * len(parts))) ** math.sqrt(whole / _model_variance(0.5, shape))
+    left = _left_by_pairs_and_tasks(parts, paired_runs)
+    left **= math.sqrt(whole / _model_variance(0.5, shape))
     normal, student = NormalDist().inv_cdf((1 + level) / 2), t_bound(level, min(shape) - 1)
     known = min(1.0, left)
     square = left * (known * normal**2 + (1 - known) * student**2)
@@ -81,6 +79,14 @@ def improvement_interval(
         square *= sum(_model_variance(each, shape) for each in means) / len(means) / whole
     low, high = (_score_bound(mean, square, shape, edge) for edge in (0.0, 1.0))
     return Interval(mean, low, high, level)
+
+
+def _left_by_pairs_and_tasks(parts: Sequence[Reals], paired_runs: bool) -> float:
+    """The first factor of the module's f, from the wins (R, R') of every task."""
+    apart = float(np.mean([_placement_variance(part, False) for part in parts]))
+    wins: Reals = np.mean(parts, axis=0)
+    left = _placement_variance(wins, paired_runs) / apart if apart > 0 else 1.0
+    return max(left, 1 / (wins.size * len(parts)))
 
 
 def _model_variance(mean: float, shape: tuple[int, ...]) -> float:
