@@ -17,7 +17,7 @@ def test_the_page_says_what_was_recorded() -> None:
 @pytest.mark.parametrize(
     ("group", "choice", "mark"),
     [
-        ("budget", "e3_rank", "**trained** ([carries_core], [carries_first_policies], "),
+        ("budget", "e3_rank", "**trained** ([carries_budget], [carries_core], "),
         ("budget", "mopps", "**trained** ([carries_shootout])"),
         ("budget.weight", "cures", "**trained** ([carries_shootout])"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
