@@ -51,6 +51,8 @@ def test_a_number_with_its_interval_is_said_of_the_arm_that_has_it(name: str) ->
     for line in tables.splitlines():
         if line.startswith("|"):
             arms = {cell.strip() for cell in line.split("|")[1:3]}  # a measure may come first
+            if " mean of " in line.split("|")[1]:
+                arms |= set(re.split(r"mean of | and ", line.split("|")[1].strip()))
             for found in WITH_INTERVAL.findall(line):
                 owners.setdefault(as_said(found), set()).update(arms)
     said = 0
@@ -60,6 +62,10 @@ def test_a_number_with_its_interval_is_said_of_the_arm_that_has_it(name: str) ->
             assert owners[as_said(found)] & arms, (found, arms)
             said += 1
     assert said
+
+
+def name_of(side: str | list[str]) -> str:
+    return side if isinstance(side, str) else "&".join(side)
 
 
 def as_said(numbers: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,7 +85,7 @@ def test_the_families_are_those_that_were_declared_and_all_their_seeds_have_run(
         assert asked["tables"][table] == declared["tables"][table]
         rows = pd.read_csv(study / "results" / f"{table}.csv")
         pairs = zip(rows["arm"], rows["against"].str.split().str[0], strict=True)
-        assert set(pairs) == {tuple(pair) for pair in family["comparisons"]}
+        assert set(pairs) == {tuple(map(name_of, pair)) for pair in family["comparisons"]}
         assert set(rows["family"]) == {table}
         first, last = RAN.get(name, DECLARED[name])
         assert set(rows["seeds"]) == {last - first + 1}

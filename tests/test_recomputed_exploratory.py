@@ -109,6 +109,9 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
         if seed in asked.get("seeds", [seed])
     )
     ends = math.isinf(row["cost"])
+    sides = [row["arm"].split("&"), control.split("&")]
+    if max(map(len, sides)) > 1:
+        return between_means(runs, sides, row, budget, k)
     assert ends or budget == pytest.approx(row["cost"], rel=1e-5)
     found = []
     both = runs[row["arm"]].keys() & runs[control].keys()
@@ -124,6 +127,20 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
             how = mean_score if row["measure"].startswith("mean") else score
             sides = [how(run, row["evaluation"], k, row["axis"], budget) for run in pair]
         found.append([sides[0][x] - sides[1][x] for x in sides[0] if kept is None or x in kept])
+    return np.array(found)
+
+
+def between_means(
+    runs: Runs, sides: list[list[str]], row: Row, budget: float, k: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(S, P) of the mean of several arms less that of others."""
+    found = []
+    for seed in sorted(set.intersection(*(set(runs[arm]) for side in sides for arm in side))):
+        means = []
+        for side in sides:
+            own = [score(runs[x][seed], row["evaluation"], k, row["axis"], budget) for x in side]
+            means.append({x: math.fsum(each[x] for each in own) / len(own) for x in own[0]})
+        found.append([means[0][x] - means[1][x] for x in means[0]])
     return np.array(found)
 
 

@@ -44,9 +44,21 @@ def families(
         for end in node["endpoints"]:
             k = int(end["measure"].rpartition("@")[2])
             for arm, control in node["comparisons"]:
-                both = sorted(runs[arm].keys() & runs[control].keys())
+                sides = [[side] if isinstance(side, str) else side for side in (arm, control)]
+                both = sorted(set.intersection(*(set(runs[x]) for side in sides for x in side)))
                 table = []
                 for seed in both:
+                    if max(map(len, sides)) > 1:  # the mean of several arms
+                        own = [
+                            [score(runs[x][seed], end["evaluation"], k, axis, budget) for x in side]
+                            for side in sides
+                        ]
+                        pair = [
+                            {x: math.fsum(each[x] for each in side) / len(side) for x in side[0]}
+                            for side in own
+                        ]
+                        table.append([pair[0][x] - pair[1][x] for x in pair[0]])
+                        continue
                     mine, other = runs[arm][seed], runs[control][seed]
                     if node.get("at_equal_entropy"):
                         own = mine.entropies[end["evaluation"]]
@@ -56,7 +68,10 @@ def families(
                         pair = [score(x, end["evaluation"], k, axis, budget) for x in (mine, other)]
                     table.append([pair[0][problem] - pair[1][problem] for problem in pair[0]])
                 found = judge(np.array(table))._asdict()
-                row = {"arm": arm, "against": control, "evaluation": end["evaluation"], "k": k}
+                names = dict(
+                    zip(("arm", "against"), ("&".join(side) for side in sides), strict=True)
+                )
+                row = {**names, "evaluation": end["evaluation"], "k": k}
                 rows.append({**row, **found, "cost": budget})
         for row, p in zip(rows, adjusted([row["p"] for row in rows]), strict=True):
             row["p_adjusted"] = min(1.0, p * node.get("looks", 1))

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import Family, judge_rows, read_families
 from e3rl.analysis.sources.runs import Run
-from e3rl.analysis.tables.comparison_table import correction_note
+from e3rl.analysis.tables.comparison_table import comparison_cells, correction_note
 from e3rl.statistics.interval import Estimate
 from e3rl.statistics.power import detectable_difference
 
@@ -124,6 +125,13 @@ def test_families_are_read_and_know_their_size(arms: Arms) -> None:
         ({"arms": ["e3"]}, "must have endpoints and comparisons"),
         ({"looks": 0}, "primary: looks=0 is to be a whole number from 1 on"),
         ({"looks": True}, "looks=True is to be"),
+        ({"comparisons": [[["e3", "ppo"], "grpo"]]}, "no recorded arm 'ppo'"),
+        ({"comparisons": [[["e3"], "grpo"]]}, r"a mean of \['e3'\]: name two arms or more"),
+        ({"comparisons": [[["e3", "e3"], "grpo"]]}, "each once"),
+        (
+            {"comparisons": [[["e3", "ts_an"], "grpo"]], "at_equal_entropy": True},
+            "has no entropy to be matched at",
+        ),
     ],
 )
 def test_a_family_of_arms_that_are_not_there_is_an_early_error(
@@ -162,3 +170,29 @@ def test_an_endpoint_that_was_not_measured_is_named(arms: Arms) -> None:
     family = Family("primary", (("t2", "pass@1"),), (("e3", "grpo"),))
     with pytest.raises(ValueError, match=r"no pass@1 of t2; e3 has .*t1 pass@1"):
         compare_family(arms, family)
+
+
+def test_a_side_in_brackets_is_the_mean_of_its_arms(arms: Arms) -> None:
+    """The mean of two arms differs from a third by the mean of what each differs by."""
+    mean = [["ts_an", "e3"], "grpo"]
+    single = [["ts_an", "grpo"], ["e3", "grpo"]]
+    asked = {"mean": {**ASKED, "comparisons": [mean]}, "single": {**ASKED, "comparisons": single}}
+    (whole,), parts = (compare_family(arms, family) for family in read_families(asked, arms))
+    assert whole["difference"] == pytest.approx(sum(row["difference"] for row in parts) / 2)
+    assert whole["value"] == pytest.approx(sum(row["value"] for row in parts) / 2)
+    assert whole["by_seed"] == pytest.approx(np.mean([row["by_seed"] for row in parts], axis=0))
+    assert whole["p"] not in {row["p"] for row in parts}
+    assert whole["iqm"] is None
+    assert whole["improvement"] is None
+    cells = comparison_cells(judge_rows([whole], {"mean": [whole]}))
+    (texts,) = cells.body
+    assert "mean of GRPO + TS + AN and E3" in texts
+    assert "grpo t1" in texts
+    assert "IQM" not in cells.note
+
+
+def test_a_mean_of_arms_with_other_seeds_is_refused(arms: Arms) -> None:
+    fewer = {**arms, "e3": arms["e3"][:1]}
+    (family,) = read_families({"a": {**ASKED, "comparisons": [[["ts_an", "e3"], "grpo"]]}}, fewer)
+    with pytest.raises(ValueError, match=r"mean of ts_an&e3: .* same seeds: ts_an 1, 2; e3 1"):
+        compare_family(fewer, family)

@@ -15,8 +15,13 @@ ARM_LABELS = {
 }
 
 
+AND = "&"  # between the names of arms whose mean is compared
+
+
 def arm_label(arm: str) -> str:
     """How tables and figures name an arm: the paper's name for its arms, else its own."""
+    if AND in arm:
+        return f"mean of {' and '.join(map(arm_label, arm.split(AND)))}"
     return ARM_LABELS.get(arm, arm)
 
 

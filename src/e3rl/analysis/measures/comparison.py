@@ -13,17 +13,18 @@ With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were;
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import LIVE, Row, control_of
+from e3rl.analysis.measures.arms import AND, LIVE, Row, control_of
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.matched_control import match_control, matching_columns
-from e3rl.analysis.measures.scores import Scores, measure_name, scores_at
+from e3rl.analysis.measures.scores import Scores, mean_of_arms, measure_name, scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.interval import Estimate, Interval
@@ -117,7 +118,8 @@ def compare_family(
 ) -> list[Row]:
     """A row for every comparison and endpoint of a family, at the cost that all of `arms` reached.
 
-    Columns are those of `compare_arms` but for what `families.judge_rows` adds.
+    Columns are those of `compare_arms` but for what `families.judge_rows` adds. Where a side is the
+    mean of several arms there is no IQM and no P(better): no run has that mean.
 
     Args:
         arms: runs by arm; those that the family does not compare count for the cost too.
@@ -130,24 +132,42 @@ def compare_family(
     """
     cost = choose_cost(arms, family.axis, cost)
     ks = [int(measure.rpartition("@")[2]) for _, measure in family.endpoints]
-    named = {arm: arms[arm] for pair in family.comparisons for arm in pair}
+    sides = list(chain.from_iterable(family.comparisons))
+    named = {arm: arms[arm] for side in sides for arm in side.split(AND)}
     end = math.inf if family.at_equal_entropy else cost
     scored = score_arms(named, ks, family.axis, end, [name for name, _ in family.endpoints])
+    scored = [*scored, *_means(scored, [side for side in sides if AND in side])]
     rows = []
     for (arm, other), (evaluation, measure) in family.pairs():
         mine = named_scores(scored, arm).get(measure, {}).get(evaluation)
         controls = named_scores(scored, other)
         if mine is None or evaluation not in controls[measure]:
-            every = score_arms({arm: arms[arm]}, ks, family.axis, cost)
+            first = arm.split(AND)[0]
+            every = score_arms({first: arms[first]}, ks, family.axis, cost)
             there = sorted({f"{each.name} {each.measure}" for each in every})
             raise ValueError(
-                f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {arm} "
+                f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {first} "
                 f"has {', '.join(there)}"
             )
         about = (level, family.axis, cost, family.at_equal_entropy)
         row = _compare(mine, arms, other, controls, *about)
+        if AND in arm + other:
+            row |= interval_columns("iqm", None) | interval_columns("improvement", None)
         rows.append(row | ({"looks": family.looks} if family.looks > 1 else {}))
     return rows
+
+
+def _means(scored: Sequence[Scores], sides: Sequence[str]) -> list[Scores]:
+    """Of the arms that each side names, in every measure and evaluation that all of them have."""
+    found = []
+    for side in dict.fromkeys(sides):
+        names = side.split(AND)
+        every = {(each.arm, each.name, each.measure): each for each in scored}
+        for name, measure in dict.fromkeys((each.name, each.measure) for each in scored):
+            several = [every.get((arm, name, measure)) for arm in names]
+            if None not in several:
+                found.append(mean_of_arms([each for each in several if each is not None]))
+    return found
 
 
 def choose_cost(arms: Arms, axis: str, cost: float | None) -> float:

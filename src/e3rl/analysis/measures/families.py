@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.arms import AND, Row
 from e3rl.analysis.sources.runs import Arms
 from e3rl.config.check import wrong_values
 from e3rl.statistics.holm import adjust_holm
@@ -22,6 +22,7 @@ EXPLORATORY = "exploratory"
 POWER = 0.8
 MAY = "have an axis, be at_equal_entropy, or count looks"
 KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy", "looks"}
+Side = str | list[str]  # of a comparison: an arm, or several, whose mean it is
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Declaration:
     """What `study.yaml` says of a family."""
 
     endpoints: list[dict[str, str]]
-    comparisons: list[tuple[str, str]]
+    comparisons: list[tuple[Side, Side]]
     axis: str
     at_equal_entropy: bool
 
@@ -38,6 +39,8 @@ class Declaration:
 class Family:
     """What one family compares: arms in pairs, at every endpoint, at equal cost on an axis.
 
+    A side of a pair may be the mean of several arms, as main effects in a factorial need: it has
+    their names, joined by `arms.AND`.
     At equal entropy: after the last step, with the second arm read at the first one's entropy.
     `looks` is how often its question is judged where seeds are added because of what earlier ones
     showed, this time included; p values count as often (Bonferroni), so that all looks together
@@ -65,14 +68,17 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
 
         primary:
           endpoints: [{evaluation: t1, measure: pass@1}]
-          comparisons: [[ts_an, grpo], [e3, ts_an]]
+          comparisons: [[ts_an, grpo], [e3, ts_an], [[e3, budget], [ts_an, grpo]]]
           axis: tokens
           at_equal_entropy: false  # true: the second arm of each pair is read at the first's
           looks: 1  # 2: seeds were added because of what the first ones showed; p counts twice
 
+    A side in brackets is the mean of its arms.
+
     Raises:
         ValueError: unknown keys, values of another kind, nothing to compare, an arm that has no
-            recorded run, or looks that are no whole number from 1 on.
+            recorded run, a mean of fewer than two arms or at equal entropy, or looks that are no
+            whole number from 1 on.
     """
     families = []
     for name, given in asked.items():
@@ -82,22 +88,36 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
             raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
         if mistakes := list(wrong_values(given, Declaration)):
             raise ValueError(f"family {name}: {'; '.join(mistakes)}")
-        pairs = tuple((arm, other) for arm, other in given["comparisons"])
+        matched = bool(given.get("at_equal_entropy", False))
+        pairs = tuple(
+            (_side(str(name), arm, arms, matched), _side(str(name), other, arms, matched))
+            for arm, other in given["comparisons"]
+        )
         ends = tuple(_endpoint(str(name), end) for end in given["endpoints"])
         if not pairs or not ends:
             raise ValueError(f"family {name} compares nothing: {given}")
-        for arm in (arm for pair in pairs for arm in pair):
-            if arm not in arms:
-                raise ValueError(
-                    f"family {name}: no recorded arm {arm!r}; there are {', '.join(arms)}"
-                )
         looks = given.get("looks", 1)
         if type(looks) is not int or looks < 1:
             raise ValueError(f"family {name}: looks={looks!r} is to be a whole number from 1 on")
-        matched = bool(given.get("at_equal_entropy", False))
         axis = str(given.get("axis", "tokens"))
         families.append(Family(str(name), ends, pairs, axis, matched, looks))
     return families
+
+
+def _side(family: str, given: Side, arms: Arms, at_equal_entropy: bool) -> str:
+    """The name of one side of a comparison. Raises ValueError as `read_families` says."""
+    several = isinstance(given, list)
+    names = list(given) if several else [str(given)]
+    for arm in names:
+        if arm not in arms:
+            raise ValueError(
+                f"family {family}: no recorded arm {arm!r}; there are {', '.join(arms)}"
+            )
+    if several and (len(names) < 2 or len(set(names)) < len(names)):
+        raise ValueError(f"family {family}: a mean of {names}: name two arms or more, each once")
+    if several and at_equal_entropy:
+        raise ValueError(f"family {family}: the mean of {names} has no entropy to be matched at")
+    return AND.join(names)
 
 
 def _endpoint(family: str, given: Mapping[str, str]) -> tuple[str, str]:

@@ -12,22 +12,19 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import (
     choose_cost,
     difference_columns,
     interval_columns,
-    same_seeds,
     score_arms,
 )
-from e3rl.analysis.measures.scores import Scores, measure_name
+from e3rl.analysis.measures.scores import Scores, measure_name, shared_tables
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.shares import difference_of_shares
 
 CELLS = ("both", "first", "second", "neither")
-Reals = NDArray[np.float64]
 
 
 def interaction_rows(
@@ -89,7 +86,11 @@ def interaction_between(
 ) -> Row:
     """One row, of the scores of the arms with both changes, the first, the second and neither."""
     names = [each.arm for each in four]
-    both, first, second, neither = _on_shared_problems(four)
+    both, first, second, neither = (
+        table.to_numpy(dtype=np.float64) for table in shared_tables(four, "interaction")
+    )
+    if len(both) < 2:
+        raise ValueError("interaction: the arms have one seed, and two are the fewest")
     spent = [each.spent for each in four]
     found = difference_of_shares(both - first, second - neither, paired_seeds=True)
     title = f"({names[0]} - {names[1]}) - ({names[2]} - {names[3]})"
@@ -116,22 +117,3 @@ def interaction_between(
         ),
         **difference_columns(words, found, level, len(both)),
     }
-
-
-def _on_shared_problems(four: Sequence[Scores]) -> list[Reals]:
-    """(S, P) of each arm on the problems and seeds of all."""
-    tables = [each.table.sort_index() for each in four]
-    if not all(same_seeds(tables[0], other) for other in tables[1:]):
-        seeds = "; ".join(
-            f"{each.arm} {', '.join(map(str, table.index))}"
-            for each, table in zip(four, tables, strict=True)
-        )
-        raise ValueError(
-            f"interaction: arms must have run with the same seeds, two or more: {seeds}"
-        )
-    common = tables[0].columns
-    for other in tables[1:]:
-        common = common.intersection(other.columns, sort=False)
-    if common.empty:
-        raise ValueError("interaction: the arms were validated on different problems")
-    return [table[common].to_numpy(dtype=np.float64) for table in tables]

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from e3rl.analysis.measures.arms import AND
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.evaluations import MEASURED, pass_table
 from e3rl.analysis.sources.runs import Run
@@ -90,6 +91,47 @@ def scores_at(
     taken = float(np.mean(spent)) if spent else None
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     return Scores(*about, joined, sources, taken)
+
+
+def mean_of_arms(several: Sequence[Scores]) -> Scores:
+    """The mean of several arms in one measure and evaluation, seed by seed and problem by problem.
+
+    Raises ValueError as `shared_tables`.
+    """
+    name = AND.join(each.arm for each in several)
+    tables = shared_tables(several, f"the mean of {name}")
+    spent = [each.spent for each in several if each.spent is not None]
+    return replace(
+        several[0],
+        arm=name,
+        temperature=float(np.mean([each.temperature for each in several])),
+        entropy=float(np.mean([each.entropy for each in several])),
+        table=sum(tables[1:], tables[0]) / len(tables),
+        sources={problem: of for each in several for problem, of in each.sources.items()},
+        spent=float(np.mean(spent)) if len(spent) == len(several) else None,
+    )
+
+
+def shared_tables(several: Sequence[Scores], what: str) -> list[pd.DataFrame]:
+    """The tables of several arms on the problems that all have, seeds in order.
+
+    Raises ValueError, which begins with `what` they are for, where arms have other seeds, or no
+    common problem.
+    """
+    tables = [each.table.sort_index() for each in several]
+    common = tables[0].columns
+    for table in tables[1:]:
+        common = common.intersection(table.columns, sort=False)
+    seeds_of = [table.index.tolist() for table in tables]
+    if any(each != seeds_of[0] for each in seeds_of) or not tables[0].index.is_unique:
+        seeds = "; ".join(
+            f"{each.arm} {', '.join(map(str, own))}"
+            for each, own in zip(several, seeds_of, strict=True)
+        )
+        raise ValueError(f"{what}: arms must have run with the same seeds: {seeds}")
+    if common.empty:
+        raise ValueError(f"{what}: the arms were validated on different problems")
+    return [table[common] for table in tables]
 
 
 def _scores_by_cost(

@@ -17,7 +17,7 @@ from e3rl.analysis.figures import run_figures as figures
 from e3rl.analysis.figures.style import save_with_palette
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
-from e3rl.analysis.measures.families import Family, judge_rows, read_families
+from e3rl.analysis.measures.families import Family, Side, judge_rows, read_families
 from e3rl.analysis.measures.gain import gain_rows
 from e3rl.analysis.measures.interaction import interaction_rows
 from e3rl.analysis.measures.metric_rows import metric_rows
@@ -275,6 +275,19 @@ def _family(study: Study, name: str) -> TableDraft:
     return TableDraft(study.declared[name], comparison_cells)
 
 
+def _pairs(
+    study: Study,
+    endpoints: list[dict[str, str]],
+    comparisons: list[tuple[Side, Side]],
+    axis: str = "tokens",
+    cost: float | None = None,
+) -> TableDraft:
+    """As a declared family, but exploratory."""
+    asked = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
+    (family,) = read_families({"pairs": asked}, study.arms)
+    return TableDraft(compare_family(study.arms, family, cost=cost), comparison_cells)
+
+
 def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
     return TableDraft(interaction_rows(study.arms, of, **options), interaction_cells)
 
@@ -325,6 +338,7 @@ TABLES: dict[str, Callable[..., TableDraft]] = {
     "gain": _gain,
     "interaction": _interaction,
     "metric": _metric,
+    "pairs": _pairs,
     "reaching": _reaching,
     "resources": _resources,
     "response": _response,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from e3rl.analysis.measures.arms import LIVE, Row, arm_label
+from e3rl.analysis.measures.arms import AND, LIVE, Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.families import EXPLORATORY, POWER, fewest_seeds
 from e3rl.analysis.tables.cells import (
@@ -60,10 +60,11 @@ def comparison_note(rows: Sequence[Row]) -> str:
     """The note below the table: what was compared, at which cost, and when a verdict is given."""
     first = rows[0]
     few, most = (of(row["seeds"] for row in rows) for of in (min, max))
+    has_runs = any(row["iqm"] is not None for row in rows)  # no mean of arms
+    alone = ", of IQM and P(better) over seeds alone" if has_runs else ""
     text = (
         f"{cost_note(rows)}; {100 * first['level']:g} % intervals over seeds and problems (over "
-        "problems alone where an arm has one seed), of IQM and P(better) over seeds alone, each by "
-        "itself."
+        f"problems alone where an arm has one seed){alone}, each by itself."
     )
     if first.get("subset"):
         text += f" Problems {first['subset']}."
@@ -154,7 +155,7 @@ def _texts(row: Row) -> dict[str, str]:
         "%": interval_text(row, "value", ".1f", 100),
         "IQM %": interval_text(row, "iqm", ".1f", 100),
         "Δ points": interval_text(row, "difference", "+.1f", 100),
-        "against": row["against"] or "",
+        "against": _against(row),
         "entropy / against": _entropies(row),
         "cost %": _spent(row),
         "P(better) %": interval_text(row, "improvement", ".0f", 100),
@@ -165,6 +166,12 @@ def _texts(row: Row) -> dict[str, str]:
         "seeds": str(row["seeds"]),
         "problems": str(row["problems"]),
     }
+
+
+def _against(row: Row) -> str:
+    """The control and its evaluation."""
+    arm, _, name = (row["against"] or "").partition(" ")
+    return f"{arm_label(arm)} {name}" if AND in arm else row["against"] or ""
 
 
 def _entropies(row: Row) -> str:
