@@ -1,12 +1,13 @@
 """How often intervals hold the truth in studies like the recorded ones, by simulation.
 
-    .venv/bin/python experiments/coverage/as_studies.py            # ten minutes on one core
+    .venv/bin/python experiments/coverage/as_studies.py            # half an hour on one core
 
 `models.Model` is fitted to a control and an arm of a recorded study: to their mean pass@1, and to
 what problems, seeds and the rest have of the variance of the control and of the paired difference.
 Studies of 5 and of 10 seeds are drawn from it with the problems and rollouts that the study had,
-and from two of the fitted models with other luck of the same variance (`models.py`). Writes
-studies.json and two tables of README.md.
+and from two of the fitted models with other luck of the same variance (`models.py`). Costs to reach
+an accuracy are drawn along the mean curves that the study had; runs have no luck before training,
+and their whole luck from the next validation on. Writes studies.json and two tables of README.md.
 """
 
 import argparse
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import FAILURES, LONG, NORMAL, RARE, Model, Reals
-from simulate import count_hits, draw_means, draw_robust
+from models import FAILURES, LONG, NORMAL, RARE, Model, Reals, logistic
+from simulate import Draw, Truths, draw_means, draw_robust, list_hits
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.statistics.crossing import crossing_interval, crossing_ratio, first_crossing
+from e3rl.statistics.interval import Interval
 from e3rl.statistics.power import variance_components
 
 FOLDER = Path(__file__).parent
@@ -38,6 +41,7 @@ FITTED = (
 OTHERWISE = (("carries_core", "budget"), ("carries_shootout", "pass_at_4"))
 LUCKS = {NORMAL: FITTED, LONG: OTHERWISE, RARE: OTHERWISE, FAILURES: OTHERWISE}  # what is drawn
 ROUNDS, FIT_SEEDS, FIT_PROBLEMS = 40, 100, 2000
+POINTS_BETWEEN = 8  # of a validation and the next, at which curves are read
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,73 @@ def fit(wanted: Moments, rollouts: int, n_problems: int) -> Model:
     return replace(model, n_problems=n_problems)
 
 
+@dataclass(frozen=True)
+class Curves:
+    """Recorded validations at temperature 1: steps (V,), rollouts a problem (V,), and mean pass@1
+    of control and arm (2, V)."""
+
+    steps: Reals
+    rollouts: list[int]
+    means: Reals
+
+    @property
+    def target(self) -> float:
+        """Half of the control's way up."""
+        return float(self.means[0, [0, -1]].mean())
+
+
+def curves_of(control: Sequence[Run], arm: Sequence[Run]) -> Curves:
+    """Of the validations that every run has."""
+    counts = control[0].counts
+    steps = sorted(step for name, step in counts if name == "t1")
+    means = [
+        [
+            np.mean([pass_table(run.counts["t1", step], [1])[1].mean() for run in runs])
+            for step in steps
+        ]
+        for runs in (control, arm)
+    ]
+    rollouts = [int(counts["t1", step]["n"].min()) for step in steps]
+    return Curves(np.array(steps, dtype=np.float64), rollouts, np.array(means))
+
+
+def draw_reaching(model: Model, curves: Curves, n_seeds: int) -> Draw:
+    """The control's cost to come half of its way up, and the arm's cost over that."""
+    levels = np.array([[level_of(model, r, mean) for mean in curves.means[r]] for r in (0, 1)])
+    last = len(curves.steps) - 1
+    points = np.interp(
+        np.arange(last * POINTS_BETWEEN + 1) / POINTS_BETWEEN, np.arange(last + 1), curves.steps
+    )
+    costs = [first_crossing(curves.steps, curve, curves.target) for curve in curves.means]
+    truths: Truths = {"cost": costs[0], "ratio of costs": costs[1] / costs[0]}
+    right = np.clip(np.searchsorted(curves.steps, points), 1, last)
+    share = (points - curves.steps[right - 1]) / (curves.steps[right] - curves.steps[right - 1])
+
+    def draw(rng: np.random.Generator) -> tuple[dict[str, Interval], Truths]:
+        problems = model.draw_problems(rng) - np.array([[model.mean], [model.mean + model.gain]])
+        luck, seen = model.draw_luck(rng, n_seeds), []
+        for at, n in enumerate(curves.rollouts):
+            logits = (problems + levels[:, at, None])[:, None] + luck * (at > 0)
+            seen.append(rng.binomial(n, logistic(logits)) / n)
+        table = np.stack(seen, axis=2)
+        mixed = (1 - share[:, None]) * table[:, :, right - 1] + share[:, None] * table[:, :, right]
+        found = {"cost": crossing_interval(points, mixed[0], curves.target)}
+        ratio = crossing_ratio(points, mixed[1], mixed[0], curves.target, paired_seeds=True)
+        return found | ({"ratio of costs": ratio.interval} if ratio else {}), truths
+
+    return draw
+
+
+def level_of(model: Model, arm: int, mean: float) -> float:
+    """The level on the scale of logits at which arm 0 or 1 has this mean pass@1."""
+    low, high = -12.0, 12.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        below = replace(model, mean=middle, gain=0.0).truth(arm, 1) < mean
+        low, high = (middle, high) if below else (low, middle)
+    return high
+
+
 def logit(rate: float) -> float:
     return float(np.log(rate / (1 - rate)))
 
@@ -109,22 +180,27 @@ def simulate(draws: int) -> list[dict[str, Any]]:
     for study, arm in FITTED:
         runs = group_by_arm(load_runs(STUDIES / study / "runs"))[arm]
         seeds = {run.seed for run in runs}
-        control, other = table_of([run for run in controls if run.seed in seeds]), table_of(runs)
+        paired = [run for run in controls if run.seed in seeds]
+        control, other, curves = table_of(paired), table_of(runs), curves_of(paired, runs)
         model = fit(moments_of(control, other), ROLLOUTS, control.shape[1])
         print(study, arm, model, flush=True)
         for luck in (each for each, fitted in LUCKS.items() if (study, arm) in fitted):
             facts = {"study": study, "arm": arm, "luck": luck}
-            rows += [facts | row for row in count_cells(replace(model, luck=luck), draws)]
+            rows += [facts | row for row in count_cells(replace(model, luck=luck), curves, draws)]
     return rows
 
 
-def count_cells(model: Model, draws: int) -> Iterator[dict[str, Any]]:
-    """Rows of the intervals that hold the truth, of 5 and 10 seeds."""
+def count_cells(model: Model, curves: Curves, draws: int) -> Iterator[dict[str, Any]]:
+    """Rows of the intervals that hold the truth, of 5 and 10 seeds; costs of even luck alone."""
     for n in SEEDS:
-        for part, draw in ((1.0, draw_means), (0.5, draw_robust)):
+        made = [(1.0, draw_means(model, n)), (0.5, draw_robust(model, n))]
+        if model.luck == NORMAL:
+            made.append((1.0, draw_reaching(model, curves, n)))
+        for part, draw in made:
             number = max(2, round(part * draws))
-            for measure, covered in count_hits(draw(model, n), number).items():
-                row = {"measure": measure, "n_seeds": n, "draws": number, "covered": covered}
+            for measure, held in list_hits(draw, number).items():
+                covered = float(np.mean(held))
+                row = {"measure": measure, "n_seeds": n, "draws": len(held), "covered": covered}
                 print(model.luck, *row.values(), flush=True)
                 yield row
 
@@ -142,7 +218,8 @@ def table_cells(every: list[dict[str, Any]]) -> Cells:
     few, many = (of(r["draws"] for r in rows) for of in (min, max))
     note = (
         "How many of 100 drawn 95 % intervals hold the truth, in studies from models fitted to a "
-        f"recorded control and arm. {many:,} studies a cell, {few:,} of IQM and P(better)."
+        f"recorded control and arm. {many:,} studies a cell, {few:,} of IQM and P(better). Costs "
+        "are those at which the control has come half of its way up."
     )
     return Cells(header, body, note)
 
@@ -166,7 +243,9 @@ def by_kind(
 def luck_cells(every: list[dict[str, Any]]) -> Cells:
     """A row per interval and kind of luck, where a model was drawn from with all of them."""
     columns = [(*key, n) for key in OTHERWISE for n in SEEDS]
-    header, body = by_kind(every, "luck", list(LUCKS), columns)
+    rare = {row["measure"] for row in every if row["luck"] == RARE}  # costs have normal luck alone
+    rows = [row for row in every if row["measure"] in rare]
+    header, body = by_kind(rows, "luck", list(LUCKS), columns)
     note = (
         "How many of 100 drawn 95 % intervals hold the truth. Luck of the same variance, on the "
         "scale of logits: normal; long, Student's t with 3 degrees of freedom; rare, half normal "
