@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from e3rl.analysis.figures.training_panels import (
     EXACT_AT_ONE,
@@ -17,7 +16,7 @@ from e3rl.analysis.figures.training_panels import (
 from e3rl.analysis.figures.validation_panels import evaluation_title, interval_at
 from e3rl.analysis.measures.axes import AXES, AXIS_LABELS
 from e3rl.analysis.measures.costs import cost_before
-from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window
+from e3rl.analysis.measures.curves import Band, interval_band, seed_band, smoothing_window
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.measures.evaluations import (
     evaluation_names,
@@ -27,7 +26,6 @@ from e3rl.analysis.measures.evaluations import (
 )
 from e3rl.analysis.measures.frontier import frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.interval import Interval
 
 FigureData = dict[str, Any]
 CurveData = dict[str, Any]
@@ -121,7 +119,7 @@ def _validation(arms: Arms, name: str) -> FigureData:
             costs = [cost_before(run.train, [s for s, _ in items], axis) for run in runs]
             x = np.mean(costs, axis=0)
             if np.isfinite(x).all():
-                curves[axis].append(_curve(i, _intervals(x, intervals, len(runs))))
+                curves[axis].append(_curve(i, interval_band(x, intervals, len(runs))))
     figure = _figure(f"validation-{name}", title, curves)
     return figure | {"y": "pass@1", "percent": True, "points": True, "note": INTERVALS}
 
@@ -133,7 +131,8 @@ def _pass_at_k(arms: Arms, name: str) -> FigureData:
         if item is not None:
             ks = item.ks()
             intervals = [interval_at(item, k) for k in ks]
-            curves.append(_curve(i, _intervals(np.array(ks, float), intervals, len(runs))))
+            band = interval_band(np.array(ks, float), intervals, len(runs))
+            curves.append(_curve(i, band))
     figure = _figure(
         f"pass-at-k-{name}",
         f"pass@k {evaluation_title(name)}, last validation",
@@ -189,13 +188,6 @@ def _curve(arm: int | None, band: Band) -> CurveData:
     return {"arm": arm, "seeds": band.n_seeds, "dashed": False} | {
         name: [_number(value) for value in values[keep]] for name, values in parts.items()
     }
-
-
-def _intervals(x: NDArray[np.float64], items: Sequence[Interval], n_seeds: int) -> Band:
-    mean, low, high = (
-        np.array([getattr(i, end) for i in items]) for end in ("mean", "low", "high")
-    )
-    return Band(x, mean, low, high, n_seeds)
 
 
 def _number(value: float) -> float | None:
