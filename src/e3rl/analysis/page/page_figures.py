@@ -32,6 +32,7 @@ CurveData = dict[str, Any]
 
 POINTS = 240  # of a curve at most; a screen shows no more
 DIGITS = 5
+BULK, FLATTENED = 5, 2.0  # arms, of which one can be far from the others; times their height
 SEEDS = "Lines: mean over seeds; bands: smallest to largest seed."
 INTERVALS = "95 % intervals over seeds and problems (over problems where an arm has one seed)."
 
@@ -69,6 +70,40 @@ def page_figures(arms: Arms) -> list[FigureData]:
         _difficulty(arms),
     ]
     return [figure for figure in figures if any(figure["curves"].values())]
+
+
+def far_arms(curves: Sequence[CurveData], control: int | None) -> list[int]:
+    """Positions of arms with which the others' panels, on one scale, would be `FLATTENED`.
+
+    The others are all arms within half a height of the bulk, which reaches from the first quartile
+    of the arms' smallest values to the third of their largest. No more than a quarter of the arms
+    are far: these would be a second group. None of fewer than `BULK` arms is, nor the control,
+    which is in every panel.
+    """
+    ends: dict[int, list[float]] = {}
+    for curve in curves:
+        values = [x for name in ("mean", "low", "high") for x in curve[name] if x is not None]
+        if curve["arm"] is not None and values:
+            known = [*values, *ends.get(curve["arm"], [])]
+            ends[curve["arm"]] = [min(known), max(known)]
+    if len(ends) < BULK:
+        return []
+    lows, highs = zip(*ends.values(), strict=True)
+    low, high = np.quantile(lows, 0.25), np.quantile(highs, 0.75)
+    room = (high - low) / 2
+    near = [
+        x
+        for arm, own in ends.items()
+        if arm == control or low - room <= own[0] <= own[1] <= high + room
+        for x in own
+    ]
+    height = max(near) - min(near)
+    far = [
+        arm
+        for arm, own in ends.items()
+        if max(*own, *near) - min(*own, *near) > FLATTENED * height > 0
+    ]
+    return far if 4 * len(far) <= len(ends) else []
 
 
 def _figure(name: str, title: str, curves: Mapping[str, list[CurveData]]) -> FigureData:
