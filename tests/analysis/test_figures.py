@@ -178,6 +178,105 @@ def test_many_arms_have_a_panel_each(arms: dict[str, list[Run]]) -> None:
         assert "95 % intervals over seeds and problems" in note
 
 
+def study_of(count: int, arms: dict[str, list[Run]]) -> dict[str, list[Run]]:
+    """GRPO, E3 and as many others with a schedule as make `count` arms."""
+    others = {f"arm {i}": arms["ts_an"] for i in range(count - 2)}
+    return {"grpo": arms["grpo"], "e3": arms["e3"], **others}
+
+
+@pytest.mark.parametrize(
+    ("draw", "panels"),
+    [
+        (figures.entropy_figure, 2),
+        (figures.temperature_figure, 1),
+        (figures.reward_figure, 1),
+        (figures.all_wrong_figure, 1),
+        (figures.difficulty_figure, 1),
+    ],
+)
+def test_training_of_more_than_eight_arms_has_panels_for_each_beside_the_control(
+    draw: Callable[..., Figure], panels: int, arms: dict[str, list[Run]]
+) -> None:
+    assert len(draw(study_of(8, arms)).axes) == panels
+    figure = draw(study_of(9, arms))
+    assert len(figure.axes) == 8 * panels
+    assert len({ax.get_ylim() for ax in figure.axes}) == 1
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert titles[::panels] == ["E3", *(f"arm {i}" for i in range(7))]
+    assert not figure.legends
+    whole = [line for line in figure.axes[0].get_lines() if not line.is_dashed()]
+    assert len(whole) == 9
+    assert [line.get_color() for line in whole[-2:]] == [INK, arm_colour("e3")]
+
+
+def test_both_entropies_of_an_arm_stand_side_by_side(arms: dict[str, list[Run]]) -> None:
+    figure = figures.entropy_figure(study_of(9, arms), window=1)
+    assert [ax.get_title(loc="left") for ax in figure.axes[:4]] == [
+        *("E3", "at T = 1"),
+        *("arm 0", "at T = 1"),
+    ]
+    pair = zip(figure.axes, ("policy/entropy", "policy/entropy_exact_t1"), strict=False)
+    for ax, column in pair:
+        expected = np.mean([run.train[column] for run in arms["e3"]], axis=0)
+        np.testing.assert_allclose(ax.get_lines()[-1].get_ydata(), expected)
+
+
+def test_a_panel_of_an_arm_has_its_own_target_and_annealing(arms: dict[str, list[Run]]) -> None:
+    plain = {f"arm {i}": arms["grpo"] for i in range(7)}
+    figure = figures.entropy_figure({"grpo": arms["grpo"], "e3": arms["e3"], **plain})
+    broken = [sum(line.is_dashed() for line in ax.get_lines()) for ax in figure.axes]
+    assert broken == [2] + [0] * 15
+    assert figure._supxlabel is not None
+    note = " ".join(figure._supxlabel.get_text().split())
+    assert note.endswith("largest seed; dashed: target; dotted: annealing starts; 3-step means")
+
+
+def test_the_black_curve_of_every_panel_is_the_controls(arms: dict[str, list[Run]]) -> None:
+    figure = figures.reward_figure(study_of(9, arms), "e3", window=1)
+    assert figure.axes[0].get_title(loc="left") == "GRPO"
+    expected = np.mean([run.train["rollout/accuracy"] for run in arms["e3"]], axis=0)
+    for ax in figure.axes:
+        (black,) = [line for line in ax.get_lines() if line.get_color() == INK]
+        np.testing.assert_allclose(black.get_ydata(), expected)
+
+
+def test_rollouts_by_difficulty_of_an_arm_without_prompts_were_not_measured(
+    arms: dict[str, list[Run]],
+) -> None:
+    bare = [replace(run, prompts=run.prompts.head(0)) for run in arms["ts_an"]]
+    figure = figures.difficulty_figure({**study_of(8, arms), "bare": bare})
+    e3 = figure.axes[0].get_lines()[-1].get_ydata()
+    assert e3[0] < 8 < e3[-1]
+    assert [text.get_text() for text in figure.axes[-1].texts] == ["not measured"]
+
+
+def test_what_an_arm_has_no_curve_of_was_not_measured(arms: dict[str, list[Run]]) -> None:
+    """Nor was an arm that was validated before training alone: its curve is the first policy's."""
+
+    def until(last: int, run: Run) -> Run:
+        rows = {name: getattr(run, name) for name in ("evaluations", "problems")}
+        return replace(run, **{k: t[t["rollout_step"] <= last] for k, t in rows.items()})
+
+    few = {
+        **study_of(3, arms),
+        **{f"{last}": [until(last, run) for run in arms["ts_an"]] for last in (-1, 0, 8)},
+    }
+    for figure in (figures.pass_at_k_figure(few), figures.pass_at_1_figure(few)):
+        said = {ax.get_title(loc="left"): [t.get_text() for t in ax.texts] for ax in figure.axes}
+        nothing = ["not measured"]
+        assert said == {"E3": [], "arm 0": [], "-1": nothing, "0": nothing, "8": []}
+        assert all(len(ax.get_lines()) == 0 for ax in figure.axes[2:4])
+        assert figure.axes[0].get_xticks().size > 1  # which all panels share
+
+    def without(run: Run) -> Run:
+        return replace(run, train=run.train.drop(columns="policy/entropy_exact_t1"))
+
+    figure = figures.entropy_figure(
+        {**study_of(8, arms), "bare": [without(run) for run in arms["e3"]]}
+    )
+    assert [[t.get_text() for t in ax.texts] for ax in figure.axes[-2:]] == [[], ["not measured"]]
+
+
 def test_curves_stand_where_their_validations_were(arms: dict[str, list[Run]]) -> None:
     for name, curve in lines(figures.pass_at_1_figure(arms)).items():
         assert curve[:, 0].tolist() == [0, 8, 16, 24], name

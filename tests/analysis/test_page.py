@@ -18,7 +18,7 @@ from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import seed_band
 from e3rl.analysis.page.forest import forests, ticks, verdict_lines, warning_list
 from e3rl.analysis.page.page import render_report
-from e3rl.analysis.page.page_figures import page_figures
+from e3rl.analysis.page.page_figures import far_arms, page_figures
 from e3rl.analysis.sources.runs import Run
 
 pytestmark = pytest.mark.end_to_end
@@ -321,6 +321,69 @@ def test_panels_have_two_numbers_a_side_and_marks_and_axes_of_their_own(
     assert [len(each) for each in numbers[:2]] == [4, 3]
     assert (body["data-unmarked"], body["data-marked"]) == ("0", "16")  # GRPO anneals nothing
     assert float(str(body["data-left"])) < 100  # not squeezed by a dot that no panel draws
+
+
+def made_up_curves(*ends: tuple[float, float]) -> list[dict[str, Any]]:
+    """A curve per arm from one value to another."""
+    parts = ("mean", "low", "high")
+    return [{"arm": i, **{part: [*pair, None] for part in parts}} for i, pair in enumerate(ends)]
+
+
+def test_an_arm_is_far_that_would_more_than_halve_the_height_of_the_others() -> None:
+    bulk = [(0.2, 0.4 + i / 100) for i in range(6)]  # .25 high
+    assert far_arms(made_up_curves(*bulk, (0.2, 0.69)), 0) == []
+    assert far_arms(made_up_curves(*bulk, (0.2, 0.71)), 0) == [6]
+    assert far_arms(made_up_curves((-9, 0.4), *bulk, (0.2, 9.0)), 1) == [0, 7]  # to both sides
+    named = [curve | {"arm": None} for curve in made_up_curves((-9, 9))]
+    assert far_arms([*made_up_curves(*bulk), *named], 0) == []  # the policy before training
+
+
+def test_neither_the_control_nor_one_of_few_arms_nor_a_second_group_is_far() -> None:
+    bulk = [(0.2, 0.4 + i / 100) for i in range(6)]
+    assert far_arms(made_up_curves(*bulk, (0.2, 9.0)), 6) == []
+    assert far_arms(made_up_curves(*bulk[:3], (0.2, 9.0)), 0) == []
+    assert far_arms(made_up_curves(*bulk[:4], (0.2, 9.0)), 0) == [4]
+    assert far_arms(made_up_curves(*bulk, *[(0.2, 9.0)] * 2), 0) == [6, 7]
+    assert far_arms(made_up_curves(*bulk, *[(0.2, 9.0)] * 3), 0) == []
+    assert far_arms(made_up_curves(*[(1.0, 1.0)] * 6, (0.8, 0.8)), 0) == []  # nothing to flatten
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_an_arm_far_off_has_a_scale_of_its_own_and_says_so(
+    count: int, arms: Arms, tmp_path: Path, profile: Path
+) -> None:
+    def hot(run: Run) -> Run:
+        entropy = run.train["policy/entropy"] * np.linspace(1, 20, len(run.train))
+        return replace(run, name="hot", train=run.train.assign(**{"policy/entropy": entropy}))
+
+    alike = {f"arm {i}": arms["e3"] for i in range(count - 2)}
+    shown = {"grpo": arms["grpo"], "hot": [hot(run) for run in arms["e3"]], **alike}
+    page = render_report(shown, [], "One far off", control="grpo")
+    script = """{
+      if (!apart) document.getElementById("apart").click();
+      const panels = [...document.querySelectorAll("#entropy svg.mini")];
+      const highest = (svg) => Math.max(...[...svg.querySelectorAll("text[text-anchor=end]")]
+        .map((text) => Number(text.textContent)).filter((value) => !Number.isNaN(value)));
+      const told = document.body.dataset;
+      told.panels = panels.length;
+      const armsOf = (found) => found.map((svg) => svg.dataset.arm);
+      told.own = armsOf(panels.filter((svg) => svg.textContent.includes("own scale")));
+      told.far = armsOf(panels.filter((svg) => highest(svg) > 2));
+      told.edged = panels.filter((svg) => svg.querySelector("g[clip-path] .ghost")).length;
+      told.said = document.querySelector("#entropy p.note").textContent;
+      told.elsewhere = document.querySelectorAll("#temperature :is([clip-path], .own)").length;
+    }"""
+    dom = browse(saved(page, tmp_path, script), profile, "--dump-dom")
+    (body,) = Elements(dom).of("body")
+    assert body["data-errors"] == ""
+    assert (body["data-panels"], body["data-elsewhere"]) == (str(count), "0")
+    said = "x: rollout step, y: entropy, nats per token; dark: GRPO"
+    if count == 2:  # which have one scale
+        assert (body["data-own"], body["data-far"], body["data-edged"]) == ("", "0,1", "0")
+        assert body["data-said"] == said
+    else:
+        assert (body["data-own"], body["data-far"], body["data-edged"]) == ("1", "1", "8")
+        assert body["data-said"] == f"{said}; own scale: hot"
 
 
 def test_together_an_arm_that_is_picked_stands_out_of_many(

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from e3rl.analysis.figures.small_multiples import Panels, explain_ranges
 from e3rl.analysis.figures.style import INK, MUTED, arm_colour, draw_empty, name_line, tint
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
@@ -68,9 +69,19 @@ def draw_by_difficulty(ax: Axes, arms: Arms, title: str = "Rollouts by difficult
             name_line(ax, line, arm_label(arm), colour)
     if not any(bands.values()):
         return draw_empty(ax, "no prompts.jsonl recorded")
-    ax.set_xlim(0, 1)
-    ax.set_xlabel("difficulty rank, 0 = easiest")
-    ax.set_ylabel("rollouts per prompt, last epoch")
+    _label_difficulty(ax)
+
+
+def difficulty_panels(arms: Arms) -> Panels:
+    """Rollouts by difficulty for a panel per arm; an arm that recorded no prompts has none."""
+    bands = {arm: budget_by_difficulty(runs) for arm, runs in arms.items()}
+    curves = {arm: band for arm, band in bands.items() if band is not None}
+
+    def label(ax: Axes) -> None:
+        _label_difficulty(ax)
+        ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+
+    return Panels(curves, label, dots=True, notes=explain_ranges(curves))
 
 
 def is_uneven(runs: Sequence[Run]) -> bool:
@@ -84,6 +95,12 @@ def select_epochs(epochs: pd.Series) -> list[int]:
     if len(every) <= MAX_ROWS:
         return every
     return [every[i] for i in np.linspace(0, len(every) - 1, MAX_ROWS).round().astype(int)]
+
+
+def _label_difficulty(ax: Axes) -> None:
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("difficulty rank, 0 = easiest")
+    ax.set_ylabel("rollouts per prompt, last epoch")
 
 
 def _label_rows(ax: Axes, rows: Sequence[int], right: int, low: int) -> None:

@@ -20,17 +20,23 @@ from e3rl.analysis.figures import (
     training_panels,
     validation_panels,
 )
+from e3rl.analysis.figures.small_multiples import draw_multiples
 from e3rl.analysis.figures.style import (
     arm_colour,
-    draw_empty,
     draw_shared_legend,
-    format_cost_axis,
-    format_percent_axis,
     make_panels,
     note_below,
     with_style,
 )
-from e3rl.analysis.figures.validation_panels import draw_pass_at_k
+from e3rl.analysis.figures.training_panels import (
+    ACCURACY,
+    ALL_WRONG,
+    ENTROPY_AT_ONE,
+    ENTROPY_AT_TAU,
+    TEMPERATURE,
+    Quantity,
+)
+from e3rl.analysis.figures.validation_panels import INTERVALS, draw_pass_at_k, evaluation_title
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.curves import smoothing_window
 from e3rl.analysis.measures.evaluations import evaluation_names, has_groups
@@ -38,59 +44,53 @@ from e3rl.analysis.measures.model_scores import ModelResult
 from e3rl.analysis.measures.phases import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import Arms, Run, load_run
 
-INTERVALS = "; 95 % intervals over seeds and problems (over problems where an arm has one seed)"
-FEW = 3  # arms that one panel can hold; more have a panel each
+# Arms that one panel can hold, more have a panel each: with intervals over problems, that are wide,
+# and with ranges of seeds.
+FEW, MANY = 3, 8
 
 
 @with_style
-def entropy_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
-    """Sampled entropy at tau with its target, and the exact entropy at T = 1.
+def entropy_figure(
+    arms: Arms, control: str | None = None, window: int | None = None, axis: str = "steps"
+) -> Figure:
+    """Sampled entropy at tau with its target, and the exact entropy at T = 1, on one scale.
 
-    Several arms have a panel for each, with one scale; a single run has both in one panel.
+    Several arms have a panel for each of the two, many arms a pair of panels each; a single run has
+    both in one panel.
     """
-    steps = _window(arms, window)
     single = _only_run(arms)
     if single is not None:
         figure, (ax,) = make_panels(1)
-        training_panels.draw_entropy_of_run(ax, single, steps)
+        training_panels.draw_entropy_of_run(ax, single, _window(arms, window))
         return figure
-    figure, (left, right) = make_panels(2, share_y=True)
-    training_panels.draw_entropy_at_tau(left, arms, steps, axis)
-    training_panels.draw_entropy_at_one(right, arms, steps, axis)
-    right.set_ylabel("")
-    draw_shared_legend(figure, left, arms)
-    return figure
+    return _training_figure(arms, control, [ENTROPY_AT_TAU, ENTROPY_AT_ONE], window, axis)
 
 
 @with_style
-def temperature_figure(arms: Arms, axis: str = "steps") -> Figure:
+def temperature_figure(arms: Arms, control: str | None = None, axis: str = "steps") -> Figure:
     """Sampling temperature."""
-    figure, (ax,) = make_panels(1)
-    training_panels.draw_temperature(ax, arms, axis)
-    draw_shared_legend(figure, ax, arms)
-    return figure
+    return _training_figure(arms, control, [TEMPERATURE], 1, axis)
 
 
 @with_style
-def reward_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
+def reward_figure(
+    arms: Arms, control: str | None = None, window: int | None = None, axis: str = "steps"
+) -> Figure:
     """Training accuracy as the mean over prompts; `window` steps are averaged."""
-    figure, (ax,) = make_panels(1)
-    training_panels.draw_accuracy(ax, arms, _window(arms, window), axis)
-    draw_shared_legend(figure, ax, arms)
-    return figure
+    return _training_figure(arms, control, [ACCURACY], window, axis)
 
 
 @with_style
-def all_wrong_figure(arms: Arms, window: int | None = None, axis: str = "steps") -> Figure:
+def all_wrong_figure(
+    arms: Arms, control: str | None = None, window: int | None = None, axis: str = "steps"
+) -> Figure:
     """Share of prompts whose rollouts are all wrong; a single run shows all three outcomes."""
-    figure, (ax,) = make_panels(1)
     single = _only_run(arms)
     if single is not None:
+        figure, (ax,) = make_panels(1)
         training_panels.draw_outcomes_of_run(ax, single, _window(arms, window))
         return figure
-    training_panels.draw_all_wrong(ax, arms, _window(arms, window), axis)
-    draw_shared_legend(figure, ax, arms)
-    return figure
+    return _training_figure(arms, control, [ALL_WRONG], window, axis)
 
 
 @with_style
@@ -119,7 +119,8 @@ def pass_at_k_figure(arms: Arms, control: str | None = None, name: str = "t1") -
     single = _only_run(arms)
     names = [name for name in evaluation_names(arms) if has_groups(arms, name)]
     if len(arms) > FEW:
-        return _arm_by_arm(arms, control, name, validation_panels.curve_at_k, None)
+        shown = validation_panels.pass_at_k_panels(arms, name)
+        return draw_multiples(arms, control, [shown], evaluation_title(name))
     if single is not None or not names:
         figure, (ax,) = make_panels(1)
         validation_panels.draw_pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
@@ -129,7 +130,7 @@ def pass_at_k_figure(arms: Arms, control: str | None = None, name: str = "t1") -
         validation_panels.draw_pass_at_k_of_arms(ax, arms, name)
     for ax in axes[1:]:
         ax.set_ylabel("")
-    draw_shared_legend(figure, axes[0], arms, INTERVALS)
+    draw_shared_legend(figure, axes[0], arms, f"; {INTERVALS}")
     return figure
 
 
@@ -142,20 +143,24 @@ def pass_at_1_figure(
     Many arms have a panel each, beside the control (the first arm where none is given).
     """
     if len(arms) > FEW:
-        return _arm_by_arm(arms, control, name, validation_panels.points_over_training, axis)
+        shown = validation_panels.pass_at_1_panels(arms, name, axis)
+        return draw_multiples(arms, control, [shown], evaluation_title(name))
     figure, (ax,) = make_panels(1)
     single = _only_run(arms)
     if single is not None:
         validation_panels.draw_pass_at_1_of_run(ax, single)
         return figure
     validation_panels.draw_pass_at_1_of_arms(ax, arms, name, axis)
-    draw_shared_legend(figure, ax, arms, INTERVALS)
+    draw_shared_legend(figure, ax, arms, f"; {INTERVALS}")
     return figure
 
 
 @with_style
-def difficulty_figure(arms: Arms) -> Figure:
+def difficulty_figure(arms: Arms, control: str | None = None) -> Figure:
     """Rollouts per prompt in the last epoch against the prompt's difficulty rank."""
+    if len(arms) > MANY:
+        shown = budget_panel.difficulty_panels(arms)
+        return draw_multiples(arms, control, [shown], "Rollouts by difficulty")
     figure, (ax,) = make_panels(1)
     budget_panel.draw_by_difficulty(ax, arms)
     draw_shared_legend(figure, ax, arms)
@@ -194,7 +199,7 @@ def overview_figure(run: Run) -> Figure:
     grid = figure.add_gridspec(3, 3)
     top, bottom = ([figure.add_subplot(grid[row, column]) for column in range(3)] for row in (0, 1))
     training_panels.draw_entropy_of_run(top[0], run, window)
-    training_panels.draw_temperature(top[1], arms)
+    training_panels.draw_quantity(top[1], TEMPERATURE, arms)
     validation_panels.draw_pass_at_1_of_run(top[2], run)
     training_panels.draw_outcomes_of_run(bottom[0], run, window)
     budget_panel.draw_rollout_counts(bottom[1], [run])
@@ -267,47 +272,25 @@ def save_figures(
     return paths
 
 
-def _arm_by_arm(
+def _training_figure(
     arms: Arms,
     control: str | None,
-    name: str,
-    curve_of: Callable[[Sequence[Run], str, str], validation_panels.Curve | None],
-    axis: str | None,
+    quantities: Sequence[Quantity],
+    window: int | None,
+    axis: str,
 ) -> Figure:
-    """A panel per arm: the arm in colour, the control in black, all others pale.
-
-    `axis` is that of training, None for k.
-    """
-    base = control or next(iter(arms))
-    shown = [arm for arm in arms if arm != base]
-    found = {arm: curve_of(runs, name, axis or "") for arm, runs in arms.items()}
-    curves = {arm: curve for arm, curve in found.items() if curve is not None}
-    start = validation_panels.find_start(arms, name) if axis is None else None
-    figure, axes = make_panels(len(shown), columns=4, share_x=True, share_y=True, height=2.4)
-    for i, (ax, arm) in enumerate(zip(axes, shown, strict=True)):
-        colour = arm_colour(arm, list(arms))
-        ax.set_title(arm_label(arm), color=colour)
-        if not curves:
-            draw_empty(ax, validation_panels.NO_VALIDATION)
-            continue
-        validation_panels.draw_start(ax, start)
-        validation_panels.draw_beside_others(ax, curves, arm, base, colour)
-        if axis is None:
-            validation_panels.format_k_axis(
-                ax, max((x.tolist() for x, _ in curves.values()), key=len)
-            )
-        else:
-            format_cost_axis(ax, axis, places=4)
-        format_percent_axis(ax, "pass@k" if axis is None else "pass@1")
-        last = i + 4 >= len(shown)
-        ax.set(xlabel=ax.get_xlabel() if last else "", ylabel="" if i % 4 else ax.get_ylabel())
-        ax.tick_params(labelbottom=last)
-    most = max(len(runs) for runs in arms.values())
-    where = validation_panels.evaluation_title(name)
-    figure.suptitle(f"{where}; black: {arm_label(base)}", x=0.01, ha="left", fontsize=9)
-    before = "; dashed: before training" if start is not None else ""
-    note = f"lines: mean of up to {most} seeds; pale: the other arms{before}{INTERVALS}"
-    note_below(figure, note)
+    """A panel per quantity; of many arms, a panel per arm and quantity."""
+    steps = _window(arms, window)
+    if len(arms) > MANY:
+        shown = [training_panels.quantity_panels(each, arms, steps, axis) for each in quantities]
+        title = "; beside it: ".join(each.title for each in quantities)
+        return draw_multiples(arms, control, shown, title)
+    figure, axes = make_panels(len(quantities), share_y=True)
+    for ax, each in zip(axes, quantities, strict=True):
+        training_panels.draw_quantity(ax, each, arms, steps, axis)
+    for ax in axes[1:]:
+        ax.set_ylabel("")
+    draw_shared_legend(figure, axes[0], arms)
     return figure
 
 

@@ -196,10 +196,16 @@ def tint(colour: str, share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def draw_empty(ax: Axes, reason: str) -> None:
+def write_reason(ax: Axes, reason: str) -> None:
     """Write into a panel without curves why there are none."""
     ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", va="center", color=MUTED)
     ax.grid(False)
+
+
+def draw_empty(ax: Axes, reason: str) -> None:
+    """Write into a panel without curves why there are none, and leave out the ticks, which panels
+    that share its axes would lose too."""
+    write_reason(ax, reason)
     ax.set_xticks([])
     ax.set_yticks([])
 

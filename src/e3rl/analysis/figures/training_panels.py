@@ -1,10 +1,12 @@
 """What training did, one panel (an `Axes`) each: entropy, temperature, accuracy, outcomes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from e3rl.analysis.figures.small_multiples import Panels, explain_ranges
 from e3rl.analysis.figures.style import (
     INK,
     MUTED,
@@ -23,6 +25,39 @@ from e3rl.analysis.sources.runs import Arms, Run
 
 SAMPLED, TARGET, EXACT_AT_ONE = "policy/entropy", "temperature/target", "policy/entropy_exact_t1"
 NATS = "entropy, nats per token"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A metric of training as figures show it."""
+
+    column: str
+    title: str
+    label: str  # of the axis
+    percent: bool = False
+    targets: bool = False  # of the schedule, dashed
+    annealing: bool = False  # where it starts, dotted
+    beside: str = ""  # title of the panel beside another quantity of the same arm
+
+
+ENTROPY_AT_TAU = Quantity(
+    SAMPLED, "Entropy at the sampling temperature", NATS, targets=True, annealing=True
+)
+# What is left when every arm samples at T = 1.
+ENTROPY_AT_ONE = Quantity(EXACT_AT_ONE, "Entropy of the policy at T = 1", NATS, beside="at T = 1")
+# Never smoothed: it is a setting and not a measurement.
+TEMPERATURE = Quantity("rollout/temperature", "Sampling temperature", "temperature", annealing=True)
+# Unequal budgets do not bias it.
+ACCURACY = Quantity(
+    "rollout/accuracy",
+    "Training accuracy at the sampling temperature",
+    "accuracy, mean over prompts",
+    percent=True,
+)
+# No gradient comes from these.
+ALL_WRONG = Quantity(
+    "rollout/all_wrong", "Prompts with every rollout wrong", "share of prompts", percent=True
+)
 
 
 def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1, axis: str = "steps") -> bool:
@@ -46,22 +81,39 @@ def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1, axis: str = "s
     return drawn
 
 
-def draw_entropy_at_tau(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
-    """Sampled entropy at the sampling temperature, its target, and where annealing starts."""
-    ax.set_title("Entropy at the sampling temperature")
-    if not draw_arms(ax, arms, SAMPLED, window, axis):
-        return draw_empty(ax, f"no {SAMPLED} recorded")
-    _draw_target(ax, arms, axis)
-    _mark_annealing(ax, arms, axis)
-    ax.set_ylabel(NATS + _window_note(window))
+def draw_quantity(
+    ax: Axes, quantity: Quantity, arms: Arms, window: int = 1, axis: str = "steps"
+) -> None:
+    """A quantity of every arm in one panel."""
+    ax.set_title(quantity.title)
+    if not draw_arms(ax, arms, quantity.column, window, axis):
+        return draw_empty(ax, f"no {quantity.column} recorded")
+    _draw_besides(ax, quantity, arms, axis)
+    _label_values(ax, quantity, _window_note(window))
 
 
-def draw_entropy_at_one(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
-    """Exact entropy of the policy itself: what is left when every arm samples at T = 1."""
-    ax.set_title("Entropy of the policy at T = 1")
-    if not draw_arms(ax, arms, EXACT_AT_ONE, window, axis):
-        return draw_empty(ax, f"no {EXACT_AT_ONE} recorded")
-    ax.set_ylabel(NATS + _window_note(window))
+def quantity_panels(quantity: Quantity, arms: Arms, window: int, axis: str) -> Panels:
+    """A quantity for a panel per arm, with the arm's own target and start of annealing."""
+    bands = {
+        arm: seed_band([run.train for run in runs], quantity.column, window, axis)
+        for arm, runs in arms.items()
+    }
+
+    def behind(ax: Axes, arm: str) -> None:
+        _draw_besides(ax, quantity, {arm: arms[arm]}, axis)
+
+    def label(ax: Axes) -> None:
+        format_cost_axis(ax, axis, places=4)
+        _label_values(ax, quantity, "")
+
+    curves = {arm: band for arm, band in bands.items() if band is not None}
+    notes = explain_ranges(curves)
+    if quantity.targets and any(TARGET in run.train for runs in arms.values() for run in runs):
+        notes.append("dashed: target")
+    if quantity.annealing and any(annealing_starts(runs, axis) for runs in arms.values()):
+        notes.append("dotted: annealing starts")
+    notes += [f"{window}-step means"] if window > 1 else []
+    return Panels(curves, label, behind, quantity.beside, notes=notes)
 
 
 def draw_entropy_of_run(ax: Axes, run: Run, window: int) -> None:
@@ -79,31 +131,6 @@ def draw_entropy_of_run(ax: Axes, run: Run, window: int) -> None:
     _mark_annealing(ax, arms)
     ax.set_ylabel(NATS + _window_note(window))
     draw_legend_on_top(ax)
-
-
-def draw_temperature(ax: Axes, arms: Arms, axis: str = "steps") -> None:
-    """Sampling temperature; never smoothed, it is a setting and not a measurement."""
-    ax.set_title("Sampling temperature")
-    if not draw_arms(ax, arms, "rollout/temperature", axis=axis):
-        return draw_empty(ax, "no rollout/temperature recorded")
-    _mark_annealing(ax, arms, axis)
-    ax.set_ylabel("temperature")
-
-
-def draw_accuracy(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
-    """Training accuracy as the mean over prompts, which unequal budgets do not bias."""
-    ax.set_title("Training accuracy at the sampling temperature")
-    if not draw_arms(ax, arms, "rollout/accuracy", window, axis):
-        return draw_empty(ax, "no rollout/accuracy recorded")
-    format_percent_axis(ax, f"accuracy, mean over prompts{_window_note(window)}")
-
-
-def draw_all_wrong(ax: Axes, arms: Arms, window: int, axis: str = "steps") -> None:
-    """Share of prompts without a single right rollout: no gradient comes from these."""
-    ax.set_title("Prompts with every rollout wrong")
-    if not draw_arms(ax, arms, "rollout/all_wrong", window, axis):
-        return draw_empty(ax, "no rollout/all_wrong recorded")
-    format_percent_axis(ax, f"share of prompts{_window_note(window)}")
 
 
 def draw_outcomes_of_run(ax: Axes, run: Run, window: int) -> None:
@@ -128,13 +155,28 @@ def draw_outcomes_of_run(ax: Axes, run: Run, window: int) -> None:
     format_percent_axis(ax, f"share of prompts{_window_note(window)}")
 
 
+def _draw_besides(ax: Axes, quantity: Quantity, arms: Arms, axis: str) -> None:
+    if quantity.targets:
+        _draw_target(ax, arms, axis)
+    if quantity.annealing:
+        _mark_annealing(ax, arms, axis)
+
+
+def _label_values(ax: Axes, quantity: Quantity, note: str) -> None:
+    if quantity.percent:
+        format_percent_axis(ax, quantity.label + note)
+    else:
+        ax.set_ylabel(quantity.label + note)
+
+
 def _draw_target(ax: Axes, arms: Arms, axis: str = "steps") -> None:
     """Dashed targets over the curves; one legend entry for all."""
     label: str | None = "target"
     for runs in arms.values():
         band = seed_band([run.train for run in runs], TARGET, axis=axis)
         if band is not None:
-            ax.plot(band.x, band.mean, color=INK, linewidth=1.0, dashes=(4, 2.5), label=label)
+            (line,) = ax.plot(band.x, band.mean, color=INK, linewidth=1.0, label=label)
+            line.set(dashes=(4, 2.5), zorder=2.5)  # on top of curves that are drawn later
             label = None
 
 

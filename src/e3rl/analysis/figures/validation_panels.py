@@ -1,17 +1,15 @@
 """What validation found, one panel (an `Axes`) each: pass@k against k, pass@1 over steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
-from numpy.typing import NDArray
 
+from e3rl.analysis.figures.small_multiples import Panels, draw_band
 from e3rl.analysis.figures.style import (
     BASELINE,
     EVALUATION_COLOURS,
-    INK,
     OTHER_COLOURS,
     arm_colour,
     draw_empty,
@@ -22,6 +20,7 @@ from e3rl.analysis.figures.style import (
 )
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.costs import cost_before
+from e3rl.analysis.measures.curves import Band, interval_band
 from e3rl.analysis.measures.evaluations import (
     EvaluationResult,
     evaluation_names,
@@ -32,8 +31,7 @@ from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.statistics.interval import Interval
 from e3rl.statistics.shares import share_interval
 
-PALE = "#D9DDE2"  # of lines that are there for comparison
-Curve = tuple[NDArray[np.float64], list[Interval]]  # places on an axis, and values there
+INTERVALS = "95 % intervals over seeds and problems (over problems where an arm has one seed)"
 NO_VALIDATION = "no validation recorded"
 
 
@@ -77,25 +75,48 @@ def draw_start(ax: Axes, start: EvaluationResult | None) -> None:
         draw_pass_at_k(ax, start, BASELINE, "before training", dashed=True)
 
 
-def curve_at_k(runs: Sequence[Run], name: str, axis: str = "") -> Curve | None:
-    """pass@k of an arm's last validation at powers of two."""
+def pass_at_k_panels(arms: Arms, name: str) -> Panels:
+    """pass@k at the last validation for a panel per arm, beside the untrained policy; an arm that
+    was validated before training alone has none."""
+    trained = {arm: runs for arm, runs in arms.items() if max(validation_steps(runs), default=0)}
+    found = {arm: band_at_k(runs, name) for arm, runs in trained.items()}
+    curves = {arm: band for arm, band in found.items() if band is not None}
+    start = find_start(arms, name)
+    ks: list[float] = max((band.x.tolist() for band in curves.values()), key=len, default=[])
+
+    def behind(ax: Axes, arm: str) -> None:
+        draw_start(ax, start)
+
+    def label(ax: Axes) -> None:
+        format_k_axis(ax, ks)
+        format_percent_axis(ax, "pass@k")
+
+    before = [] if start is None else ["dashed: before training"]
+    return Panels(curves, label, behind, dots=True, notes=[*before, INTERVALS])
+
+
+def pass_at_1_panels(arms: Arms, name: str, axis: str) -> Panels:
+    """pass@1 over training for a panel per arm; an arm that was validated before training alone
+    has none."""
+    found = {arm: points_over_training(runs, name, axis) for arm, runs in arms.items()}
+    curves = {arm: band for arm, band in found.items() if band is not None and (band.x > 0).any()}
+
+    def label(ax: Axes) -> None:
+        format_cost_axis(ax, axis, places=4)
+        format_percent_axis(ax, "pass@1")
+
+    return Panels(curves, label, dots=True, notes=[INTERVALS])
+
+
+def band_at_k(runs: Sequence[Run], name: str) -> Band | None:
+    """pass@k of an arm's last validation at powers of two; None of none."""
     item = find_evaluation(runs, name, "last")
     if item is None:
         return None
     ks = item.ks()
-    return np.array(ks, dtype=np.float64), [interval_at(item, k) for k in ks]
-
-
-def draw_beside_others(
-    ax: Axes, curves: Mapping[str, Curve], arm: str, control: str, colour: str
-) -> None:
-    """One arm's curve in colour and the control's in black, with bands; the others pale."""
-    for each, (x, points) in curves.items():
-        if each not in (arm, control):
-            ax.plot(x, [point.mean for point in points], color=PALE, linewidth=0.8)
-    for each, shade in ((control, INK), (arm, colour)):
-        if each in curves:
-            _draw_band(ax, curves[each], shade)
+    return interval_band(
+        np.array(ks, dtype=np.float64), [interval_at(item, k) for k in ks], len(runs)
+    )
 
 
 def format_k_axis(ax: Axes, ks: Sequence[float]) -> None:
@@ -187,14 +208,15 @@ def interval_at(item: EvaluationResult, k: int) -> Interval:
     return share_interval(item.by_seed_and_problem(k))
 
 
-def points_over_training(runs: Sequence[Run], name: str, axis: str) -> Curve | None:
+def points_over_training(runs: Sequence[Run], name: str, axis: str) -> Band | None:
     """Where validations stand on an axis (mean over seeds), and pass@1 there; None of none."""
     found = [(step, find_evaluation(runs, name, step)) for step in validation_steps(runs)]
     items = [(step, item) for step, item in found if item is not None]
     if not items:
         return None
     costs = [cost_before(run.train, [step for step, _ in items], axis) for run in runs]
-    return np.mean(costs, axis=0), [interval_at(item, 1) for _, item in items]
+    intervals = [interval_at(item, 1) for _, item in items]
+    return interval_band(np.mean(costs, axis=0), intervals, len(runs))
 
 
 def _draw_pass_at_1(
@@ -204,18 +226,6 @@ def _draw_pass_at_1(
     found = points_over_training(runs, name, axis)
     if found is None:
         return False
-    line = _draw_band(ax, found, colour)
+    line = draw_band(ax, found, colour, dots=True)
     name_line(ax, line, label, colour)
     return True
-
-
-def _draw_band(ax: Axes, curve: Curve, colour: str) -> Line2D:
-    x, points = curve
-    mean, low, high = (
-        np.array([getattr(p, end) for p in points]) for end in ("mean", "low", "high")
-    )
-    if len(x) == 1:
-        ax.plot([x[0]] * 2, [low[0], high[0]], color=colour, linewidth=1.0)
-    ax.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-    (line,) = ax.plot(x, mean, color=colour, marker="o", markersize=3.5)
-    return line

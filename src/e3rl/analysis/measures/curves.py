@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.costs import cost_before
+from e3rl.statistics.interval import Interval
 
 Values = NDArray[np.float64]
 
@@ -18,9 +19,17 @@ class Band:
 
     x: Values  # (S,) rollout steps, or a cost
     mean: Values  # (S,) over seeds
-    low: Values  # (S,) smallest seed
-    high: Values  # (S,) largest seed
+    low: Values  # (S,) smallest seed, or the lower end of an interval
+    high: Values  # (S,) largest seed, or the upper end
     n_seeds: int
+
+
+def interval_band(x: Values, intervals: Sequence[Interval], n_seeds: int) -> Band:
+    """Intervals at S points of an axis."""
+    mean, low, high = (
+        np.array([getattr(each, end) for each in intervals]) for end in ("mean", "low", "high")
+    )
+    return Band(x, mean, low, high, n_seeds)
 
 
 def smooth(values: pd.Series, window: int) -> pd.Series:

@@ -12,7 +12,7 @@ from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
 from e3rl.analysis.measures.run_warnings import Compared, find_warnings
 from e3rl.analysis.page.forest import forests, verdict_lines, warning_list
-from e3rl.analysis.page.page_figures import FigureData, axes_of, page_figures
+from e3rl.analysis.page.page_figures import FigureData, axes_of, far_arms, page_figures
 from e3rl.analysis.page.time_bars import time_bars
 from e3rl.analysis.sources.config_differences import config_differences
 from e3rl.analysis.sources.runs import Arms
@@ -76,8 +76,12 @@ def _data(
 ) -> dict[str, Any]:
     shown = [{"label": arm_label(arm), "colour": arm_colour(arm, list(arms))} for arm in arms]
     drawn = ("id", "title", "y", "percent", "percent_x", "log", "points", "marks", "curves")
-    parts = [{name: figure[name] for name in drawn} for figure in figures]
     base = None if control is None or control not in arms else list(arms).index(control)
+    parts = [
+        {name: figure[name] for name in drawn}
+        | {"far": {axis: far_arms(curves, base) for axis, curves in figure["curves"].items()}}
+        for figure in figures
+    ]
     return {"arms": shown, "axes": axes, "figures": parts, "control": base, "many": MANY}
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from e3rl.analysis.figures.training_panels import (
     EXACT_AT_ONE,
@@ -17,7 +16,7 @@ from e3rl.analysis.figures.training_panels import (
 from e3rl.analysis.figures.validation_panels import evaluation_title, interval_at
 from e3rl.analysis.measures.axes import AXES, AXIS_LABELS
 from e3rl.analysis.measures.costs import cost_before
-from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window
+from e3rl.analysis.measures.curves import Band, interval_band, seed_band, smoothing_window
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.measures.evaluations import (
     evaluation_names,
@@ -27,13 +26,13 @@ from e3rl.analysis.measures.evaluations import (
 )
 from e3rl.analysis.measures.frontier import frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.interval import Interval
 
 FigureData = dict[str, Any]
 CurveData = dict[str, Any]
 
 POINTS = 240  # of a curve at most; a screen shows no more
 DIGITS = 5
+BULK, FLATTENED = 5, 2.0  # arms, of which one can be far from the others; times their height
 SEEDS = "Lines: mean over seeds; bands: smallest to largest seed."
 INTERVALS = "95 % intervals over seeds and problems (over problems where an arm has one seed)."
 
@@ -71,6 +70,40 @@ def page_figures(arms: Arms) -> list[FigureData]:
         _difficulty(arms),
     ]
     return [figure for figure in figures if any(figure["curves"].values())]
+
+
+def far_arms(curves: Sequence[CurveData], control: int | None) -> list[int]:
+    """Positions of arms with which the others' panels, on one scale, would be `FLATTENED`.
+
+    The others are all arms within half a height of the bulk, which reaches from the first quartile
+    of the arms' smallest values to the third of their largest. No more than a quarter of the arms
+    are far: these would be a second group. None of fewer than `BULK` arms is, nor the control,
+    which is in every panel.
+    """
+    ends: dict[int, list[float]] = {}
+    for curve in curves:
+        values = [x for name in ("mean", "low", "high") for x in curve[name] if x is not None]
+        if curve["arm"] is not None and values:
+            known = [*values, *ends.get(curve["arm"], [])]
+            ends[curve["arm"]] = [min(known), max(known)]
+    if len(ends) < BULK:
+        return []
+    lows, highs = zip(*ends.values(), strict=True)
+    low, high = np.quantile(lows, 0.25), np.quantile(highs, 0.75)
+    room = (high - low) / 2
+    near = [
+        x
+        for arm, own in ends.items()
+        if arm == control or low - room <= own[0] <= own[1] <= high + room
+        for x in own
+    ]
+    height = max(near) - min(near)
+    far = [
+        arm
+        for arm, own in ends.items()
+        if max(*own, *near) - min(*own, *near) > FLATTENED * height > 0
+    ]
+    return far if 4 * len(far) <= len(ends) else []
 
 
 def _figure(name: str, title: str, curves: Mapping[str, list[CurveData]]) -> FigureData:
@@ -121,7 +154,7 @@ def _validation(arms: Arms, name: str) -> FigureData:
             costs = [cost_before(run.train, [s for s, _ in items], axis) for run in runs]
             x = np.mean(costs, axis=0)
             if np.isfinite(x).all():
-                curves[axis].append(_curve(i, _intervals(x, intervals, len(runs))))
+                curves[axis].append(_curve(i, interval_band(x, intervals, len(runs))))
     figure = _figure(f"validation-{name}", title, curves)
     return figure | {"y": "pass@1", "percent": True, "points": True, "note": INTERVALS}
 
@@ -133,7 +166,8 @@ def _pass_at_k(arms: Arms, name: str) -> FigureData:
         if item is not None:
             ks = item.ks()
             intervals = [interval_at(item, k) for k in ks]
-            curves.append(_curve(i, _intervals(np.array(ks, float), intervals, len(runs))))
+            band = interval_band(np.array(ks, float), intervals, len(runs))
+            curves.append(_curve(i, band))
     figure = _figure(
         f"pass-at-k-{name}",
         f"pass@k {evaluation_title(name)}, last validation",
@@ -189,13 +223,6 @@ def _curve(arm: int | None, band: Band) -> CurveData:
     return {"arm": arm, "seeds": band.n_seeds, "dashed": False} | {
         name: [_number(value) for value in values[keep]] for name, values in parts.items()
     }
-
-
-def _intervals(x: NDArray[np.float64], items: Sequence[Interval], n_seeds: int) -> Band:
-    mean, low, high = (
-        np.array([getattr(i, end) for i in items]) for end in ("mean", "low", "high")
-    )
-    return Band(x, mean, low, high, n_seeds)
 
 
 def _number(value: float) -> float | None:

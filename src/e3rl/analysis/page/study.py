@@ -367,12 +367,12 @@ def _without_control(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {
-    "entropy": _without_control(figures.entropy_figure),
-    "temperature": _without_control(figures.temperature_figure),
-    "reward": _without_control(figures.reward_figure),
-    "all_wrong": _without_control(figures.all_wrong_figure),
+    "entropy": figures.entropy_figure,
+    "temperature": figures.temperature_figure,
+    "reward": figures.reward_figure,
+    "all_wrong": figures.all_wrong_figure,
     "budget": _without_control(figures.budget_figure),
-    "difficulty": _without_control(figures.difficulty_figure),
+    "difficulty": figures.difficulty_figure,
     "pass_at_k": figures.pass_at_k_figure,
     "pass_at_1": figures.pass_at_1_figure,
     "frontier": _without_control(comparison_figures.frontier_figure),

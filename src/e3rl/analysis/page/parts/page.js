@@ -195,11 +195,11 @@ function paint() {
   document.body.dataset.out = any ? data.arms.filter((_, i) => standsOut(i)).map((a) => a.label).join(", ") : "";
 }
 
-function scales(figure, box, curves) {
+function scales(figure, box, curves, inRange = curves) {
   const places = [...new Set(curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
   const pad = figure.points ? 0.05 : 0.015;
   const xs = figure.log ? [places[0] / 1.1, places.at(-1) * 1.1] : extent(places, pad);
-  const ys = extent(curves.flatMap((curve) => [...curve.mean, ...curve.low, ...curve.high]), 0.06);
+  const ys = extent(inRange.flatMap((curve) => [...curve.mean, ...curve.low, ...curve.high]), 0.06);
   const sx = scale(xs, box.left, box.width - box.right, figure.log);
   return { places, xs, ys, sx, sy: scale(ys, box.height - box.bottom, box.top, false) };
 }
@@ -235,16 +235,30 @@ function drawTogether(node, figure, key, curves) {
   addTip(node, svg, figure, WHOLE, curves, sx, sy);
 }
 
-// A small panel per arm on one scale: the arm in colour, the control dark, the others pale.
+// What a panel shows of arms that its scale does not reach ends at its edge.
+function clipped(svg, box, name) {
+  const clip = element("clipPath", { id: name }, element("defs", {}, svg));
+  const [width, height] = [box.width - box.left - box.right, box.height - box.top - box.bottom];
+  element("rect", { x: box.left, y: box.top, width, height }, clip);
+  return element("g", { "clip-path": `url(#${name})` }, svg);
+}
+
+// A small panel per arm: the arm in colour, the control dark, the others pale. All have one scale,
+// but for arms so far off that they would flatten the others: these have one of their own, and say so.
 function drawApart(node, figure, key, all) {
   const curves = all.filter((curve) => curve.arm !== null || curve.x.length > 1); // a ghost has no dots
   const grid = document.createElement("div");
   grid.className = "multiples";
   node.querySelector("h3").after(grid);
-  const { places, xs, ys, sx, sy } = scales(figure, MINI, curves);
+  const far = figure.far[key];
+  const near = curves.filter((curve) => !far.includes(curve.arm));
+  const shared = scales(figure, MINI, curves, near);
   const arms = [...new Set(curves.map((curve) => curve.arm))].filter((arm) => arm !== null);
   for (const arm of arms) {
-    const svg = canvas(figure, MINI, `${figure.title}, ${data.arms[arm].label}`);
+    const alone = far.includes(arm);
+    const own = curves.filter((curve) => curve.arm === arm);
+    const { places, xs, ys, sx, sy } = alone ? scales(figure, MINI, curves, [...near, ...own]) : shared;
+    const svg = canvas(figure, MINI, `${figure.title}, ${data.arms[arm].label}${alone ? ", own scale" : ""}`);
     svg.classList.add("mini");
     svg.dataset.arm = arm;
     svg.style.setProperty("--c", data.arms[arm].colour);
@@ -253,12 +267,14 @@ function drawApart(node, figure, key, all) {
     drawAxes(svg, figure, MINI, "", xs, ys, sx, sy, places);
     drawMarks(svg, figure, MINI, key, sx, arm);
     const others = curves.filter((curve) => curve.arm !== arm && !curve.dashed && curve.arm !== data.control);
-    others.filter((curve) => curve.arm !== null).forEach((curve) => drawCurve(svg, figure, curve, sx, sy, "#e1e5ea"));
+    const pale = far.length ? clipped(svg, MINI, `${figure.id}-edge-${arm}`) : svg;
+    others.filter((curve) => curve.arm !== null).forEach((curve) => drawCurve(pale, figure, curve, sx, sy, "#e1e5ea"));
     curves.filter((curve) => curve.arm === null).forEach((curve) => drawCurve(svg, figure, curve, sx, sy, BEYOND));
     const base = curves.filter((curve) => curve.arm === data.control && curve.arm !== arm && !curve.dashed);
     base.forEach((curve) => drawCurve(svg, figure, curve, sx, sy, "#5f6b7a"));
-    const own = curves.filter((curve) => curve.arm === arm);
     own.forEach((curve) => drawCurve(svg, figure, curve, sx, sy));
+    const corner = { x: MINI.width - MINI.right - 2, y: MINI.top + 10, "text-anchor": "end", class: "own" };
+    if (alone) element("text", corner, svg, "own scale");
     addTip(node, svg, figure, MINI, [...own, ...base], sx, sy);
     grid.append(svg);
   }
@@ -266,7 +282,8 @@ function drawApart(node, figure, key, all) {
   label.className = "note";
   const base = data.control === null ? "" : `; dark: ${data.arms[data.control].label}`;
   const before = curves.some((curve) => curve.arm === null) ? "; grey: before training" : "";
-  label.textContent = `x: ${data.axes[key] ?? key}, y: ${figure.y}${base}${before}`;
+  const apart = far.length ? `; own scale: ${far.map((arm) => data.arms[arm].label).join(", ")}` : "";
+  label.textContent = `x: ${data.axes[key] ?? key}, y: ${figure.y}${base}${before}${apart}`;
   grid.after(label);
 }
 
