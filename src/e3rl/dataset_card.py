@@ -5,14 +5,13 @@
 Writes `dataset_card.md` and prints it.
 """
 
-import sys
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
 from e3rl.analysis.tables.cells import as_markdown, drop_empty_columns
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.command import configured
+from e3rl.config.composition import ConfigurationError
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.card import Lengths, overlap_rows, set_row
 from e3rl.data.problems import ProblemSet
@@ -21,18 +20,13 @@ from e3rl.rewards.answer_reader import AnswerReader
 from e3rl.rewards.golds import UnmatchableGoldsError
 from e3rl.rewards.maths import MathScorer
 
-register_resolvers()
 WORDS = ("set", "dropped", "sources", "answers", "shares with", "e.g.")  # columns of texts
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="dataset_card")
+@configured("dataset_card", BadRowsError, UnknownTokensError, FileNotFoundError)
 def main(cfg: DictConfig) -> None:
     """Write and print the card."""
-    try:
-        print(write_dataset_card(cfg))
-    except (ConfigurationError, BadRowsError, UnknownTokensError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    print(write_dataset_card(cfg))
 
 
 def write_dataset_card(cfg: DictConfig) -> str:

@@ -7,13 +7,11 @@ the last pass of every rule. With `by_arm=true` every arm among the runs has a t
 `cells.csv` and `cells.md` order all cells of arm, rule and loss by the noise of their gradients.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pandas as pd
 from omegaconf import DictConfig
 from rich import box
@@ -21,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from e3rl.analysis.tables.cells import as_markdown, as_text
-from e3rl.config.composition import conf_dir, register_resolvers
+from e3rl.config.command import configured
 from e3rl.ledger.archive import ledger_folders
 from e3rl.ledger.files import PROMPTS
 from e3rl.process.environment import peak_memory_gib
@@ -30,7 +28,6 @@ from e3rl.simulator.screening import WORDS, screening_cells, screening_rows, sor
 from e3rl.simulator.summary import count_prompts_by_rollouts, summarize_by_pass_rate, summarize_pass
 from e3rl.simulator.table import PassRateTable, generate_table, load_table, load_tables_by_arm
 
-register_resolvers()
 SHARES = {
     "all_wrong": "all wrong %",
     "all_right": "all right %",
@@ -51,14 +48,10 @@ TITLES = (
 )
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="simulate")
+@configured("simulate", FileNotFoundError, ValueError)
 def main(cfg: DictConfig) -> None:
     """Replay the rules, print a table, and end with code 2 where the runs have no prompts."""
-    try:
-        simulate(cfg)
-    except (FileNotFoundError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    simulate(cfg)
 
 
 def check_numbers(cfg: DictConfig) -> None:
