@@ -1,4 +1,5 @@
-"""Output that nobody reads any more, as that of `e3rl train --help | head -3`."""
+"""Where output goes: places that cannot be written, and readers that are gone, as that of
+`e3rl train --help | head -3`."""
 
 import os
 import select
@@ -6,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -40,3 +42,25 @@ def leave_unread() -> NoReturn:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     raise SystemExit(128 + signal.SIGPIPE)
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise ValueError, naming the option, where no file can be written; its folder may be made."""
+    if path.is_dir():
+        raise ValueError(f"{option}{path} is a folder: give the file a name in it")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ValueError(f"{option}{path} may not be written to: give another name")
+    _check_writable(f"{option}{path}", path.parent)
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Raise ValueError, naming the option, where no folder is or can be made for files."""
+    _check_writable(f"{option}{path}", path)
+
+
+def _check_writable(named: str, folder: Path) -> None:
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise ValueError(f"{named}: {there} is a file and no folder; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{named}: {there} may not be written to; choose another place")
