@@ -292,3 +292,13 @@ def test_problems_are_shared_out_over_servers(
         urls = f"engine.urls=[{','.join(server.url for server in servers)}]"
         assert [counts(model, "engine=vllm_server", urls) for model in models] == alone
         assert min(server.calls["/inference/v1/generate"] for server in servers) > 0
+
+
+def test_a_file_in_place_of_the_folder_is_named_before_a_model_is_looked_for(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    cfg = composed(*SMALL, f"out={file}/out", "models=[nowhere]", root="evaluate")
+    with pytest.raises(ConfigurationError, match=f"^out={file}/out: {file} is a file and no"):
+        evaluate(cfg)

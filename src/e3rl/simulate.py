@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +23,7 @@ from e3rl.config.command import configured
 from e3rl.ledger.archive import ledger_folders
 from e3rl.ledger.files import PROMPTS
 from e3rl.process.environment import peak_memory_gib
+from e3rl.process.output import check_folder
 from e3rl.simulator.replay import Workload, replay, select_rules
 from e3rl.simulator.screening import WORDS, screening_cells, screening_rows, sort_by_noise
 from e3rl.simulator.summary import count_prompts_by_rollouts, summarize_by_pass_rate, summarize_pass
@@ -54,11 +55,20 @@ def main(cfg: DictConfig) -> None:
     simulate(cfg)
 
 
-def check_numbers(cfg: DictConfig) -> None:
-    """Raise ValueError, naming it, for a size that is no whole number of 1 or more."""
+def check_values(cfg: DictConfig) -> None:
+    """Raise ValueError, naming it, for a size that is no whole number of 1 or more, what is no list
+    or no number, and a folder that cannot be written."""
     for name in ("prompts_per_step", "rollouts_per_prompt", "epochs"):
         if type(cfg[name]) is not int or cfg[name] < 1:
             raise ValueError(f"{name}={cfg[name]}: use a whole number of 1 or more")
+    for name in ("rules", "runs"):
+        if not OmegaConf.is_list(cfg[name]):
+            raise ValueError(f"{name}={cfg[name]} is no list: write {name}=[{cfg[name]}]")
+    if type(cfg.seed) is not int:
+        raise ValueError(f"seed={cfg.seed}: use a whole number")
+    if type(cfg.learning) not in (int, float):
+        raise ValueError(f"learning={cfg.learning}: use a number")
+    check_folder("out=", Path(cfg.out))
 
 
 def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
@@ -68,7 +78,7 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     from e3rl.config.check import check_command
 
     check_command(cfg, "simulate")
-    check_numbers(cfg)
+    check_values(cfg)
     started = time.monotonic()
     tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ import pytest
 from hydra.errors import CompactHydraException
 
 from compositions import composed
-from e3rl.config.command import explain_refusal
+from e3rl.config.command import explain_number_as_choice, explain_refusal
 
 SOURCE = Path(__file__).parents[2] / "src"
 # A command that knows KeyError as a mistake, and raises what CASE says.
@@ -81,6 +81,11 @@ def test_choices_are_those_of_the_folder_that_was_named() -> None:
     assert ", ts, ts_an, and more in cells, paper, shootout, smollm2" in refusal("experiment=xyz")
 
 
+def test_groups_in_the_folder_of_a_group_are_none_of_its_choices() -> None:
+    found = refusal("temperature=papr")
+    assert found.endswith("entropy_target_annealed, fixed, multi_temperature, piecewise")
+
+
 def test_a_choice_like_no_other_gets_them_all() -> None:
     found = refusal("budget=qqq")
     assert found.startswith("budget=qqq is no choice: there are cero, ")
@@ -96,6 +101,45 @@ def test_a_group_that_there_is_none_of_is_told_with_the_nearest_one() -> None:
     expected = "policy/loraa is no group of settings: did you mean policy/lora?"
     assert refusal("policy/loraa=linear") == expected
     assert "there are advantage, budget, " in refusal("zzz/yyy=1")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("table.promts=64", "table.promts is no setting: did you mean table.prompts?"),
+        (
+            "budgets.gvm.weigth=vip",
+            "budgets.gvm.weigth is no setting: did you mean budgets.gvm.wei",
+        ),
+        ("promts_per_step=3", "promts_per_step is no setting: did you mean prompts_per_step?"),
+        ("table.zzzz=3", "table.zzzz is no setting: there are prompts, impossible, trivial, shape"),
+    ],
+)
+def test_a_setting_that_there_is_none_of_is_told_with_the_nearest_one(
+    given: str, told: str, tmp_path: Path
+) -> None:
+    done = call(tmp_path, "bug", given)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {told}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_number_is_no_choice_of_a_group() -> None:
+    found = explain_number_as_choice(["seed=1", "budget=knapsack", "temperature=0.8"], "train")
+    assert found is not None
+    assert found.startswith("temperature=0.8: temperature is a group, of which a file is chosen by")
+    assert "there are entropy_target, entropy_target_annealed, fixed, multi_temperature, " in found
+    found = explain_number_as_choice(["temperature=1"], "evaluate")
+    assert found is not None
+    assert "did you mean the setting temperatures? There are" in found
+    assert explain_number_as_choice(["seed=1", "budget=knapsack"], "train") is None
+
+
+def test_a_number_as_a_choice_is_told_alone(tmp_path: Path) -> None:
+    done = call(tmp_path, "bug", "hydra/sweeper=3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: hydra/sweeper=3: hydra/sweeper is a group, of which a ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("case", ["refused", "mistake"])

@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
 from e3rl.process.output import is_unread, leave_unread
 
 Task = Callable[[DictConfig], Any]
 
+IN_FOLDERS = {"experiment"}  # groups with choices in folders too
 AS_RAISED = "HYDRA_FULL_ERROR"  # has Hydra raise exceptions in place of its own account of them
 
 
@@ -55,7 +57,7 @@ def configured(name: str, *mistakes: type[Exception]) -> Callable[[Task], Callab
                 return main()
             lent, os.environ[AS_RAISED] = True, "1"
             try:
-                with telling_refusals():
+                with telling_refusals(name):
                     main()
             finally:
                 os.environ.pop(AS_RAISED, None)
@@ -81,10 +83,14 @@ def telling_mistakes(mistakes: Sequence[type[Exception]]) -> Iterator[None]:
 
 
 @contextmanager
-def telling_refusals() -> Iterator[None]:
-    """End the process, in plain words, where Hydra refuses its command line."""
+def telling_refusals(command: str) -> Iterator[None]:
+    """End the process, in plain words, where Hydra refuses the command line of a command."""
     try:
         yield
+    except ValueError:  # what Hydra raises for a number in place of a choice
+        if told := explain_number_as_choice(sys.argv[1:], command):
+            end_with_mistake(told)
+        raise
     except (CompactHydraException, OmegaConfBaseException) as error:
         end_with_mistake(explain_refusal(error, sys.argv[1:]))
 
@@ -114,7 +120,36 @@ def explain_refusal(error: Exception, arguments: Sequence[str]) -> str:
     for key in filter(None, map(_key_of, arguments)):
         if "/" in key[2] and key[2] in str(error) and not key[2].startswith("hydra/"):
             return explain_missing_group(key[2])
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return explain_missing_setting(cause)
     return f"{error}\n{cause}" if isinstance(cause, OmegaConfBaseException) else str(error)
+
+
+def explain_missing_setting(error: OmegaConfBaseException) -> str:
+    """That a node has no such setting, and the nearest one that it has, or all."""
+    path = str(error.full_key)
+    known = [str(key) for key in error.parent_node or ()]
+    near = difflib.get_close_matches(path.rpartition(".")[2], known, n=1)
+    beside = path.rpartition(".")[0]
+    meant = f"did you mean {beside}{'.' if beside else ''}{near[0]}?" if near else ""
+    return f"{path} is no setting: {meant or 'there are ' + ', '.join(known)}"
+
+
+def explain_number_as_choice(arguments: Sequence[str], command: str) -> str | None:
+    """What to write in place of `temperature=0.8`, where temperature is a group of conf/."""
+    own = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    for key in filter(None, map(_key_of, arguments)):
+        given = yaml.safe_load(key.string.partition("=")[2])
+        if isinstance(given, bool | int | float) and (conf_dir() / key[2]).is_dir():
+            settings = [name for name in own if name not in ("defaults", "hydra")]
+            near = difflib.get_close_matches(key[2], settings, n=1, cutoff=0.8)
+            meant = f"did you mean the setting {near[0]}? There" if near else "there"
+            return (
+                f"{key.string}: {key[2]} is a group, of which a file is chosen by its name; "
+                f"{meant} are {', '.join(sorted(list_choices(key[2])))}, and {key[2]}.KEY=VALUE "
+                "for a setting of the one that is chosen"
+            )
+    return None
 
 
 def explain_missing_group(group: str) -> str:
@@ -151,9 +186,10 @@ def _key_of(argument: str) -> re.Match[str] | None:
 
 
 def list_choices(group: str) -> list[str]:
-    """The files of conf/GROUP and of the folders in it, as they are chosen."""
+    """The files of conf/GROUP, as they are chosen; folders in it may be groups of their own."""
     folder = conf_dir() / group
-    return [str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")]
+    files = folder.rglob("*.yaml") if group in IN_FOLDERS else folder.glob("*.yaml")
+    return [str(path.relative_to(folder).with_suffix("")) for path in files]
 
 
 def find_nearest_choice(choice: str, known: Sequence[str]) -> str | None:
