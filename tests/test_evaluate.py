@@ -21,6 +21,7 @@ from e3rl.evaluation import sampling as evaluating
 from e3rl.evaluation.targets import Model, check_overrides, find_models
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
+from e3rl.process.output import NoPlaceError
 from e3rl.rewards.pool import RewardPool
 from server_stand_in import stand_ins
 
@@ -300,5 +301,5 @@ def test_a_file_in_place_of_the_folder_is_named_before_a_model_is_looked_for(
     file = tmp_path / "file"
     file.write_text("mine")
     cfg = composed(*SMALL, f"out={file}/out", "models=[nowhere]", root="evaluate")
-    with pytest.raises(ConfigurationError, match=f"^out={file}/out: {file} is a file and no"):
+    with pytest.raises(NoPlaceError, match=f"^out={file}/out: {file} is a file and no"):
         evaluate(cfg)

@@ -21,7 +21,7 @@ from e3rl.checkpoints.files import DamagedCheckpointError
 from e3rl.config.command import configured, end_with_mistake
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.evaluation.judging import reward_identity
-from e3rl.process.output import check_folder
+from e3rl.process.output import NoPlaceError, check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
-MISTAKES = (FileNotFoundError, DamagedCheckpointError)  # beside ConfigurationError
+MISTAKES = (FileNotFoundError, DamagedCheckpointError, NoPlaceError)  # beside ConfigurationError
 
 
 @configured("evaluate", *MISTAKES)
@@ -62,7 +62,7 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
 
     check_command(cfg, "evaluate", elsewhere=["policy"])  # `find_models` checks it
     check_numbers(cfg)
-    check_out(cfg)
+    check_folder("out=", Path(cfg.out))
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
     check_overrides(overrides, models)
@@ -81,14 +81,6 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     text, summary = write_results(found, wanted, out)
     print(f"\n{text}\n\nper-problem counts: {out / 'validation.jsonl'}\ntables: {out / 'table.md'}")
     return float(summary[0]["pass@1"])
-
-
-def check_out(cfg: DictConfig) -> None:
-    """Raise ConfigurationError where no folder can be made at `out`."""
-    try:
-        check_folder("out=", Path(cfg.out))
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
 
 
 def share_out(cfg: DictConfig) -> None:

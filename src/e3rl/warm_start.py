@@ -19,7 +19,7 @@ Seeded; on two CPU cores the shipped weights take about ten minutes.
 import argparse
 from pathlib import Path
 
-from e3rl.process.output import check_folder
+from e3rl.process.output import NoPlaceError, check_folder
 
 STEPS = {"carries": 3000, "arithmetic": 4500}
 FOLDERS = {"carries": "embedded", "arithmetic": "embedded_arithmetic"}  # policy paths
@@ -42,7 +42,7 @@ def main() -> None:
     if options.out is not None:
         try:
             check_folder("--out ", options.out)
-        except ValueError as error:
+        except NoPlaceError as error:
             parser.error(str(error))
     from e3rl.policy.policy import embedded_folder
     from e3rl.policy.warm_start import train

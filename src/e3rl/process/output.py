@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 
+class NoPlaceError(ValueError):
+    """A place for output that cannot be written."""
+
+
 @contextmanager
 def ending_with_its_reader() -> Iterator[None]:
     """Where the reader of the standard output has gone, end the process without a word.
@@ -45,22 +49,22 @@ def leave_unread() -> NoReturn:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raise ValueError, naming the option, where no file can be written; its folder may be made."""
+    """Raise NoPlaceError, naming the option, where no file can be written; folders may be made."""
     if path.is_dir():
-        raise ValueError(f"{option}{path} is a folder: give the file a name in it")
+        raise NoPlaceError(f"{option}{path} is a folder: give the file a name in it")
     if path.exists() and not os.access(path, os.W_OK):
-        raise ValueError(f"{option}{path} may not be written to: give another name")
+        raise NoPlaceError(f"{option}{path} may not be written to: give another name")
     _check_writable(f"{option}{path}", path.parent)
 
 
 def check_folder(option: str, path: Path) -> None:
-    """Raise ValueError, naming the option, where no folder is or can be made for files."""
+    """Raise NoPlaceError, naming the option, where no folder is or can be made for files."""
     _check_writable(f"{option}{path}", path)
 
 
 def _check_writable(named: str, folder: Path) -> None:
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not there.is_dir():
-        raise ValueError(f"{named}: {there} is a file and no folder; choose another place")
+        raise NoPlaceError(f"{named}: {there} is a file and no folder; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"{named}: {there} may not be written to; choose another place")
+        raise NoPlaceError(f"{named}: {there} may not be written to; choose another place")
