@@ -54,7 +54,8 @@ def configured(name: str, *mistakes: type[Exception]) -> Callable[[Task], Callab
         def command() -> None:
             nonlocal lent
             if os.environ.get(AS_RAISED) == "1":
-                return main()
+                main()
+                return
             lent, os.environ[AS_RAISED] = True, "1"
             try:
                 with telling_refusals(name):
@@ -70,13 +71,14 @@ def configured(name: str, *mistakes: type[Exception]) -> Callable[[Task], Callab
 @contextmanager
 def telling_mistakes(mistakes: Sequence[type[Exception]]) -> Iterator[None]:
     """End the process with a user's mistake in plain words; a job of a sweep fails of it."""
+    told: tuple[type[Exception], ...] = (ConfigurationError, *mistakes)
     try:
         yield
     except BrokenPipeError:
         if not is_unread():
             raise
         leave_unread()
-    except (ConfigurationError, *mistakes) as error:
+    except told as error:
         if is_sweeping():
             raise ConfigurationError(str(error)) from error
         end_with_mistake(str(error))
