@@ -67,6 +67,7 @@ LIGHT = {
         "checkpoints.strict_state",
         "analysis",
         "simulator",
+        "config.command",
         "config.composition",
         "config.differences",
     ),
@@ -103,7 +104,14 @@ HOMES: Mapping[str, set[str]] = {
     | {"runs.ranks", "runs.outcome"},
     "rich": {*COMMANDS, "analysis.tables.cells", "planning.plan", "planning.forecast"},
 }
-CONSOLE = {*COMMANDS, ENTRY, "runs", "planning.forecast", "callbacks.progress"}  # who may print
+CONSOLE = {
+    *COMMANDS,
+    ENTRY,
+    "config.command",
+    "runs",
+    "planning.forecast",
+    "callbacks.progress",
+}  # who may print
 CONSOLE |= {"policy.packaged", "policy.warm_start"}  # nobody waits for these without being told
 # So slow to import, and so rarely needed, that only a function may.
 LAZY = {"vllm", "ray", "wandb", "peft", "reasoning_gym"}

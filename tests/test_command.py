@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,36 @@ def test_a_command_passes_its_exit_code_on() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert e3rl("record").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("train", "--help"), ("simulate", "rules=[vcrl]")]
+)
+def test_a_command_ends_silently_where_nobody_reads_it(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "e3rl", *arguments]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=ENVIRONMENT, cwd=tmp_path, timeout=120
+    )
+    os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_other_broken_pipes_keep_their_traceback(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text("raise BrokenPipeError('of a worker')")
+    program = (
+        f"import sys, e3rl, e3rl.__main__ as it; e3rl.__path__.append({str(tmp_path)!r}); "
+        "it.COMMANDS = ('probe',); sys.argv[1:] = ['probe']; it.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("BrokenPipeError: of a worker\n")
 
 
 def test_a_command_runs_as_python_m_has_it(tmp_path: Path) -> None:

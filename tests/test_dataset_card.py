@@ -11,6 +11,7 @@ from compositions import composed
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.card import answer_kind
 from e3rl.dataset_card import main, write_dataset_card
+from e3rl.process.output import NoPlaceError
 
 
 def card(tmp_path: Path, *overrides: str) -> str:
@@ -119,3 +120,15 @@ def test_a_question_that_the_policy_cannot_spell_is_an_error_with_a_remedy(
 )
 def test_answers_are_integers_other_numbers_or_other(answer: str, kind: str) -> None:
     assert answer_kind(answer) == kind
+
+
+def test_a_set_that_is_a_word_is_told_with_what_to_write(tmp_path: Path) -> None:
+    words = r"^sets.a=carries: write \+problems@sets.a=carries$"
+    with pytest.raises(ConfigurationError, match=words):
+        card(tmp_path, "++sets.a=carries")
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NoPlaceError, match=r"file is a file and no folder; choose another place$"):
+        card(tmp_path / "file", "+problems@sets.a=carries")

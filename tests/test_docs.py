@@ -135,7 +135,8 @@ def test_axes_have_the_choices_of_conf() -> None:
     for path in files:
         if len(path.parts) > 1 and path.parts[0] not in NO_AXES:
             groups.setdefault(f"`{path.parent.as_posix()}`", set()).add(path.stem)
-    del groups["`debug/stand_in`"]  # chosen by debug and policy, never by a user
+    for chosen_by_others in ("debug/few", "debug/stand_in"):  # debug, data and policy
+        del groups[f"`{chosen_by_others}`"]
     assert {group: set(choices) for group, choices in told.items()} == groups
     budgets = [name for row in rows(page("axes"), "Budgets") for name in code(row[0])]
     assert set(budgets) == groups["`budget`"]

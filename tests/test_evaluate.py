@@ -21,6 +21,7 @@ from e3rl.evaluation import sampling as evaluating
 from e3rl.evaluation.targets import Model, check_overrides, find_models
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
+from e3rl.process.output import NoPlaceError
 from e3rl.rewards.pool import RewardPool
 from server_stand_in import stand_ins
 
@@ -292,3 +293,13 @@ def test_problems_are_shared_out_over_servers(
         urls = f"engine.urls=[{','.join(server.url for server in servers)}]"
         assert [counts(model, "engine=vllm_server", urls) for model in models] == alone
         assert min(server.calls["/inference/v1/generate"] for server in servers) > 0
+
+
+def test_a_file_in_place_of_the_folder_is_named_before_a_model_is_looked_for(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    cfg = composed(*SMALL, f"out={file}/out", "models=[nowhere]", root="evaluate")
+    with pytest.raises(NoPlaceError, match=f"^out={file}/out: {file} is a file and no"):
+        evaluate(cfg)

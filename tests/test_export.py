@@ -17,6 +17,7 @@ from e3rl.engines.vllm_build import INSTALL
 from e3rl.export import main
 from e3rl.policy.adapters import LoRA, merged_state
 from e3rl.policy.policy import Policy
+from e3rl.process.output import NoPlaceError
 from e3rl.runs.exporting import export
 
 pytestmark = pytest.mark.end_to_end
@@ -196,6 +197,12 @@ def test_a_folder_with_something_in_it_stays_as_it_is(run: Path, tmp_path: Path)
         with pytest.raises(FileExistsError, match="exists and is not empty"):
             export(run, place)
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_a_place_below_a_file_is_told_before_the_model_is_loaded(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NoPlaceError, match=r"/file is a file and no folder; choose another"):
+        export(run, tmp_path / "file" / "out")
 
 
 def test_a_checkpoint_without_its_run_is_told(run: Path, tmp_path: Path) -> None:

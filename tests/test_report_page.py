@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from e3rl.analysis.page import report
 from e3rl.ledger.ledger import Ledger, read_rows
 from e3rl.report import main
 
@@ -44,12 +45,35 @@ def test_the_command_prints_the_table_and_writes_the_page_without_torch(
     assert "<title>Two arms</title>" in out.read_text()
 
 
-def test_a_page_does_not_replace_a_folder(
-    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "place", "words"),
+    [
+        ("--out", "", "--out HERE is a folder: give the file a name in it"),
+        ("--out", "file/page.html", "--out HERE/file/page.html: HERE/file is a file and no folder"),
+        ("--table", "file/a/x.csv", "--table HERE/file/a/x.csv: HERE/file is a file and no folder"),
+        ("--table", "folder.csv", "--table HERE/folder.csv is a folder: give the file a name in"),
+        ("--table", "all.xlsx", "--table HERE/all.xlsx: give a name that ends in .csv or .parquet"),
+        ("--table", "all", "--table HERE/all: give a name that ends in .csv or .parquet"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused_before_a_run_is_read(
+    option: str,
+    place: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(SystemExit):
-        main([str(study), "--out", str(tmp_path)])
-    assert f"--out {tmp_path} is a folder: give the page a name in it" in capsys.readouterr().err
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder.csv").mkdir()
+    monkeypatch.setattr(report, "read_runs", None)
+    monkeypatch.chdir(tmp_path / "folder.csv")
+    with pytest.raises(SystemExit) as ended:
+        main(["runs", option, str(tmp_path / place)])
+    assert ended.value.code == 2
+    assert words.replace("HERE", str(tmp_path)) in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_runs_that_did_not_record_their_tokens_are_compared_by_steps(

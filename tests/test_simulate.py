@@ -119,3 +119,25 @@ def test_folders_without_prompts_end_with_a_message(tmp_path: Path) -> None:
 def test_sizes_that_are_none_are_named(tmp_path: Path, setting: str) -> None:
     with pytest.raises(ValueError, match=f"^{setting}: use a whole number of 1 or more$"):
         run(tmp_path, setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("seed=abc", "seed=abc: use a whole number"),
+        ("learning=fast", "learning=fast: use a number"),
+        ("runs=nowhere", r"runs=nowhere is no list: write runs=\[nowhere\]"),
+        ("rules=hora", r"rules=hora is no list: write rules=\[hora\]"),
+    ],
+)
+def test_values_of_another_kind_are_named(tmp_path: Path, setting: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        run(tmp_path, setting)
+
+
+def test_a_file_in_place_of_the_folder_is_named_before_anything_is_replayed(tmp_path: Path) -> None:
+    file = tmp_path / "mine"
+    file.write_text("mine")
+    with pytest.raises(ValueError, match=f"^out={file}: {file} is a file and no folder"):
+        run(file)
+    assert file.read_text() == "mine"

@@ -269,3 +269,13 @@ def test_every_kind_of_table_and_figure_that_fits_the_runs_is_made(folder: Path)
     assert {path.stem for path in (folder / "figures").iterdir()} == fitting
     text = (folder / "README.md").read_text()
     assert text.count("| GRPO ") + text.count("| grpo ") >= 2
+
+
+def test_what_is_no_study_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path, tmp_path / "file", tmp_path / "nowhere"):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(place)])
+        assert stopped.value.code == 2
+        told = f"error: {place} has no study.yaml: give the folder of a study, as experiments/NAME"
+        assert capsys.readouterr().err == f"{told}\n"

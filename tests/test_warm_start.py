@@ -1,11 +1,14 @@
 import random
 import re
+import sys
 
 import pytest
 import torch
 
+from e3rl import warm_start as command
 from e3rl.data import carries
 from e3rl.data.arithmetic import FAMILIES, LEVELS, N_BUCKETS, SPLIT_BUCKETS, draw
+from e3rl.policy import warm_start as training
 from e3rl.policy.demonstrations import (
     BOX_CLOSE,
     BOX_OPEN,
@@ -242,3 +245,26 @@ def test_a_short_training_lowers_the_loss_and_repeats_to_the_bit(tmp_path, capsy
     trained = Policy(str(tmp_path / "first"))
     assert loss_of(trained) < loss_of(untrained) - 0.5
     assert f"wrote {tmp_path / 'first'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--steps", "0", "--steps 0: use more than 0"),
+        ("--steps", "-1", "--steps -1: use more than 0"),
+        ("--batch-size", "0", "--batch-size 0: use more than 0"),
+        ("--lr", "nan", "--lr nan: use more than 0"),
+        ("--out", "file", "--out file: "),
+    ],
+)
+def test_no_weights_are_written_over_others_where_nothing_was_trained(
+    option, value, words, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(training, "train", None)
+    monkeypatch.setattr(sys, "argv", ["warm_start", option, value])
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e3rl import __version__
+from e3rl.process.output import ending_with_its_reader
 
 # In the order in which one meets them; each is the name of its module.
 COMMANDS = (
@@ -30,7 +31,12 @@ def main() -> int:
 
     Raises SystemExit with the command's own exit code.
     """
-    arguments = sys.argv[1:]
+    with ending_with_its_reader():
+        return answer(sys.argv[1:])
+
+
+def answer(arguments: list[str]) -> int:
+    """See `main`; these are the words behind `e3rl`."""
     if COMPLETION & set(arguments):
         complete(arguments)
         return 0

@@ -5,41 +5,36 @@
 Writes `dataset_card.md` and prints it.
 """
 
-import sys
 from pathlib import Path
 
-import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from e3rl.analysis.tables.cells import as_markdown, drop_empty_columns
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.command import configured
+from e3rl.config.composition import ConfigurationError
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.card import Lengths, overlap_rows, set_row
 from e3rl.data.problems import ProblemSet
 from e3rl.data.prompt_lengths import UnknownTokensError
+from e3rl.process.output import NoPlaceError, check_folder
 from e3rl.rewards.answer_reader import AnswerReader
 from e3rl.rewards.golds import UnmatchableGoldsError
 from e3rl.rewards.maths import MathScorer
 
-register_resolvers()
 WORDS = ("set", "dropped", "sources", "answers", "shares with", "e.g.")  # columns of texts
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="dataset_card")
+@configured("dataset_card", BadRowsError, UnknownTokensError, FileNotFoundError, NoPlaceError)
 def main(cfg: DictConfig) -> None:
     """Write and print the card."""
-    try:
-        print(write_dataset_card(cfg))
-    except (ConfigurationError, BadRowsError, UnknownTokensError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    print(write_dataset_card(cfg))
 
 
 def write_dataset_card(cfg: DictConfig) -> str:
     """The card as Markdown, written to `<out>/dataset_card.md`.
 
-    Raises ConfigurationError where no set is given or one cannot be loaded, UnknownTokensError for
-    a question that the policy cannot spell.
+    Raises ConfigurationError where no set is given or one cannot be loaded, NoPlaceError where no
+    folder can be made at `out`, UnknownTokensError for a question that the policy cannot spell.
     """
     from e3rl.config.build import build
     from e3rl.config.check import check_command
@@ -49,6 +44,10 @@ def write_dataset_card(cfg: DictConfig) -> str:
         raise ConfigurationError(
             "no problem sets are given: add +problems@sets.train=e3_train sets.train.path=FILE"
         )
+    for name, node in cfg.sets.items():
+        if not OmegaConf.is_dict(node):
+            raise ConfigurationError(f"sets.{name}={node}: write +problems@sets.{name}={node}")
+    check_folder("out=", Path(cfg.out))
     sets = {
         name: ProblemSet.of(build(cfg, f"sets.{name}"), str(name)) for name in map(str, cfg.sets)
     }

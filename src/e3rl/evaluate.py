@@ -14,18 +14,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import DamagedCheckpointError
-from e3rl.config.composition import (
-    ConfigurationError,
-    conf_dir,
-    register_resolvers,
-    to_plain_dict,
-)
+from e3rl.config.command import configured, end_with_mistake
+from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.evaluation.judging import reward_identity
+from e3rl.process.output import NoPlaceError, check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,12 +32,10 @@ if TYPE_CHECKING:
     from e3rl.evaluation.targets import Model
     from e3rl.rewards.pool import RewardPool
 
-MISTAKES = (ConfigurationError, FileNotFoundError, DamagedCheckpointError)
-
-register_resolvers()
+MISTAKES = (FileNotFoundError, DamagedCheckpointError, NoPlaceError)  # beside ConfigurationError
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="evaluate")
+@configured("evaluate", *MISTAKES)
 def main(cfg: DictConfig) -> float:
     """Evaluate; returns pass@1 of the first model, set and temperature."""
     from e3rl.config.build import silence_libraries
@@ -49,9 +43,6 @@ def main(cfg: DictConfig) -> float:
     silence_libraries()
     try:
         return evaluate(cfg, HydraConfig.get().overrides.task)
-    except MISTAKES as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
     except ChildProcessError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
@@ -71,6 +62,7 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
 
     check_command(cfg, "evaluate", elsewhere=["policy"])  # `find_models` checks it
     check_numbers(cfg)
+    check_folder("out=", Path(cfg.out))
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
     check_overrides(overrides, models)
@@ -113,9 +105,8 @@ def evaluate_part(settings: "dict[str, Any]") -> None:
     silence_libraries()
     try:
         evaluate(OmegaConf.create(settings))
-    except MISTAKES as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    except (ConfigurationError, *MISTAKES) as error:
+        end_with_mistake(str(error))
 
 
 def evaluate_models(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from e3rl.checkpoints.files import DamagedCheckpointError
 from e3rl.config.composition import ConfigurationError
+from e3rl.process.output import NoPlaceError
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         checkpoint = export(options.checkpoint, options.out, options.dtype)
-    except (OSError, ConfigurationError, DamagedCheckpointError) as error:
+    except (OSError, ConfigurationError, DamagedCheckpointError, NoPlaceError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     print(f"{checkpoint} -> {options.out}")

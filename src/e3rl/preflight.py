@@ -12,35 +12,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig
 
-from e3rl.config.composition import (
-    ConfigurationError,
-    accept_new_keys,
-    conf_dir,
-    register_resolvers,
-)
-
-register_resolvers()
+from e3rl.config.command import configured
+from e3rl.config.composition import accept_new_keys
 
 
 class NoGoExit(SystemExit):
     """The verdict, told apart from exits of Hydra's own, which are about mistakes."""
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="preflight")
+@configured("preflight", FileNotFoundError, ChildProcessError)
 def main(cfg: DictConfig) -> None:
     """Run the preflight; ends with code 1 for no-go and 2 for a mistake."""
     from e3rl.config.build import silence_libraries
 
     silence_libraries()
-    try:
-        go = preflight(cfg)
-    except (ConfigurationError, FileNotFoundError, ChildProcessError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-    if not go:
+    if not preflight(cfg):
         raise NoGoExit(1)
 
 

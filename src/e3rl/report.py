@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         print(write_report(Comparison(**vars(options))))
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 

@@ -12,17 +12,10 @@ import shlex
 import sys
 from dataclasses import dataclass
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.config.composition import (
-    ConfigurationError,
-    accept_new_keys,
-    conf_dir,
-    register_resolvers,
-)
-
-register_resolvers()
+from e3rl.config.command import configured
+from e3rl.config.composition import ConfigurationError, accept_new_keys
 
 
 @dataclass(frozen=True)
@@ -43,16 +36,12 @@ class Serving:
         return self.host or "", self.port + int(os.environ.get("SLURM_LOCALID", "0"))
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="serve")
+@configured("serve", OSError, ValueError, ModuleNotFoundError)
 def main(cfg: DictConfig) -> None:
     """Become the server; ends with code 2 for a mistake."""
     from e3rl.engines.servers.launch import server_environment
 
-    try:
-        command = compose_command(cfg)
-    except (ConfigurationError, OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    command = compose_command(cfg)
     print(f"VLLM_SERVER_DEV_MODE=1 {shlex.join(command)}", flush=True)
     if cfg.serve.start:
         os.execve(command[0], command, server_environment())

@@ -7,30 +7,28 @@ the last pass of every rule. With `by_arm=true` every arm among the runs has a t
 `cells.csv` and `cells.md` order all cells of arm, rule and loss by the noise of their gradients.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pandas as pd
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from e3rl.analysis.tables.cells import as_markdown, as_text
-from e3rl.config.composition import conf_dir, register_resolvers
+from e3rl.config.command import configured
 from e3rl.ledger.archive import ledger_folders
 from e3rl.ledger.files import PROMPTS
 from e3rl.process.environment import peak_memory_gib
+from e3rl.process.output import check_folder
 from e3rl.simulator.replay import Workload, replay, select_rules
 from e3rl.simulator.screening import WORDS, screening_cells, screening_rows, sort_by_noise
 from e3rl.simulator.summary import count_prompts_by_rollouts, summarize_by_pass_rate, summarize_pass
 from e3rl.simulator.table import PassRateTable, generate_table, load_table, load_tables_by_arm
 
-register_resolvers()
 SHARES = {
     "all_wrong": "all wrong %",
     "all_right": "all right %",
@@ -51,21 +49,26 @@ TITLES = (
 )
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="simulate")
+@configured("simulate", FileNotFoundError, ValueError)
 def main(cfg: DictConfig) -> None:
     """Replay the rules, print a table, and end with code 2 where the runs have no prompts."""
-    try:
-        simulate(cfg)
-    except (FileNotFoundError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    simulate(cfg)
 
 
-def check_numbers(cfg: DictConfig) -> None:
-    """Raise ValueError, naming it, for a size that is no whole number of 1 or more."""
+def check_values(cfg: DictConfig) -> None:
+    """Raise ValueError, naming it, for a size that is no whole number of 1 or more, what is no list
+    or no number, and a folder that cannot be written."""
     for name in ("prompts_per_step", "rollouts_per_prompt", "epochs"):
         if type(cfg[name]) is not int or cfg[name] < 1:
             raise ValueError(f"{name}={cfg[name]}: use a whole number of 1 or more")
+    for name in ("rules", "runs"):
+        if not OmegaConf.is_list(cfg[name]):
+            raise ValueError(f"{name}={cfg[name]} is no list: write {name}=[{cfg[name]}]")
+    if type(cfg.seed) is not int:
+        raise ValueError(f"seed={cfg.seed}: use a whole number")
+    if type(cfg.learning) not in (int, float):
+        raise ValueError(f"learning={cfg.learning}: use a number")
+    check_folder("out=", Path(cfg.out))
 
 
 def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
@@ -75,7 +78,7 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     from e3rl.config.check import check_command
 
     check_command(cfg, "simulate")
-    check_numbers(cfg)
+    check_values(cfg)
     started = time.monotonic()
     tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))
     rows: list[dict[str, Any]] = []

@@ -11,15 +11,13 @@ ledgers, checkpoints, figures and a summary.
 
 import sys
 
-import hydra
 from omegaconf import DictConfig
 
-from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
+from e3rl.config.command import configured
+from e3rl.config.composition import accept_new_keys
 
-register_resolvers()
 
-
-@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
+@configured("train")
 def main(cfg: DictConfig) -> float | None:
     """Run one job, unless its sweep finished it before; returns the final pass@1 at temperature 1,
     for sweepers."""

@@ -19,6 +19,8 @@ Seeded; on two CPU cores the shipped weights take about ten minutes.
 import argparse
 from pathlib import Path
 
+from e3rl.process.output import NoPlaceError, check_folder
+
 STEPS = {"carries": 3000, "arithmetic": 4500}
 FOLDERS = {"carries": "embedded", "arithmetic": "embedded_arithmetic"}  # policy paths
 
@@ -34,6 +36,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder of the policy (the package's own)")
     options = parser.parse_args()
+    for name in ("steps", "batch_size", "lr"):  # before weights are written over others
+        if (value := getattr(options, name)) is not None and not value > 0:
+            parser.error(f"--{name.replace('_', '-')} {value}: use more than 0")
+    if options.out is not None:
+        try:
+            check_folder("--out ", options.out)
+        except NoPlaceError as error:
+            parser.error(str(error))
     from e3rl.policy.policy import embedded_folder
     from e3rl.policy.warm_start import train
 

@@ -496,6 +496,25 @@ def test_rows_without_the_mark_of_the_gold_answer_are_named(tmp_path):
     ]
 
 
+def test_size_keeps_the_first_usable_problems_as_far_as_there_are_any(tmp_path):
+    path = tmp_path / "p.json"
+    rows = [("", "1"), ("a", "1"), ("a", "1"), ("b", "2"), ("c", "3")]
+    path.write_text(json.dumps([{"prompt": p, "answer": a} for p, a in rows]))
+    with pytest.warns(UserWarning, match="dropped 1 of 5 rows"):
+        found = load_problems(path, on_bad_row="skip", repeats="drop", size=2)
+    assert [problem.id for problem in found] == ["p:1", "p:3"]
+    assert found.dropped == {"missing prompt": 1, "repeated question": 1, "beyond size": 1}
+    path.write_text(path.read_text().replace('""', '"d"'))
+    assert len(load_problems(path, repeats="drop", size=9)) == 4
+    assert [problem.id for problem in load_problems(path, size=2)] == ["p:0", "p:1"]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_that_keeps_nothing_is_refused(size):
+    with pytest.raises(ValueError, match=f"^size is {size}: give the number of problems to keep"):
+        load_problems("nowhere.json", size=size)
+
+
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_that_reads_nothing_is_refused(tmp_path, limit):
     path = tmp_path / "p.json"

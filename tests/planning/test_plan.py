@@ -1,11 +1,13 @@
 """The quantities that follow from a configuration, and the one that must divide."""
 
+import json
 from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
 
 from compositions import composed
+from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
 from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
 from e3rl.policy.policy import Policy
@@ -48,6 +50,23 @@ def test_epochs_that_are_cut_short_count_as_such(policy: Policy) -> None:
     found = plan(policy, "+trainer.limit_train_batches=2", "validate_every=3", "experiment=grpo")
     assert found.quantities["the run"] == "3 epochs x 2 = 6 steps, 192 rollouts"
     assert "annealing" not in found.quantities
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(20, 12), (16, 12), (10, 6), (4, 3)])
+def test_a_tiny_run_takes_the_problems_that_there_are_in_files(
+    rows: int, steps: int, policy: Policy, tmp_path: Path
+) -> None:
+    files = []
+    for name, count in (("train", rows), ("validation", 9)):
+        file = tmp_path / f"{name}.jsonl"
+        lines = [{"prompt": f"{len(name)}{n}+1=", "answer": f"{n}"} for n in range(count)]
+        file.write_text("\n".join(map(json.dumps, lines)))
+        files.append(f"data.{name}.path={file}")
+    given = ("data=problem_files", *files)
+    check(composed("debug=tiny", "paths.run_dir=x", "logger=ledger_only", "sweep.name=x", *given))
+    found = plan(policy, *given)
+    assert found.total_steps == steps
+    assert found.quantities["problems"] == f"{min(rows, 16)} to train on, 8 to validate on"
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,18 @@ def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
         record.last_weights(run)
 
 
+def test_a_file_in_place_of_the_folder_is_named_before_runs_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    monkeypatch.setattr(sys, "argv", ["record", str(tmp_path / "nowhere"), str(file / "out")])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"error: {file}/out: {file} is a file and no folder" in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore:passing over checkpoint")
 def test_a_damaged_checkpoint_is_told_without_a_traceback(
     arms: Arms,

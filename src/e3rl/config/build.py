@@ -60,15 +60,25 @@ def check_optimizer(cfg: DictConfig) -> None:
         raise ConfigurationError(f"module.optimizer: {error}") from error
 
 
-def build_data(cfg: DictConfig, policy: Policy) -> PromptDataModule:
-    """The problems, rendered and measured by the policy's tokenizer; the reward can judge them."""
+def build_data(cfg: DictConfig) -> PromptDataModule:
+    """The problems, which the reward can judge; `bind_data` does what needs a tokenizer.
+
+    A model may take minutes to fetch and load, and mistakes in files are told before it is.
+    """
     data: PromptDataModule = build(cfg, "data")
-    try:
-        data.bind(policy.encode)
-    except BadRowsError as error:
-        raise ConfigurationError(f"data: {error}") from error
     check_rewards(cfg, [*data.train_problems, *data.validation_problems], "data")
     return data
+
+
+def bind_data(data: PromptDataModule, policy: Policy) -> None:
+    """Have the problems rendered and measured by the policy's tokenizer.
+
+    Raises ConfigurationError about prompts that it has no tokens for, or that are too long.
+    """
+    try:
+        data.bind(policy.encode)
+    except (BadRowsError, ValueError) as error:
+        raise ConfigurationError(f"data: {error}") from error
 
 
 def check_rewards(cfg: DictConfig, problems: Sequence[Problem], path: str) -> None:

@@ -29,6 +29,7 @@ from e3rl.data.rows import Record, Rows, lookup, read_rows
 
 Repeats = Literal["keep", "drop"]
 UNSELECTED = "not selected"  # rows that `where` leaves out
+BEYOND = "beyond size"  # usable problems that `size` leaves out
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def load_problems(
     repeats: Repeats = "keep",
     limit: int | None = None,
     answer_after: str | None = None,
+    size: int | None = None,
 ) -> ProblemSet:
     """Problems of a `.jsonl`, `.json` or `.parquet` file, in file order.
 
@@ -126,13 +128,17 @@ def load_problems(
         limit: rows to read, from the first one; None for all.
         answer_after: mark in the answer column behind which the gold answer stands, `####` in
             GSM8K; None where the column holds nothing else.
+        size: problems to keep, the first ones of those that are usable; fewer where the file has
+            fewer; None for all.
 
     Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or
-    holds no usable problem, and where `repeats` leaves none; BadRowsError (a ValueError) listing
-    all bad rows, unless these are to be skipped.
+    holds no usable problem, where `repeats` leaves none, and for a `size` below 1; BadRowsError (a
+    ValueError) listing all bad rows, unless these are to be skipped.
     """
     if repeats not in get_args(Repeats):
         raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
+    if size is not None and size < 1:
+        raise ValueError(f"size is {size}: give the number of problems to keep, or null for all")
     file = local_file(path)
     everything = read_rows(file, limit)
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
@@ -150,9 +156,15 @@ def load_problems(
         dropped[UNSELECTED] = len(everything) - len(rows)
     found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
     if repeats == "drop":
-        return _without_repeats(found)
+        return _first(_without_repeats(found), size)
+    found = _first(found, size)
     _warn_of_repeats(path, found)
     return found
+
+
+def _first(found: ProblemSet, size: int | None) -> ProblemSet:
+    """At most `size` problems; the others count as dropped."""
+    return found if size is None else found.without(dict.fromkeys(found.rows[size:], BEYOND))
 
 
 def _is_blank(problem: Problem) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from omegaconf import DictConfig
 from pydantic import Field, PositiveInt
 
-from e3rl.config.build import build, build_data
+from e3rl.config.build import bind_data, build, build_data
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
@@ -79,9 +79,10 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     """
     check_preflight(cfg)
     rules, own = find_comparable_rules(cfg)
+    data = build_data(cfg)
     policy = build_policy(cfg)
     cfg.vocabulary_size = policy.vocabulary_size
-    data = build_data(cfg, policy)
+    bind_data(data, policy)
     counts, shape = ProblemCounts.of(data), ModelShape.of_policy(policy)
     steps = derive_plan(cfg, counts, shape).total_steps
     needed, inert = forecast_memory(cfg, shape), find_cautions(cfg)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.config.build import build, build_data, silence_libraries
+from e3rl.config.build import bind_data, build, build_data, silence_libraries
 from e3rl.config.composition import to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.data.problem import Problem
@@ -86,8 +86,9 @@ def sample_part(settings: dict[str, Any], folder: Path, temperature: float) -> N
     del settings["processes"]
     cfg = OmegaConf.create(settings)
     try:
-        policy = build_policy(cfg)
-        problems = draw_problems(build_data(cfg, policy), cfg)[index - 1 :: count]
+        data, policy = build_data(cfg), build_policy(cfg)
+        bind_data(data, policy)
+        problems = draw_problems(data, cfg)[index - 1 :: count]
         found = sample_once(cfg, policy, problems, temperature)
     except (EngineMismatchError, MemoryError, torch.OutOfMemoryError) as error:
         kind = "EngineMismatchError" if isinstance(error, EngineMismatchError) else "MemoryError"

@@ -9,6 +9,7 @@ from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, find_dam
 from e3rl.config.composition import run_folder_of
 from e3rl.evaluation.targets import model_of_run
 from e3rl.policy.policy import DTYPES
+from e3rl.process.output import check_folder
 
 PROMPTING = "e3rl_prompting.json"
 
@@ -19,11 +20,13 @@ def export(path: Path, out: Path, dtype: str | None = None) -> Path:
     Raises:
         FileNotFoundError: no checkpoint at `path`, or its run's configuration is not there.
         DamagedCheckpointError: the named one is damaged, or all of the run.
+        NoPlaceError: no folder can be made at `out`.
         FileExistsError: `out` is a file or a folder that is not empty.
     """
     checkpoint = find_checkpoint(path)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and is not empty: name a folder to be made")
+    check_folder("", out)
     out = out.resolve()  # "." has no name to make a draft's from
     draft = out.with_name(f".{out.name}.tmp")
     policy = model_of_run(checkpoint).policy()

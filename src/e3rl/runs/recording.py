@@ -24,6 +24,7 @@ from e3rl.ledger.archive import archive_of, open_runs, pack_runs
 from e3rl.ledger.files import CONFIG, ENVIRONMENT, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import pack, read_rows
 from e3rl.policy.policy import Policy
+from e3rl.process.output import check_folder
 from e3rl.runs.exporting import export
 from e3rl.runs.extent import LEDGERS, WHOLE, Extent, check_metrics, round_numbers
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
@@ -65,10 +66,11 @@ def record_runs(
 ) -> None:
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
-    Raises FileNotFoundError where `source` has no runs, ValueError where none of its finished ones
-    is of the control, two of them have folders of one name, or rollouts are too few for a control
-    at equal entropy.
+    Raises FileNotFoundError where `source` has no runs, ValueError where `out` can be no folder, no
+    finished run is of the control, two of them have folders of one name, or rollouts are too few
+    for a control at equal entropy.
     """
+    check_folder("", out)
     silence_libraries()
     finished = [run for run in load_runs(source) if run.summary is not None]
     arms = group_by_arm(finished)

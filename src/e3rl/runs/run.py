@@ -22,6 +22,7 @@ from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.checkpoints.files import checkpoints, find_damage, step_of
 from e3rl.config.build import (
+    bind_data,
     build,
     build_data,
     check_devices,
@@ -69,11 +70,12 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     silence_libraries()
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)
+    data = build_data(cfg)
     seed_everything(cfg.seed, verbose=False)
     policy: Policy = build(cfg, "policy", in_parts=count_processes(cfg) > 1 or is_sharded(cfg))
     cfg.vocabulary_size = policy.vocabulary_size
     check_resumed_settings(cfg, resume)
-    data = build_data(cfg, policy)
+    bind_data(data, policy)
     plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
     module = build(cfg, "module", policy=policy)
     clock = PhaseClock(build(cfg, "profiler") if cfg.profiler else None, began)

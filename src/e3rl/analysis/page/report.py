@@ -16,6 +16,7 @@ from e3rl.analysis.sources.runs import Run, group_by_arm
 from e3rl.analysis.sources.source import read_runs
 from e3rl.analysis.tables.comparison_table import comparison_text
 from e3rl.analysis.tables.tidy import tidy_table
+from e3rl.process.output import check_file
 
 DEFAULT_CONTROL = "grpo"
 SHORT = 0.8  # a run that spent less than this share of the longest is mentioned
@@ -47,10 +48,12 @@ class Comparison:
 def write_report(options: Comparison) -> str:
     """Write the page; returns the table, what to know about it, and where the page is.
 
-    Raises ValueError where no run has trained a step, or `out` is a folder.
+    Raises ValueError where no run has trained a step, and before any is read where the page or the
+    table cannot be written.
     """
-    if options.out.is_dir():
-        raise ValueError(f"--out {options.out} is a folder: give the page a name in it")
+    check_file("--out ", options.out)
+    if options.table is not None:
+        check_table(options.table)
     found = read_runs(options.runs)
     runs = [run for run in found if not run.train.empty]
     if not runs:
@@ -94,10 +97,15 @@ def remarks(runs: Sequence[Run], axis: str) -> list[str]:
     return notes
 
 
-def write_table(runs: Sequence[Run], path: Path) -> None:
-    """The tidy table of all runs; ValueError for a file that is neither CSV nor Parquet."""
+def check_table(path: Path) -> None:
+    """Raise ValueError for a file that is neither CSV nor Parquet, or that cannot be written."""
     if path.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--table {path}: give a name that ends in .csv or .parquet")
+    check_file("--table ", path)
+
+
+def write_table(runs: Sequence[Run], path: Path) -> None:
+    """The tidy table of all runs, as CSV or Parquet."""
     table = tidy_table(runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".csv":

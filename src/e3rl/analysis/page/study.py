@@ -114,7 +114,14 @@ def read_study(folder: Path) -> Study:
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
-    """What `study.yaml` says. Raises ValueError where it cannot be read as a `StudyFile`."""
+    """What `study.yaml` says.
+
+    Raises FileNotFoundError where there is none, ValueError where it is no `StudyFile`.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path.parent} has no {path.name}: give the folder of a study, as experiments/NAME"
+        )
     try:
         asked = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
