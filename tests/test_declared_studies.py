@@ -18,13 +18,17 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_abort", "carries_shootout"), (101, 105)),
     "carries_breadth": (116, 120),
     "carries_budget": (141, 150),
+    "carries_factorial": (151, 158),
     "carries_first_policies": (131, 140),
     "carries_prompt_weights": (121, 125),
     "carries_policies": (105, 110),
     "carries_ten_seeds": (101, 110),
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
-RAN = {"carries_budget": (141, 146)}  # where the hours ended before the last seed
+RAN = {
+    "carries_budget": (141, 146),
+    "carries_factorial": (151, 156),
+}  # where the hours ended before the last seed
 JUDGED = tuple(DECLARED)
 judged = pytest.mark.parametrize("name", JUDGED)
 NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")

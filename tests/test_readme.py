@@ -86,10 +86,9 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_prompt_weights", "beside_grpo", "cero_by_prompt", "and {} without the", 5, True),
 )
 LINES = (  # the same, of README
-    ("carries_core", "many_tries", "budget", "raise pass@16** by {}; without", 10, True),
-    ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}, though", 10, False),
+    ("carries_core", "many_tries", "budget", "raise pass@16** by {}. Taken", 10, True),
     ("carries_core", "primary", "e3", "below it in pass@1, {}, at equal tokens", 10, True),
-    ("carries_first_policies", "pass_at_16", "budget", "other first policies it is {};", 10, True),
+    ("carries_first_policies", "pass_at_16", "budget", "first policies both add {};", 10, True),
     ("carries_budget", "pass_at_16", "budget", "on six fresh seeds, {}.", 6, True),
     ("carries_first_policies", "pass_at_1", "e3", "other first policies {}.", 10, True),
 )
@@ -109,6 +108,29 @@ def test_the_results_are_those_of_the_studies(
     assert words.format(with_interval(row, "difference"), p=p) in text
     assert (row["p_adjusted"] < 0.05) == told
     assert (row["seeds"], row["problems"]) == (seeds, 1024)
+
+
+@pytest.mark.parametrize(
+    ("table", "words", "told"),
+    [
+        ("rollouts", ("rollouts add {}, and", "That of the rollouts is {} (p {p})"), True),
+        ("weight", ("weight {}, which is open", "that of the weight {}, open"), False),
+    ],
+)
+def test_the_halves_of_a_budget_are_said_as_they_were_found(
+    table: str, words: tuple[str, str], told: bool
+) -> None:
+    results = ROOT / "experiments" / "carries_factorial" / "results"
+    (row,) = pd.read_csv(results / f"{table}.csv").to_dict("records")
+    p = f"{row['p_adjusted']:.3f}".removeprefix("0")
+    for text, said in zip((README, STUDIED), words, strict=True):
+        assert said.format(with_interval(row, "difference"), p=p) in flat(text)
+    assert (row["p_adjusted"] < 0.05) == told
+    assert (row["seeds"], row["problems"]) == (6, 1024)
+    both = pd.read_csv(results / "sixteen_seeds.csv").to_dict("records")
+    weight, rollouts = (with_interval(each, "difference") for each in both)
+    assert f"all sixteen have both, {rollouts} and {weight} (exploratory)" in flat(STUDIED)
+    assert {each["seeds"] for each in both} == {16}
 
 
 def with_interval(row: dict[str, float], name: str) -> str:

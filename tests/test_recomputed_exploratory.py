@@ -58,11 +58,12 @@ def asked_of(study: str) -> Any:
 
 
 @cache
-def runs_of(study: str) -> Runs:
+def runs_of(study: str, table: str = "") -> Runs:
+    """Of a study, and what one of its tables adds."""
     asked = asked_of(study)
     folders = [asked["runs"]] if isinstance(asked["runs"], str) else asked["runs"]
     runs: Runs = {}
-    for folder in folders:
+    for folder in [*folders, *asked["tables"].get(table, {}).get("also", ())]:
         for run in read_archive((ROOT / study / f"{folder}.tar.xz").resolve()):
             wanted = asked.get("arms", [run.arm]), asked.get("seeds", [run.seed])
             if run.arm in wanted[0] and run.seed in wanted[1]:
@@ -93,7 +94,7 @@ def problems_of(study: str, table: str) -> set[str] | None:
 
 def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:
     """(S, P) of pass@k, or (S,) of a metric, arm less control, seeds and problems in one order."""
-    runs, asked = runs_of(study), asked_of(study)["tables"][table]
+    runs, asked = runs_of(study, table), asked_of(study)["tables"][table]
     if "metric" in row:
         mine, other = runs[row["arm"]], runs[asked_of(study)["control"]]
         first, last = asked["windows"][row["window"]]

@@ -288,11 +288,22 @@ def _pairs(
     comparisons: list[tuple[Side, Side]],
     axis: str = "tokens",
     cost: float | None = None,
+    also: Sequence[str] = (),
 ) -> TableDraft:
-    """As a declared family, but exploratory."""
+    """As a declared family, but exploratory; of the runs in the folders `also` as well, where these
+    are of the same arms."""
     asked = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
-    (family,) = read_families({"pairs": asked}, study.arms)
-    return TableDraft(compare_family(study.arms, family, cost=cost), comparison_cells)
+    more = chain.from_iterable(load_runs(study.folder / place) for place in also)
+    added = group_by_arm([run for run in more if run.name in study.arms])
+    arms = {arm: [*runs, *added.get(arm, [])] for arm, runs in study.arms.items()}
+    (family,) = read_families({"pairs": asked}, arms)
+    rows = compare_family(arms, family, cost=cost)
+    if also:  # comparisons of their own, which no family declares
+        words = f", with {', '.join(also)}"
+        rows = [
+            row | {"comparison": row["comparison"] and row["comparison"] + words} for row in rows
+        ]
+    return TableDraft(rows, comparison_cells)
 
 
 def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
