@@ -88,10 +88,10 @@ def pass_at(k: int, n: int, right: int) -> float:
 
 
 def score(run: RawRun, evaluation: str, k: int, axis: str, budget: float) -> dict[str, float]:
-    """pass@k by problem at a budget, or of the last step where only that has k rollouts."""
+    """pass@k by problem at a budget, or of the last step, if only that has k rollouts."""
     found = run.validations[evaluation]
     steps = sorted(found)
-    if min(n for step in steps for n, _ in found[step].values()) < k:
+    if len(steps) == 1 or min(n for step in steps for n, _ in found[step].values()) < k:
         return {problem: pass_at(k, *cell) for problem, cell in found[steps[-1]].items()}
     costs = [run.costs[axis][step - 1] if step else 0.0 for step in steps]
     place = next(i for i in range(1, len(costs)) if budget <= costs[i] or i == len(costs) - 1)
