@@ -263,16 +263,17 @@ def _comparison(
         found = compare_arms(arms, study.control, **options)
     else:
         found = compare_on_problems(arms, study.control, untrained, **options)
-    # Comparisons of their own, which no family declares.
     own = [f"seeds {', '.join(map(str, seeds))} alone"] if seeds else []
     own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
-    if own:
-        words = ", ".join(own)
-        found = [
-            row | {"comparison": row["comparison"] and f"{row['comparison']}, {words}"}
-            for row in found
-        ]
-    return TableDraft(found, comparison_cells)
+    return TableDraft(_name_apart(found, own), comparison_cells)
+
+
+def _name_apart(rows: Sequence[Row], words: Sequence[str]) -> Sequence[Row]:
+    """The comparisons as ones of their own, which no family declares, where there are words."""
+    return [
+        row | {"comparison": row["comparison"] and ", ".join([row["comparison"], *words])}
+        for row in rows
+    ]
 
 
 def _family(study: Study, name: str) -> TableDraft:
@@ -298,12 +299,8 @@ def _pairs(
     arms = {arm: [*runs, *added.get(arm, [])] for arm, runs in study.arms.items()}
     (family,) = read_families({"pairs": asked}, arms)
     rows = compare_family(arms, family, cost=cost)
-    if also:  # comparisons of their own, which no family declares
-        words = f", with {', '.join(also)}"
-        rows = [
-            row | {"comparison": row["comparison"] and row["comparison"] + words} for row in rows
-        ]
-    return TableDraft(rows, comparison_cells)
+    own = [f"with {', '.join(also)}"] if also else []
+    return TableDraft(_name_apart(rows, own), comparison_cells)
 
 
 def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
