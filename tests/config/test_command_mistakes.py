@@ -12,7 +12,7 @@ from compositions import composed
 from e3rl.config.command import explain_number_as_choice, explain_refusal
 
 SOURCE = Path(__file__).parents[2] / "src"
-# A command that knows KeyError as a mistake, and raises what CASE says.
+# A command that knows Mistake as a mistake, and raises what CASE says.
 COMMAND = """
 import os
 from e3rl.config.command import configured

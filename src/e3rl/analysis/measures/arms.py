@@ -13,8 +13,6 @@ ARM_LABELS = {
     "budget": "GRPO + budget",
     "e3": "E3",
 }
-
-
 AND = "&"  # between the names of arms whose mean is compared
 
 

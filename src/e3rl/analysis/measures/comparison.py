@@ -13,7 +13,7 @@ With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were;
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 import pandas as pd
@@ -160,13 +160,12 @@ def compare_family(
 def _means(scored: Sequence[Scores], sides: Sequence[str]) -> list[Scores]:
     """Of the arms that each side names, in every measure and evaluation that all of them have."""
     found = []
-    for side in dict.fromkeys(sides):
-        names = side.split(AND)
-        every = {(each.arm, each.name, each.measure): each for each in scored}
-        for name, measure in dict.fromkeys((each.name, each.measure) for each in scored):
-            several = [every.get((arm, name, measure)) for arm in names]
-            if None not in several:
-                found.append(mean_of_arms([each for each in several if each is not None]))
+    kinds = dict.fromkeys((each.name, each.measure) for each in scored)
+    for side, kind in product(dict.fromkeys(sides), kinds):
+        by_arm = {each.arm: each for each in scored if (each.name, each.measure) == kind}
+        arms = side.split(AND)
+        if by_arm.keys() >= set(arms):
+            found.append(mean_of_arms([by_arm[arm] for arm in arms]))
     return found
 
 

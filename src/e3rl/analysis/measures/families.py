@@ -41,6 +41,7 @@ class Family:
 
     A side of a pair may be the mean of several arms, as main effects in a factorial need: it has
     their names, joined by `arms.AND`.
+
     At equal entropy: after the last step, with the second arm read at the first one's entropy.
     `looks` is how often its question is judged where seeds are added because of what earlier ones
     showed, this time included; p values count as often (Bonferroni), so that all looks together
