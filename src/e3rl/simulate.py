@@ -9,17 +9,19 @@ the last pass of every rule. With `by_arm=true` every arm among the runs has a t
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
+from pydantic import FiniteFloat, PositiveInt
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from e3rl.analysis.tables.cells import as_markdown, as_text
-from e3rl.config.command import configured
+from e3rl.config.command import check_own_settings, configured
 from e3rl.ledger.archive import ledger_folders
 from e3rl.ledger.files import PROMPTS
 from e3rl.process.environment import peak_memory_gib
@@ -49,26 +51,23 @@ TITLES = (
 )
 
 
+@dataclass(frozen=True)
+class Replay:
+    """What the settings of this command that are no nodes hold."""
+
+    rules: list[str]
+    runs: list[str]
+    learning: FiniteFloat
+    prompts_per_step: PositiveInt
+    rollouts_per_prompt: PositiveInt
+    epochs: PositiveInt
+    seed: int
+
+
 @configured("simulate", FileNotFoundError, ValueError)
 def main(cfg: DictConfig) -> None:
     """Replay the rules, print a table, and end with code 2 where the runs have no prompts."""
     simulate(cfg)
-
-
-def check_values(cfg: DictConfig) -> None:
-    """Raise ValueError, naming it, for a size that is no whole number of 1 or more, what is no list
-    or no number, and a folder that cannot be written."""
-    for name in ("prompts_per_step", "rollouts_per_prompt", "epochs"):
-        if type(cfg[name]) is not int or cfg[name] < 1:
-            raise ValueError(f"{name}={cfg[name]}: use a whole number of 1 or more")
-    for name in ("rules", "runs"):
-        if not OmegaConf.is_list(cfg[name]):
-            raise ValueError(f"{name}={cfg[name]} is no list: write {name}=[{cfg[name]}]")
-    if type(cfg.seed) is not int:
-        raise ValueError(f"seed={cfg.seed}: use a whole number")
-    if type(cfg.learning) not in (int, float):
-        raise ValueError(f"learning={cfg.learning}: use a number")
-    check_folder("out=", Path(cfg.out))
 
 
 def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
@@ -78,7 +77,8 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     from e3rl.config.check import check_command
 
     check_command(cfg, "simulate")
-    check_values(cfg)
+    check_own_settings(cfg, Replay)
+    check_folder("out=", Path(cfg.out))
     started = time.monotonic()
     tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))
     rows: list[dict[str, Any]] = []

@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -17,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers
+from e3rl.config.check import wrong_values
+from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers, to_plain_dict
 from e3rl.process.output import is_unread, leave_unread
 
 Task = Callable[[DictConfig], Any]
@@ -95,6 +97,20 @@ def telling_refusals(command: str) -> Iterator[None]:
         raise
     except (CompactHydraException, OmegaConfBaseException) as error:
         end_with_mistake(explain_refusal(error, sys.argv[1:]))
+
+
+def check_own_settings(cfg: DictConfig, kinds: type) -> None:
+    """Raise ConfigurationError for settings of a command that are not what the fields of `kinds`
+    say, and for a single value where a list is meant."""
+    values, hints = to_plain_dict(cfg), typing.get_type_hints(kinds)
+    for name in (name for name, hint in hints.items() if "list[" in str(hint)):
+        value = values[name]
+        optional = value is None and type(None) in typing.get_args(hints[name])
+        if not (isinstance(value, list) or optional):
+            inside = "" if value is None else value
+            raise ConfigurationError(f"{name}={value} is no list: write {name}=[{inside}]")
+    if mistakes := list(wrong_values(values, kinds)):
+        raise ConfigurationError("; ".join(mistakes))
 
 
 def is_sweeping() -> bool:

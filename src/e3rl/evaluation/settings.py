@@ -1,16 +1,15 @@
 """Numbers that `e3rl.evaluate` is given, checked before anything is loaded, sampled or written."""
 
-import typing
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pydantic import Field, FiniteFloat, PositiveInt
 
 from e3rl.callbacks.validation_schedule import Evaluation
-from e3rl.config.check import wrong_values
+from e3rl.config.command import check_own_settings
 from e3rl.config.composition import ConfigurationError
 
 
@@ -30,23 +29,10 @@ class Numbers:
     seed: int
 
 
-LISTS = ("ks", "table_ks", "temperatures", "entropies")
-
-
 def check_numbers(cfg: DictConfig) -> None:
     """Raise ConfigurationError for numbers of a wrong type or size, a number where a list is
     meant, and columns that the table cannot have."""
-    for name in LISTS:
-        value = cfg[name]
-        optional = name == "table_ks" and value is None
-        if not (optional or OmegaConf.is_list(value)):
-            inside = "" if value is None else value
-            raise ConfigurationError(f"{name}={value} is no list: write {name}=[{inside}]")
-    hints = typing.get_type_hints(Numbers, include_extras=True)
-    values = {name: OmegaConf.to_container(cfg[name]) for name in LISTS if cfg[name] is not None}
-    wrong = wrong_values({name: cfg[name] for name in hints} | values, Numbers)
-    if mistakes := list(wrong):
-        raise ConfigurationError("; ".join(mistakes))
+    check_own_settings(cfg, Numbers)
     for k in cfg.table_ks or []:
         if k not in cfg.ks:
             raise ConfigurationError(
