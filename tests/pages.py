@@ -26,7 +26,7 @@ import e3rl.budgets
 from compositions import composed
 from e3rl.config.check import check, node_mistakes
 from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
-from e3rl.evaluation.settings import check_numbers, evaluations_of
+from e3rl.evaluation.settings import check_settings, evaluations_of
 from e3rl.ledger.archive import open_run
 from e3rl.serve import check_serving
 
@@ -209,7 +209,7 @@ def _check_serve(arguments: Sequence[str]) -> None:
 
 def _check_evaluate(arguments: Sequence[str]) -> None:
     cfg = composed(*arguments, root="evaluate")
-    check_numbers(cfg)
+    check_settings(cfg)
     assert evaluations_of(cfg)
     _check_nodes({"policy": cfg.policy, "engine": cfg.engine, "reward": cfg.reward})
 

@@ -334,6 +334,7 @@ def test_what_is_asked_for_is_checked_before_anything_is_sampled(
         ("table_ks=[3]", r"table_ks=\[3\]: 3 is not among ks=\[1, 2, 4\]; add it there"),
         ("n=2 table_ks=[4]", r"table_ks=\[4\]: 4 of n=2 samples cannot be chosen"),
         ("temperatures=1", r"temperatures=1 is no list: write temperatures=\[1\]"),
+        ("latex=ye", r"latex='ye': input should be a valid boolean"),
         ("entropies=0.5", r"entropies=0\.5 is no list: write entropies=\[0\.5\]"),
         ("temperatures=[warm]", r"temperatures\[0\]='warm': input should be a valid number"),
         ("temperatures=[-1]", r"temperature=-1, use 0 \(greedy\) or more"),

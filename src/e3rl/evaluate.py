@@ -57,17 +57,17 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     from e3rl.config.check import check_command
     from e3rl.evaluation.parts import parse_part
     from e3rl.evaluation.results import TableSettings, write_results
-    from e3rl.evaluation.settings import check_numbers, evaluations_of, table_ks
+    from e3rl.evaluation.settings import check_settings, evaluations_of, table_ks
     from e3rl.evaluation.targets import check_overrides, find_models, load_problem_sets
 
     check_command(cfg, "evaluate", elsewhere=["policy"])  # `find_models` checks it
-    check_numbers(cfg)
+    check_settings(cfg)
     check_folder("out=", Path(cfg.out))
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
     check_overrides(overrides, models)
     wanted = TableSettings(
-        list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), bool(cfg.latex)
+        list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), cfg.latex
     )
     for model in models:
         model.check_prompts(sets, cfg.max_new_tokens)

@@ -8,7 +8,7 @@ import yaml
 
 from e3rl.config.check import SECTIONS
 from e3rl.config.composition import conf_dir
-from e3rl.evaluation.settings import Numbers
+from e3rl.evaluation.settings import OwnSettings
 from e3rl.readiness.preflight import PreflightSettings
 from e3rl.serve import Serving
 
@@ -40,4 +40,4 @@ def test_of_a_run(name: str, file: str) -> None:
 
 def test_of_an_evaluation() -> None:
     found = yaml.safe_load((conf_dir() / "evaluate.yaml").read_text(encoding="utf-8"))
-    assert names(Numbers) <= found.keys()
+    assert names(OwnSettings) <= found.keys()

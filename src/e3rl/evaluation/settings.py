@@ -1,4 +1,4 @@
-"""Numbers that `e3rl.evaluate` is given, checked before anything is loaded, sampled or written."""
+"""What `e3rl evaluate` is told, checked before anything is loaded, sampled or written."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from e3rl.config.composition import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """The settings that are numbers, or lists of them."""
+class OwnSettings:
+    """The settings of the command itself, whose values have a type."""
 
     n: PositiveInt
     ks: Annotated[list[PositiveInt], Field(min_length=1)]
@@ -27,12 +27,13 @@ class Numbers:
     max_new_tokens: PositiveInt
     prompts_per_batch: PositiveInt
     seed: int
+    latex: bool
 
 
-def check_numbers(cfg: DictConfig) -> None:
-    """Raise ConfigurationError for numbers of a wrong type or size, a number where a list is
+def check_settings(cfg: DictConfig) -> None:
+    """Raise ConfigurationError for values of a wrong type or size, a number where a list is
     meant, and columns that the table cannot have."""
-    check_own_settings(cfg, Numbers)
+    check_own_settings(cfg, OwnSettings)
     for k in cfg.table_ks or []:
         if k not in cfg.ks:
             raise ConfigurationError(
