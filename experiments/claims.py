@@ -5,7 +5,8 @@
 A verdict follows from the interval of the difference: *holds* where all of it lies on the side that
 is claimed, *contradicted* where all of it lies on the other, else *open*. Where the table carries a
 corrected p, all of the interval does not count unless that is below .05 as well. A dagger marks
-what would be open if the test counted the seeds' degrees of freedom alone.
+what would be open if the test counted the seeds' degrees of freedom alone, a double dagger what is
+open at the tokens that the runs of all pages reach.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,8 @@ say. Every number and verdict is computed from a study's table by
 *holds*, *contradicted*: the whole 95 % interval lies on the side that is claimed, or on the other;
 *open*: it contains 0, or the difference is not significant after the correction for the number of
 comparisons; *untried*: nobody here has run it; †: open as well where the test counts the degrees of
-freedom of its seeds alone ([few seeds](#how-to-read-these-verdicts)). The scope of a row is what
+freedom of its seeds alone ([few seeds](#how-to-read-these-verdicts)); ‡: open at the tokens that
+all pages on carries reach ([costs](#how-to-read-these-verdicts)). The scope of a row is what
 was trained, how often, and whether the comparison was declared before its runs or is exploratory:
 a verdict says nothing beyond its scope, and *open* is not *false*.
 [How to read these verdicts](#how-to-read-these-verdicts) stands below the table.
@@ -40,8 +42,9 @@ TAIL = """
 ## How to read these verdicts
 
 - **Costs.** pass@16 and pass@64 on carries, and what is at the same entropy, are after the same
-  number of steps; other pass@1 is at the tokens of its page. [After the same number of
-  steps](../experiments/equal_cost/README.md) E3's and pass@k's deficits in it are open, and DAPO
+  number of steps; other pass@1 is at the tokens that the runs of its page reach. [At those that the
+  runs of all pages reach](../experiments/equal_cost/README.md) a verdict with ‡ is open, and the
+  others are the same. After the same number of steps E3's and pass@k's deficits are open, and DAPO
   and dynamic sampling are worse.
 - **Few seeds.** Problems and seeds both make a difference's variance, and the test counts the
   degrees of freedom of both. Five seeds hardly know how seeds differ: where p is far below .05, as
@@ -115,6 +118,18 @@ def hangs_on_problems(test: Mapping[str, Any]) -> bool:
     return bool(p * factor >= ALPHA)
 
 
+def hangs_on_cost(test: Mapping[str, Any]) -> bool:
+    """Whether a declared verdict is open at the tokens that the runs of all pages reach."""
+    row = find_row(test["study"], test["table"], test["row"])
+    table = pd.read_csv(HERE / "equal_cost" / "results" / "comparisons.csv")
+    same = table["page"] == test["study"]
+    for column in ("family", "arm", "against", "evaluation"):
+        same &= table[column] == row.get(column)
+    if decide(test) == "open" or row.get("measure") != "pass@1" or not same.any():
+        return False
+    return bool((table[same]["common_p_adjusted"] >= ALPHA).all())
+
+
 def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str, str, str]:
     """What was found, on what, the verdict, and the command that makes its table."""
     unit = test.get("unit", "points")
@@ -130,7 +145,8 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     scope += ", uncorrected" * ("less" in test or "p_adjusted" not in row)
     page = f"[{test['table']}](../experiments/{test['study']}/README.md)"
     command = f"`e3rl study experiments/{test['study']}`: {page}"
-    return found, scope, f"*{decide(test)}*" + "†" * hangs_on_problems(test), command
+    marks = "†" * hangs_on_problems(test) + "‡" * hangs_on_cost(test)
+    return found, scope, f"*{decide(test)}*{marks}", command
 
 
 def rows(ledger: Mapping[str, Any]) -> Iterator[str]:

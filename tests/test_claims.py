@@ -74,3 +74,28 @@ def test_a_verdict_hangs_on_problems_where_seeds_alone_would_leave_it_open(
     monkeypatch.setitem(found.__globals__, "HERE", tmp_path)
     test = {"study": "one", "table": "t", "row": {"arm": "x"}, "expect": "above"}
     assert found(test) == hangs
+
+
+@pytest.mark.parametrize(("common", "marked"), [(0.049, False), (0.051, True)])
+def test_a_verdict_hangs_on_the_cost_where_that_of_all_pages_leaves_it_open(
+    ledger: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    common: float,
+    marked: bool,
+) -> None:
+    row = {"family": "first", "arm": "x", "against": "grpo t1", "evaluation": "t1"}
+    ends = {"difference": 0.2, "difference_low": 0.1, "difference_high": 0.3, "p_adjusted": 0.03}
+    judged = {"page": "one", "common_p_adjusted": common}
+    for study, name, content in (
+        ("one", "t", row | ends | {"measure": "pass@1"}),
+        ("one", "many", row | ends | {"measure": "pass@16"}),
+        ("equal_cost", "comparisons", row | judged),
+    ):
+        (tmp_path / study / "results").mkdir(parents=True, exist_ok=True)
+        pd.DataFrame([content]).to_csv(tmp_path / study / "results" / f"{name}.csv")
+    found = ledger["hangs_on_cost"]
+    monkeypatch.setitem(found.__globals__, "HERE", tmp_path)
+    test = {"study": "one", "table": "t", "row": {"arm": "x"}, "expect": "above"}
+    assert found(test) == marked
+    assert not found(test | {"table": "many"})

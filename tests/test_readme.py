@@ -88,9 +88,9 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
 LINES = (  # the same, of README
     ("carries_core", "many_tries", "budget", "raise pass@16** by {}. Taken", 10, True),
     ("carries_core", "primary", "e3", "below it in pass@1, {}, at equal tokens", 10, True),
-    ("carries_first_policies", "pass_at_16", "budget", "first policies both add {};", 10, True),
+    ("carries_first_policies", "pass_at_16", "budget", "policies the budget adds {};", 10, True),
     ("carries_budget", "pass_at_16", "budget", "on six fresh seeds, {}.", 6, True),
-    ("carries_first_policies", "pass_at_1", "e3", "other first policies {}.", 10, True),
+    ("carries_first_policies", "pass_at_1", "e3", "policies {} is found at that page's", 10, True),
 )
 
 
@@ -130,6 +130,7 @@ def test_the_halves_of_a_budget_are_said_as_they_were_found(
     both = pd.read_csv(results / "sixteen_seeds.csv").to_dict("records")
     weight, rollouts = (with_interval(each, "difference") for each in both)
     assert f"all sixteen have both, {rollouts} and {weight} (exploratory)" in flat(STUDIED)
+    assert f"with the ten seeds before, {rollouts} and {weight} (exploratory)" in flat(README)
     assert {each["seeds"] for each in both} == {16}
 
 
@@ -152,6 +153,17 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     assert f"After as many steps ({with_interval(row, 'end_difference')})" in flat(STUDIED)
     assert (row["own_p_adjusted"] < 0.05) == (row["own_verdict"] == "worse")
     assert row["end_p_adjusted"] > 0.05
+
+
+def test_what_other_costs_make_of_e3_from_other_first_policies_is_said() -> None:
+    table = pd.read_csv(ROOT / "experiments" / "equal_cost" / "results" / "comparisons.csv")
+    found = table.query("page == 'carries_first_policies' and family == 'pass_at_1'")
+    (row,) = found[found["arm"] == "e3"].to_dict("records")
+    common, end = (with_interval(row, f"{cost}_difference") for cost in ("common", "end"))
+    assert f"{common} open at the fewer that all pages reach" in flat(README)
+    assert f"all pages reach {common} falls just short (p .050)" in flat(STUDIED)
+    assert f"E3 is {end}, no finding, and" in flat(STUDIED)
+    assert 0.05 < row["common_p_adjusted"] < 0.0505
 
 
 @pytest.mark.parametrize("measure", ["pass@1", "pass@16"])

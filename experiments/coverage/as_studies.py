@@ -212,7 +212,7 @@ def table_cells(every: list[dict[str, Any]]) -> Cells:
     found = {(r["measure"], r["study"], r["arm"], r["n_seeds"]): r["covered"] for r in rows}
     header = ["interval", *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
     body = [
-        [measure, *(f"{100 * found[measure, *column]:.1f}" for column in columns)]
+        [measure, *(f"{100 * found[measure, *column]:.0f}" for column in columns)]
         for measure in dict.fromkeys(r["measure"] for r in rows)
     ]
     few, many = (of(r["draws"] for r in rows) for of in (min, max))
@@ -233,7 +233,7 @@ def by_kind(
     }
     header = ["interval", key, *(f"{study}, {arm}, {n} seeds" for study, arm, n in columns)]
     body = [
-        [measure, kind, *(f"{100 * found[measure, kind, *column]:.1f}" for column in columns)]
+        [measure, kind, *(f"{100 * found[measure, kind, *column]:.0f}" for column in columns)]
         for measure in dict.fromkeys(r["measure"] for r in every)
         for kind in kinds
     ]

@@ -227,7 +227,7 @@ def table_cells(rows: list[dict[str, Any]]) -> Cells:
     body = []
     for measure, level in dict.fromkeys((r["measure"], r["level"]) for r in rows):
         values = [found.get((measure, level, *column)) for column in columns]
-        shown = ["" if value is None else f"{100 * value:.1f}" for value in values]
+        shown = ["" if value is None else f"{100 * value:.0f}" for value in values]
         if any(shown):
             body.append([measure, level, *shown])
     note = (

@@ -1,14 +1,13 @@
 """Tables and figures of studies; the command `e3rl.study` says what a study is."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import yaml
 from matplotlib.figure import Figure
 from pydantic import NonNegativeInt
 
@@ -26,6 +25,7 @@ from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
 from e3rl.analysis.measures.step_response import response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
+from e3rl.analysis.page.study_file import read_study_file
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
@@ -44,19 +44,6 @@ from e3rl.config.check import wrong_values
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 GIVEN = {"study", "arms", "rows", "control"}  # what options cannot be
 LEFT = (*WORDS, "pass@1", "parts")  # columns of words
-
-
-@dataclass(frozen=True)
-class StudyFile:
-    """The keys of `study.yaml`, of which `runs` alone must be there."""
-
-    runs: str | list[str]
-    arms: list[str] | None
-    seeds: list[int] | None
-    control: str | None
-    families: dict[str, Any] | None
-    figures: dict[str, Any] | None
-    tables: dict[str, Any] | None
 
 
 class TableDraft(NamedTuple):
@@ -111,29 +98,6 @@ def read_study(folder: Path) -> Study:
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
     return Study(folder, arms, control, drawn, tables, families, missing_runs(arms, wanted))
-
-
-def read_study_file(path: Path) -> dict[str, Any]:
-    """What `study.yaml` says.
-
-    Raises FileNotFoundError where there is none, ValueError where it is no `StudyFile`.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path.parent} has no {path.name}: give the folder of a study, as experiments/NAME"
-        )
-    try:
-        asked = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
-    keys = [field.name for field in fields(StudyFile)]
-    if not isinstance(asked, dict) or "runs" not in asked:
-        raise ValueError(f"{path} must have `runs`, and else of {', '.join(keys[1:])}")
-    if unknown := [key for key in asked if key not in keys]:
-        raise ValueError(f"{path} has no place for {unknown}; there are {', '.join(keys)}")
-    if mistakes := list(wrong_values(asked, StudyFile)):
-        raise ValueError(f"{path}: {'; '.join(mistakes)}")
-    return asked
 
 
 def check_entries(folder: Path, tables: Mapping[str, Any], drawn: Mapping[str, Any]) -> None:
@@ -253,19 +217,24 @@ def _comparison(
 ) -> TableDraft:
     """With `untrained` [low, high], on the problems that the untrained policy solves so often; with
     `seeds`, of these alone."""
-    arms = study.arms
-    if seeds:
-        arms = {arm: [run for run in runs if run.seed in seeds] for arm, runs in arms.items()}
-        if empty := [arm for arm, runs in arms.items() if not runs]:
-            raise ValueError(f"{study.folder}: seeds={list(seeds)}, of which {empty[0]} has none")
+    arms, own = _of_seeds(study, seeds)
     options |= {"evaluations": evaluations, "measures": measures}
     if untrained is None:
         found = compare_arms(arms, study.control, **options)
     else:
         found = compare_on_problems(arms, study.control, untrained, **options)
-    own = [f"seeds {', '.join(map(str, seeds))} alone"] if seeds else []
     own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
     return TableDraft(_name_apart(found, own), comparison_cells)
+
+
+def _of_seeds(study: Study, seeds: Sequence[int]) -> tuple[dict[str, list[Run]], list[str]]:
+    """The runs of these seeds alone, and words that say so; of no seeds: all runs."""
+    if not seeds:
+        return study.arms, []
+    arms = {arm: [run for run in runs if run.seed in seeds] for arm, runs in study.arms.items()}
+    if empty := [arm for arm, runs in arms.items() if not runs]:
+        raise ValueError(f"{study.folder}: seeds={list(seeds)}, of which {empty[0]} has none")
+    return arms, [f"seeds {', '.join(map(str, seeds))} alone"]
 
 
 def _name_apart(rows: Sequence[Row], words: Sequence[str]) -> Sequence[Row]:
@@ -290,16 +259,18 @@ def _pairs(
     axis: str = "tokens",
     cost: float | None = None,
     also: Sequence[str] = (),
+    seeds: Sequence[int] = (),
 ) -> TableDraft:
-    """As a declared family, but exploratory; of the runs in the folders `also` as well, where these
-    are of the same arms."""
+    """As a declared family, but exploratory; with `seeds`, of these alone; of the runs in the
+    folders `also` as well, where these are of the same arms."""
     asked = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
     more = chain.from_iterable(load_runs(study.folder / place) for place in also)
     added = group_by_arm([run for run in more if run.name in study.arms])
-    arms = {arm: [*runs, *added.get(arm, [])] for arm, runs in study.arms.items()}
+    own_runs, own = _of_seeds(study, seeds)
+    arms = {arm: [*runs, *added.get(arm, [])] for arm, runs in own_runs.items()}
     (family,) = read_families({"pairs": asked}, arms)
     rows = compare_family(arms, family, cost=cost)
-    own = [f"with {', '.join(also)}"] if also else []
+    own += [f"with {', '.join(also)}"] if also else []
     return TableDraft(_name_apart(rows, own), comparison_cells)
 
 
