@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 from matplotlib.figure import Figure
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
@@ -24,7 +24,7 @@ from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
-from e3rl.analysis.measures.step_response import response_rows
+from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
@@ -336,8 +336,8 @@ def _resources(study: Study) -> TableDraft:
     return TableDraft(resource_rows(study.arms), resource_cells)
 
 
-def _response(study: Study) -> TableDraft:
-    return TableDraft(response_rows(study.arms), response_cells)
+def _response(study: Study, last: PositiveInt = LATE) -> TableDraft:
+    return TableDraft(response_rows(study.arms, last), lambda rows: response_cells(rows, last))
 
 
 def _power(study: Study, differences: Sequence[float] = (0.01, 0.02), **options: Any) -> TableDraft:
