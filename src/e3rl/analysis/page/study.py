@@ -392,7 +392,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "pass_at_1": figures.pass_at_1_figure,
     "frontier": _without_control(comparison_figures.frontier_figure),
     "response": _without_control(figures.response_figure),
-    "length": _without_control(study_figures.length_figure),
+    "length": study_figures.length_figure,
     "resources": _without_control(study_figures.resource_figure),
     "disturbance": _without_control(study_figures.disturbance_figure),
     "reaching": study_figures.reaching_figure,
