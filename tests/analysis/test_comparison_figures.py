@@ -132,11 +132,47 @@ def test_a_forest_names_the_endpoints_that_are_not_at_equal_cost(made: Arms) -> 
     assert "(pass@16: after the last validation, costs unlike)" in note
 
 
-def test_a_point_that_another_ones_temperature_covers_has_none() -> None:
+def test_temperatures_stand_beside_their_points_and_not_upon_others() -> None:
     figure = Figure(figsize=(6, 4), dpi=100)
     ax = figure.subplots()
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    points = [(0.5, 0.5, 1.0), (0.505, 0.505, 0.7), (0.9, 0.5, 1.3)]
+    # The second has the first one's label on its right above, and its own below.
+    points = [(0.5, 0.5, 1.0), (0.5, 0.505, 0.7), (0.9, 0.5, 1.3)]
     rows = [{"arm": "grpo", "temperature": t, "pass@1": x, "pass@k": y} for x, y, t in points]
     figures.write_temperatures(ax, rows, ["grpo"])
-    assert [text.get_text() for text in ax.texts] == ["1", "1.3"]
+    assert [(text.get_text(), text.get_position()) for text in ax.texts] == [
+        *(("1", figures.SIDES[0]), ("0.7", figures.SIDES[1]), ("1.3", figures.SIDES[0])),
+    ]
+
+
+def test_a_point_without_room_on_any_side_has_no_temperature() -> None:
+    figure = Figure(figsize=(6, 4), dpi=100)
+    ax = figure.subplots()
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    rows = [{"arm": "grpo", "temperature": 1 + i, "pass@1": 0.5, "pass@k": 0.5} for i in range(5)]
+    figures.write_temperatures(ax, rows, ["grpo"])
+    assert [text.get_text() for text in ax.texts] == ["1", "2", "3", "4"]
+
+
+def test_every_curve_of_a_frontier_has_the_temperatures_of_its_ends() -> None:
+    ladder = {f"t{t}": at(t, 0.3, 0.75 - 0.1 * t) for t in (0.5, 1.0, 1.5)}
+    arms = {
+        "grpo": [made_up("grpo", s, ladder) for s in (1, 2)],
+        "e3": [made_up("e3", s, {"t1.0": at(1.0, 0.3, 0.7, n=32)}) for s in (1, 2)],
+    }
+    figure = figures.frontier_figure(arms, k=4)
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["GRPO"]
+    assert [text.get_text() for text in figure.axes[0].texts][:2] == ["0.5", "1.5"]
+    assert figure._supxlabel is not None
+    note = " ".join(figure._supxlabel.get_text().split())
+    assert note.endswith("At one temperature, and left out: E3.")
+    alone = figures.frontier_figure({"e3": arms["e3"]}, k=4)
+    assert alone.axes[0].get_legend_handles_labels()[1] == ["E3"]
+
+
+def test_an_evaluation_with_several_numbers_of_rollouts_is_named_once() -> None:
+    arms = {
+        name: [made_up(name, s, {"t1": at(1.0, 0.3, 0.6, n=n)}) for s in (1, 2)]
+        for name, n in (("grpo", 64), ("e3", 32))
+    }
+    assert frontier_sources(frontier_rows(arms, k=4)) == "Evaluations: t1 (n = 32 to 64, 2 seeds)."

@@ -13,6 +13,8 @@ from e3rl.analysis.figures import run_figures as figures
 from e3rl.analysis.figures import study_figures
 from e3rl.analysis.figures.budget_panel import is_uneven, select_epochs
 from e3rl.analysis.figures.style import INK, arm_colour
+from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.step_response import measure_response
 from e3rl.analysis.sources.runs import Run, load_run
 
 pytestmark = pytest.mark.end_to_end
@@ -157,11 +159,11 @@ def test_pass_at_k_has_a_panel_per_sampled_temperature(arms: dict[str, list[Run]
 
 
 def test_legends_of_many_arms_stay_within_the_figure(arms: dict[str, list[Run]]) -> None:
-    many = {f"a_long_name_of_arm_{number}": arms["e3"] for number in range(8)}
+    many = {f"a_long_name_of_arm_{number}": arms["e3"] for number in range(6)}
     for draw in (figures.temperature_figure, figures.entropy_figure):
         figure = draw(many)
         (legend,) = figure.legends
-        assert len(legend.get_texts()) >= 8
+        assert len(legend.get_texts()) >= 6
         assert legend.get_window_extent().width <= figure.bbox.width
 
 
@@ -194,10 +196,11 @@ def study_of(count: int, arms: dict[str, list[Run]]) -> dict[str, list[Run]]:
         (figures.difficulty_figure, 1),
     ],
 )
-def test_training_of_more_than_eight_arms_has_panels_for_each_beside_the_control(
+def test_training_of_more_than_six_arms_has_panels_for_each_beside_the_control(
     draw: Callable[..., Figure], panels: int, arms: dict[str, list[Run]]
 ) -> None:
-    assert len(draw(study_of(8, arms)).axes) == panels
+    assert len(draw(study_of(6, arms)).axes) == panels
+    assert len(draw(study_of(7, arms)).axes) == 6 * panels
     figure = draw(study_of(9, arms))
     assert len(figure.axes) == 8 * panels
     assert len({ax.get_ylim() for ax in figure.axes}) == 1
@@ -298,19 +301,62 @@ def test_costs_stay_within_their_axes(arms: dict[str, list[Run]]) -> None:
     assert max(drawn) < right
 
 
-def test_a_disturbance_is_not_smoothed_into_the_steps_before_it(arms: dict[str, list[Run]]) -> None:
+def test_a_disturbance_is_drawn_as_deep_as_it_was(arms: dict[str, list[Run]]) -> None:
     def disturbed(run: Run) -> Run:
         train = run.train.copy()
-        late = train["rollout_step"] >= 12
-        train["policy/entropy"] = np.where(late, 0.8, 1.0) * train["temperature/target"]
+        share = np.ones(len(train))
+        share[12], share[13] = 0.6 + 0.02 * run.seed, 0.9
+        train["policy/entropy"] = share * train["temperature/target"]
         node = {"disturbance": {"step": 12, "factor": 1.2}}
         return replace(run, train=train, config={**run.config, "callbacks": node})
 
-    figure = study_figures.disturbance_figure({"e3": [disturbed(run) for run in arms["e3"]]})
-    before, after = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
-    assert before.get_xdata()[-1] == 11
-    assert before.get_ydata() == pytest.approx(1.0)
-    assert after.get_ydata() == pytest.approx(0.8, abs=0.01)
+    runs = [disturbed(run) for run in arms["e3"]]
+    figure = study_figures.disturbance_figure({"e3": runs})
+    (line,) = [each for each in figure.axes[0].get_lines() if each.get_label() == "E3"]
+    drawn = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    dip = np.mean([measure_response(run, last=8)["dip"] for run in runs])
+    assert drawn[12] == pytest.approx(1 + dip) == pytest.approx(0.63)
+    assert (drawn[11], drawn[13], drawn[14]) == pytest.approx((1.0, 0.9, 1.0))
+    assert figure.axes[0].get_ylabel() == "entropy / target, each step"
+
+
+def test_lengths_that_coincide_are_drawn_less_the_controls(arms: dict[str, list[Run]]) -> None:
+    def longer(run: Run) -> Run:
+        train = run.train.assign(**{"rollout/length": run.train["rollout/length"] + 0.1 * run.seed})
+        return replace(run, train=train)
+
+    shown = {"grpo": arms["grpo"], "mine": [longer(run) for run in reversed(arms["grpo"])]}
+    left, right = study_figures.length_figure(shown, "grpo", window=1).axes
+    expected = np.mean([run.train["rollout/length"] for run in arms["grpo"]], axis=0)
+    np.testing.assert_allclose(left.get_lines()[0].get_ydata(), expected)
+    assert len(left.get_lines()) == 1
+    (line,) = [each for each in right.get_lines() if each.get_label() == "mine"]
+    np.testing.assert_allclose(line.get_ydata(), 0.15)  # of seeds 1 and 2
+    extent = right.collections[0].get_paths()[0].get_extents()
+    assert (extent.ymin, extent.ymax) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert len(study_figures.length_figure(shown).axes[0].get_lines()) == 2
+
+
+def test_pass_at_k_less_the_control_is_what_tables_have(arms: dict[str, list[Run]]) -> None:
+    names = ("evaluations", "problems")
+    bare = [
+        replace(run, **{name: getattr(run, name).head(0) for name in names})
+        for run in arms["ts_an"]
+    ]
+    figure = figures.pass_at_k_figure({**arms, "bare": bare}, "grpo", less_control=True)
+    first, *others = figure.axes
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        *("GRPO, at T = 1", "GRPO + TS + AN", "E3", "bare"),
+    ]
+    assert set(lines(figure)) == {"before training", "GRPO"}
+    assert len({ax.get_ylim() for ax in others}) == 1
+    assert first.get_ylim() != others[0].get_ylim()
+    drawn = others[1].get_lines()[-1].get_xydata()
+    assert drawn[:, 0].tolist() == [1, 2, 4, 8, 16]
+    rows = compare_arms(arms, "grpo", [16], evaluations=["t1"], measures=["pass@16"])
+    (wanted,) = [row for row in rows if row["arm"] == "e3"]
+    assert drawn[-1, 1] == pytest.approx(100 * wanted["difference"])
+    assert [text.get_text() for text in others[-1].texts] == ["not measured"]
 
 
 def test_pass_at_1_of_one_run_has_every_temperature_name(run: Run) -> None:

@@ -78,7 +78,11 @@ def test_the_figure_shows_the_rules_and_what_would_be_needed() -> None:
 def test_recorded_steps_are_dots_beside_the_lines(arms: Arms) -> None:
     figure = response_figure(arms)
     labels = [str(dots.get_label()) for dots in figure.axes[0].collections]
-    assert labels == ["GRPO + TS + AN, recorded", "E3, recorded"]
+    assert labels == ["GRPO + TS + AN, steps", "E3, steps"]
+    assert figure._supxlabel is not None
+    note = " ".join(figure._supxlabel.get_text().split())
+    assert note.endswith("recorded elasticity, not the entropy of the next batch")
+    assert response_figure()._supxlabel is None  # which has no dots
     steps = controller_steps(arms["e3"])
     assert len(steps) == 2 * 24
     np.testing.assert_allclose(

@@ -8,6 +8,7 @@ import pytest
 
 from e3rl.analysis.measures.step_response import measure_response, response_rows
 from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.study_cells import response_cells
 
 CONFIG = {"callbacks": {"disturbance": {"step": 20, "factor": 1.25}}}
 
@@ -47,6 +48,23 @@ def test_a_loop_that_never_settles_has_all_steps_that_were_left() -> None:
 
 def test_a_loop_that_nothing_disturbs_has_settled_at_once() -> None:
     assert measure_response(run_of([0.0] * 50))["settling"] == 0
+
+
+def test_what_remains_is_read_once_a_loop_has_settled() -> None:
+    # Settled 12 steps before the end, as the 5-step mean is within 5 % from step 28 on.
+    after = [-0.2] * 8 + [-0.04, 0.0] * 6
+    run = run_of([0.0] * 20 + after)
+    assert measure_response(run, last=8)["settling"] == 8
+    assert measure_response(run, last=8)["steady"] == pytest.approx(-0.02)
+    assert measure_response(run, last=12)["noise"] == pytest.approx(0.02)
+    with pytest.raises(
+        ValueError, match=r"settles at step 28, .* last 13 steps, .*last=12 or fewer"
+    ):
+        measure_response(run, last=13)
+    with pytest.raises(ValueError, match="last 16 steps"):
+        response_rows({"gain_paper": [run]})
+    (row,) = response_rows({"gain_paper": [run]}, last=12)
+    assert response_cells([row], last=12).note.endswith("over the last 12 steps.")
 
 
 def test_rows_are_means_over_seeds() -> None:

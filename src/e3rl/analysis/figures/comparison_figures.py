@@ -1,9 +1,12 @@
 """Figures that compare: paired differences with their intervals, and frontiers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from e3rl.analysis.figures.style import (
     INK,
@@ -23,7 +26,18 @@ from e3rl.analysis.sources.runs import Arms
 
 Paper = Mapping[str, Mapping[str, float]]  # points by arm and measure
 ROW_HEIGHT = 0.36  # inches
-LABEL = (18.0, 9.0)  # pixels that the label of a point takes
+
+
+class Place(NamedTuple):
+    """Two numbers to the right and up."""
+
+    x: float
+    y: float
+
+
+LABEL = Place(24.0, 9.0)  # pixels that the label of a point takes
+DOT = 3.0  # pixels from the middle of a point to its edge
+SIDES = (Place(3, 4), Place(3, -10), Place(-17, 4), Place(-17, -10))  # of a point, in points
 
 
 @with_style
@@ -130,25 +144,56 @@ def _spent_unlike(row: Row) -> bool:
 
 @with_style
 def frontier_figure(arms: Arms, k: int | None = None) -> Figure:
-    """pass@k against pass@1 over sampling temperatures, a curve per arm and the first policy."""
-    rows = frontier_rows(arms, k)
+    """pass@k against pass@1 over sampling temperatures, a curve per arm and the first policy.
+
+    What was sampled at one temperature has no curve: it is left out, and named, beside what has.
+    """
+    rows, left_out = curves_alone(frontier_rows(arms, k))
     figure, (ax,) = make_panels(1)
     ax.set_title("Frontier over sampling temperatures")
     for arm in dict.fromkeys(row["arm"] for row in rows):
         _draw_curve(ax, [row for row in rows if row["arm"] == arm], arm, list(arms))
-    write_temperatures(ax, rows, list(arms))
     format_percent_axis(ax, f"pass@{rows[0]['k']}")
     format_percent_axis(ax, "pass@1", vertical=False)
     ax.legend(loc="best")
-    note_below(figure, f"numbers: temperatures, where there is room\n{frontier_sources(rows)}")
+    notes = ["numbers: temperatures, where there is room", frontier_sources(rows)]
+    if left_out:
+        names = ", ".join(_curve_label(arm) for arm in left_out)
+        notes.append(f"At one temperature, and left out: {names}.")
+    note_below(figure, "\n".join(notes))
+    figure.draw_without_rendering()  # before it axes have neither their limits nor their place
+    write_temperatures(ax, ends_first(rows), list(arms))
     return figure
+
+
+def curves_alone(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Rows of arms with several temperatures, and the names of the others; all rows where no arm
+    has several."""
+    seen = Counter(row["arm"] for row in rows)
+    if max(seen.values()) == 1:
+        return list(rows), []
+    kept = [row for row in rows if seen[row["arm"]] > 1]
+    return kept, [arm for arm, points in seen.items() if points == 1]
+
+
+def ends_first(rows: Sequence[Row]) -> list[Row]:
+    """Both ends of every curve, then what lies between them."""
+    curves = [
+        [row for row in rows if row["arm"] == arm] for arm in dict.fromkeys(r["arm"] for r in rows)
+    ]
+    ends = [row for curve in curves for row in (curve[0], *curve[1:][-1:])]
+    return [*ends, *(row for curve in curves for row in curve[1:-1])]
+
+
+def _curve_label(arm: str) -> str:
+    return "before training" if arm == UNTRAINED else arm_label(arm)
 
 
 def _draw_curve(ax: Axes, rows: Sequence[Row], arm: str, arms: Sequence[str]) -> None:
     x, y = [row["pass@1"] for row in rows], [row["pass@k"] for row in rows]
     line = (0, (4, 2)) if arm == UNTRAINED else "-"
-    label = "before training" if arm == UNTRAINED else arm_label(arm)
-    ax.plot(x, y, color=_colour(arm, arms), marker="o", markersize=4, linestyle=line, label=label)
+    colour = _colour(arm, arms)
+    ax.plot(x, y, color=colour, marker="o", markersize=4, linestyle=line, label=_curve_label(arm))
 
 
 def _colour(arm: str, arms: Sequence[str]) -> str:
@@ -156,18 +201,38 @@ def _colour(arm: str, arms: Sequence[str]) -> str:
 
 
 def write_temperatures(ax: Axes, rows: Sequence[Row], arms: Sequence[str]) -> None:
-    """The temperature beside each point, unless another one's is there already."""
-    taken: list[tuple[float, float]] = []
-    for row in rows:
-        x, y = ax.transData.transform((row["pass@1"], row["pass@k"]))
-        if any(abs(x - left) < LABEL[0] and abs(y - top) < LABEL[1] for left, top in taken):
+    """The temperature beside each point, on a side where no other one's and no point is."""
+    points = [Place(*ax.transData.transform((row["pass@1"], row["pass@k"]))) for row in rows]
+    taken: list[Place] = []
+    for row, point in zip(rows, points, strict=True):
+        found = next(
+            (each for each in SIDES if _is_free(_corner(ax, point, each), taken, points)), None
+        )
+        if found is None:
             continue
-        taken.append((x, y))
+        taken.append(_corner(ax, point, found))
         ax.annotate(
             f"{row['temperature']:.2f}".rstrip("0").rstrip("."),
             (row["pass@1"], row["pass@k"]),
-            xytext=(3, 4),
+            xytext=found,
             textcoords="offset points",
             fontsize=6.5,
             color=_colour(row["arm"], arms),
+            path_effects=[withStroke(linewidth=2, foreground="white")],  # readable over curves
         )
+
+
+def _corner(ax: Axes, point: Place, side: Place) -> Place:
+    """The lower left corner of a label in pixels; `side` is its offset in points."""
+    pixels = ax.figure.dpi / 72
+    return Place(point.x + pixels * side.x, point.y + pixels * side.y)
+
+
+def _is_free(corner: Place, taken: Sequence[Place], points: Sequence[Place]) -> bool:
+    """Whether a label with this lower left corner covers no other label and no point."""
+    apart = (abs(corner.x - x) >= LABEL.x or abs(corner.y - y) >= LABEL.y for x, y in taken)
+    beside = (
+        not (-DOT <= x - corner.x <= LABEL.x + DOT and -DOT <= y - corner.y <= LABEL.y + DOT)
+        for x, y in points
+    )
+    return all(apart) and all(beside)

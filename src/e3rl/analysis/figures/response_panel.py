@@ -1,4 +1,4 @@
-"""How the temperature controller answers an entropy error: asked for, given, and recorded.
+"""How the temperature controller answers an entropy error: asked for, and what its steps do.
 
 The model is the one behind the paper's step (arXiv 2505.18573, appendix A): one leading token, and
 V - 1 others that are equal, a logit gap D below it. At temperature τ
@@ -23,6 +23,10 @@ REACHES = (1.1, 2.0)  # largest α shown, around recorded steps at least and at 
 POINTS = 121
 PAPER_ENTROPY = 0.76  # nats, of the first step of its runs
 MU = 0.4  # gain of the measured-elasticity rule
+DOTS = (
+    "dots: steps of runs; right: their recorded temperatures τ', τ; left: computed, (τ'/τ) to the "
+    "power of the recorded elasticity, not the entropy of the next batch"
+)
 GAPS, BISECTIONS = (1e-6, 200.0), 80
 
 
@@ -93,7 +97,7 @@ def first_entropy(arms: Arms) -> float:
 
 def draw_entropy_scaling(ax: Axes, arms: Arms, entropy: float, vocabularies: Sequence[int]) -> None:
     """The factor that one step puts on the entropy, against the factor asked for."""
-    ax.set_title("Entropy after one step")
+    ax.set_title("Entropy after one step, computed")
     alphas = alpha_grid(arms)
     for (label, colour, gap, vocabulary), taus in _rules(alphas, entropy, vocabularies):
         scaling = [two_level_entropy(gap, tau, vocabulary) / entropy for tau in taus]
@@ -153,8 +157,15 @@ def _draw_dots(ax: Axes, arms: Arms, column: str) -> None:
     for arm, runs in arms.items():
         steps = controller_steps(runs)
         if not steps.empty:
-            colour, label = arm_colour(arm, list(arms)), f"{arm_label(arm)}, recorded"
-            ax.scatter(steps["alpha"], steps[column], s=7, color=colour, alpha=0.35, label=label)
+            colour, label = arm_colour(arm, list(arms)), f"{arm_label(arm)}, steps"
+            ax.scatter(
+                *(steps["alpha"], steps[column]),
+                s=9,
+                color=colour,
+                alpha=0.35,
+                linewidths=0,
+                label=label,
+            )
 
 
 def _format_alpha_axis(ax: Axes) -> None:

@@ -20,6 +20,7 @@ from e3rl.analysis.figures import (
     training_panels,
     validation_panels,
 )
+from e3rl.analysis.figures.difference_panels import draw_pass_at_k_less_control
 from e3rl.analysis.figures.small_multiples import draw_multiples
 from e3rl.analysis.figures.style import (
     arm_colour,
@@ -46,7 +47,7 @@ from e3rl.analysis.sources.runs import Arms, Run, load_run
 
 # Arms that one panel can hold, more have a panel each: with intervals over problems, that are wide,
 # and with ranges of seeds.
-FEW, MANY = 3, 8
+FEW, MANY = 3, 6
 
 
 @with_style
@@ -110,12 +111,17 @@ def budget_figure(arms: Arms) -> Figure:
 
 
 @with_style
-def pass_at_k_figure(arms: Arms, control: str | None = None, name: str = "t1") -> Figure:
+def pass_at_k_figure(
+    arms: Arms, control: str | None = None, name: str = "t1", less_control: bool = False
+) -> Figure:
     """pass@k against k with 95 % intervals.
 
     A few arms have a panel per evaluation; many have a panel each, in the evaluation `name`, beside
-    the control (the first arm where none is given).
+    the control (the first arm where none is given). With `less_control`, for curves that are alike,
+    panels show differences to the control.
     """
+    if less_control:
+        return draw_pass_at_k_less_control(arms, control or next(iter(arms)), name)
     single = _only_run(arms)
     names = [name for name in evaluation_names(arms) if has_groups(arms, name)]
     if len(arms) > FEW:
@@ -177,7 +183,7 @@ def response_figure(
 
     Lines: rules on the two-level model of the paper's appendix A with this entropy (nats) at
     temperature 1, by default that of the first recorded step, or the paper's 0.76; dots: steps of
-    the given arms that had a schedule (figure 2 of the paper).
+    the given arms that had a schedule (figure 2 of the paper), their entropies by elasticity.
     """
     shown = arms or {}
     level = response_panel.first_entropy(shown) if entropy is None else entropy
@@ -185,7 +191,12 @@ def response_figure(
     response_panel.draw_entropy_scaling(left, shown, level, vocabularies)
     response_panel.draw_next_temperature(right, shown, level, vocabularies)
     handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4)
+    legend = figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4)
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)
+    if left.collections:
+        note_below(figure, response_panel.DOTS)
     return figure
 
 

@@ -1,15 +1,17 @@
 """Figures of single questions: cost to reach an accuracy, length, time, a step disturbance."""
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from e3rl.analysis.figures.difference_panels import (
+    draw_differences,
+    metric_differences,
+)
 from e3rl.analysis.figures.style import (
     INK,
     MUTED,
@@ -19,21 +21,19 @@ from e3rl.analysis.figures.style import (
     draw_shared_legend,
     format_cost_axis,
     make_panels,
-    name_line,
     note_below,
     with_style,
 )
-from e3rl.analysis.figures.training_panels import SAMPLED, TARGET, draw_arms
+from e3rl.analysis.figures.training_panels import draw_arms
 from e3rl.analysis.figures.validation_panels import draw_pass_at_1_of_arms
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.axes import AXIS_LABELS
-from e3rl.analysis.measures.curves import seed_band
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
-from e3rl.analysis.measures.step_response import find_disturbance
-from e3rl.analysis.sources.runs import Arms
+from e3rl.analysis.measures.step_response import entropy_errors, find_disturbance
+from e3rl.analysis.sources.runs import Arms, Run
 
-SMOOTHED = 3  # steps of the mean around a disturbance
+RATIO, LENGTH = "entropy / target", "rollout/length"
 PART_COLOURS = {"rollouts": "#56B4E9", "update": "#D98A7B", "other": "#E9E4D8"}
 
 
@@ -67,17 +67,40 @@ def reaching_figure(
 
 
 @with_style
-def length_figure(arms: Arms, window: int = 9) -> Figure:
-    """Mean length of completions in training, and pass@1 in validation."""
+def length_figure(arms: Arms, control: str | None = None, window: int = 9) -> Figure:
+    """Mean length of completions in training, and pass@1 in validation.
+
+    With a control, whose curve others may cover: its length, and what the others have less it.
+    """
+    if control is not None and len(arms) > 1:
+        return _length_less_control(arms, control, window)
     figure, (left, right) = make_panels(2)
-    left.set_title("Length of completions in training")
-    if not draw_arms(left, arms, "rollout/length", window):
-        draw_empty(left, "no rollout/length recorded")
-    left.set_ylabel(f"tokens ({window}-step mean)")
+    _draw_length(left, arms, window)
     draw_pass_at_1_of_arms(right, arms, "t1")
     bands = f"{SEED_BANDS} (left), 95 % over seeds and problems (right)"
     draw_shared_legend(figure, left, arms, bands)
     return figure
+
+
+def _length_less_control(arms: Arms, control: str, window: int) -> Figure:
+    """The control's length, and what the others have less it, seed by seed."""
+    base = arm_label(control)
+    figure, (left, right) = make_panels(2)
+    _draw_length(left, {control: arms[control]}, window)
+    left.set_title(f"Length of completions in training, {base}")
+    right.set_title(f"The same, less {base}'s")
+    draw_differences(right, metric_differences(arms, control, LENGTH, window), arms)
+    right.set_ylabel(left.get_ylabel())
+    format_cost_axis(right)
+    draw_shared_legend(figure, right, arms, f"{SEED_BANDS}; differences seed by seed")
+    return figure
+
+
+def _draw_length(ax: Axes, arms: Arms, window: int) -> None:
+    ax.set_title("Length of completions in training")
+    if not draw_arms(ax, arms, LENGTH, window):
+        draw_empty(ax, f"no {LENGTH} recorded")
+    ax.set_ylabel(f"tokens ({window}-step mean)")
 
 
 @with_style
@@ -113,45 +136,28 @@ def resource_figure(arms: Arms) -> Figure:
 def disturbance_figure(arms: Arms) -> Figure:
     """Entropy over its target and the temperature, around a step disturbance.
 
-    Means are taken over steps before it and over steps after it, never over both.
+    Every step is drawn as it was recorded: a mean over steps would hide how deep the entropy falls.
     """
     figure, (left, right) = make_panels(2)
     left.set_title("Entropy over its target")
     right.set_title("Sampling temperature")
     steps = sorted({find_disturbance(run)[0] for runs in arms.values() for run in runs})
-    for arm, runs in arms.items():
-        colour = arm_colour(arm, list(arms))
-        first = find_disturbance(runs[0])[0]
-        parts = []
-        for side in (operator.lt, operator.ge):
-            trains = [run.train[side(run.train["rollout_step"], first)] for run in runs]
-            parts.append(_draw_over_target(left, trains, colour))
-        if lines := [line for line in parts if line is not None]:
-            name_line(left, lines[-1], arm_label(arm), colour)
+    draw_arms(left, {arm: [_over_target(run) for run in runs] for arm, runs in arms.items()}, RATIO)
     draw_arms(right, arms, "rollout/temperature")
     left.axhline(1.0, color=INK, linewidth=1.0, dashes=(4, 2.5))
     for ax in (left, right):
         for step in steps:
             ax.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         format_cost_axis(ax)
-    left.set_ylabel(f"entropy / target ({SMOOTHED}-step mean)")
+    left.set_ylabel("entropy / target, each step")
     right.set_ylabel("temperature")
     draw_shared_legend(figure, left, arms)
     return figure
 
 
-def _draw_over_target(ax: Axes, trains: Sequence[pd.DataFrame], colour: str) -> Line2D | None:
-    """Entropy over its target in a stretch of steps, with the range of seeds."""
-    entropy, target = seed_band(trains, SAMPLED, SMOOTHED), seed_band(trains, TARGET)
-    if entropy is None or target is None:
-        return None
-    shared = {x: i for i, x in enumerate(target.x)}
-    at = [i for i, x in enumerate(entropy.x) if x in shared]
-    goal = target.mean[[shared[entropy.x[i]] for i in at]]
-    low, high = entropy.low[at] / goal, entropy.high[at] / goal
-    ax.fill_between(entropy.x[at], low, high, color=colour, alpha=0.16, linewidth=0)
-    (line,) = ax.plot(entropy.x[at], entropy.mean[at] / goal, color=colour)
-    return line
+def _over_target(run: Run) -> Run:
+    """The run with entropy over target as a column, from the first step that has a target."""
+    return replace(run, train=entropy_errors(run).add(1).rename(RATIO).reset_index())
 
 
 def _draw_interval(ax: Axes, row: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -91,14 +91,14 @@ def _row(arm: str, item: EvaluationResult, k: int, level: float) -> Row:
 
 def frontier_sources(rows: Sequence[Row]) -> str:
     """Which evaluations the points of a frontier are, in a sentence."""
-    seeds = {
-        f"{row['evaluation']} (n = {row['samples']}": sorted(
-            {each["seeds"] for each in rows if each["evaluation"] == row["evaluation"]}
-        )
-        for row in rows
-    }
-    spans = (
-        f"{name}, {found[0]}{f' to {found[-1]}' * (len(found) > 1)} seed{'s' * (found[-1] > 1)})"
-        for name, found in seeds.items()
-    )
+    spans = []
+    for name in dict.fromkeys(row["evaluation"] for row in rows):
+        mine = [row for row in rows if row["evaluation"] == name]
+        samples, seeds = (_span(sorted({row[key] for row in mine})) for key in ("samples", "seeds"))
+        spans.append(f"{name} (n = {samples}, {seeds} seed{'s' * (seeds != '1')})")
     return f"Evaluations: {', '.join(spans)}."
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """The smallest to the largest of sorted numbers, or the only one."""
+    return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
@@ -23,7 +23,7 @@ from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resource_rows import resource_rows
-from e3rl.analysis.measures.step_response import response_rows
+from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
 from e3rl.analysis.page.study_file import read_study_file
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
@@ -307,8 +307,8 @@ def _resources(study: Study) -> TableDraft:
     return TableDraft(resource_rows(study.arms), resource_cells)
 
 
-def _response(study: Study) -> TableDraft:
-    return TableDraft(response_rows(study.arms), response_cells)
+def _response(study: Study, last: PositiveInt = LATE) -> TableDraft:
+    return TableDraft(response_rows(study.arms, last), lambda rows: response_cells(rows, last))
 
 
 def _power(study: Study, differences: Sequence[float] = (0.01, 0.02), **options: Any) -> TableDraft:
@@ -363,7 +363,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "pass_at_1": figures.pass_at_1_figure,
     "frontier": _without_control(comparison_figures.frontier_figure),
     "response": _without_control(figures.response_figure),
-    "length": _without_control(study_figures.length_figure),
+    "length": study_figures.length_figure,
     "resources": _without_control(study_figures.resource_figure),
     "disturbance": _without_control(study_figures.disturbance_figure),
     "reaching": study_figures.reaching_figure,

@@ -232,8 +232,8 @@ def resource_cells(rows: Sequence[Row]) -> Cells:
     return drop_empty_columns(texts, note)
 
 
-def response_cells(rows: Sequence[Row]) -> Cells:
-    """Errors in percent of the target, settling in steps."""
+def response_cells(rows: Sequence[Row], last: int = LATE) -> Cells:
+    """Errors in percent of the target, settling in steps; `last` as in `response_rows`."""
     if not rows:
         raise ValueError(NO_ROWS)
     texts = [
@@ -254,6 +254,6 @@ def response_cells(rows: Sequence[Row]) -> Cells:
         f"Means over {rows[0]['seeds']} seeds. Settled: the {WINDOW}-step mean of the entropy "
         f"stays within {100 * BAND:g} % of its target, counted to the first of these steps; a run "
         "that never does counts with all steps that were left. Steady error and noise: mean and "
-        f"standard deviation over the last {LATE} steps."
+        f"standard deviation over the last {last} steps."
     )
     return drop_empty_columns(texts, note)
