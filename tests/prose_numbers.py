@@ -7,8 +7,9 @@ words that say it, with the reason.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,10 @@ BLOCKS = re.compile(r"^```(?:.*\n)*?```$", re.M)
 TABLES = re.compile(r"<!-- table: [\w-]+ -->.*?<!-- end -->|(?:^\|[^\n]*\n?)+", re.S | re.M)
 LINES = re.compile(r"(?:^\|.*\n?)+", re.M)
 SENTENCES = re.compile(r"(?<=[.:?!])(?:\*\*)?\s+(?=[A-Z*`(\[])|\n(?=- |\n|#)")
+# "+2.2 points [+1.4, +3.1] in pass@16 (p .012"
+WITH_P = re.compile(
+    rf"{WITH_INTERVAL.pattern}(?:[^\d()\[\]]|@\d+)*\([^()\d]*\bp (?:< )?(\.\d{{3}})(?! and)"
+)
 P_VALUE = re.compile(r"(?<!\d)\.\d{3}")  # in a sentence that has a p
 OF_POWER = re.compile(r"80 of 100|have been found|detectable|(?:seeds|ten) find|80 % power")
 Triple = tuple[str, str, str]
@@ -34,12 +39,13 @@ Numbers = frozenset[str]
 
 
 class Tables(NamedTuple):
-    """What tables have: numbers with their intervals, p values, detectable differences, others."""
+    """What tables have: numbers with intervals, p values, detectable differences, others."""
 
     intervals: frozenset[Triple] = frozenset()
     p_values: Numbers = frozenset()
     detectable: Numbers = frozenset()
     others: Numbers = frozenset()
+    judged: frozenset[tuple[Triple, str]] = frozenset()  # intervals and p of one row
 
 
 def plain(number: str) -> str:
@@ -53,15 +59,19 @@ def negative(number: str) -> str:
 
 def tables_of(page: str) -> Tables:
     """Of a page's text; bounds of intervals are no numbers by themselves."""
-    found = Tables(*map(set, ((), (), (), ())))
+    found = Tables(set(), set(), set(), set(), set())
     for table in LINES.findall(BLOCKS.sub("", page).replace("*", "")):
         head, *rows = ([x.strip() for x in line.split("|")[1:-1]] for line in table.splitlines())
         for row in rows:
+            triples, p_values = set(), set()
             for column, cell in zip(head, row, strict=False):
-                found.intervals.update(tuple(map(plain, x)) for x in WITH_INTERVAL.findall(cell))
-                numbers = map(plain, NUMBERS.findall(INTERVALS.sub("", cell)))
-                kind = {"p": found.p_values, "detectable": found.detectable}
+                triples |= {tuple(map(plain, x)) for x in WITH_INTERVAL.findall(cell)}
+                numbers = set(map(plain, NUMBERS.findall(INTERVALS.sub("", cell))))
+                kind = {"p": p_values, "detectable": found.detectable}
                 kind.get(column.partition(",")[0], found.others).update(numbers)
+            found.intervals.update(triples)
+            found.p_values.update(p_values)
+            found.judged.update(product(triples, p_values))
     return Tables(*map(frozenset, found))
 
 
@@ -107,10 +117,13 @@ def unknown_of(sentence: str, tables: list[Tables]) -> list[str]:
     missing = []
 
     def with_interval(match: re.Match[str]) -> str:
-        if not is_known(match.groups(), known.intervals):
+        if not any(each in known.intervals for each in versions(match.groups())):
             missing.append(match[0])
         return ""
 
+    for *triple, p in WITH_P.findall(sentence):
+        if not any((each, p) in known.judged for each in versions(triple)):
+            missing.append(f"p {p} of {' '.join(triple)}")
     rest = WITH_INTERVAL.sub(with_interval, sentence)
     missing += [match[0] for match in INTERVALS.finditer(rest)]
     if re.search(r"\bp\b", rest):
@@ -132,11 +145,12 @@ def found_in(known: Tables, sentence: str, number: str) -> Numbers:
     return known.detectable if of_power else known.others
 
 
-def is_known(said: tuple[str | None, ...], triples: frozenset[Triple]) -> bool:
-    mean, low, high = (plain(each or "") for each in said)
-    turned = (negative(mean), negative(high), negative(low))
-    signed = any((each or "").startswith(("+", "-")) for each in said)
-    return (mean, low, high) in triples or (not signed and turned in triples)
+def versions(said: Sequence[str]) -> list[Triple]:
+    """As a table may have it; without signs it may be by how much something is below."""
+    mean, low, high = map(plain, said)
+    if any(each.startswith(("+", "-")) for each in said):
+        return [(mean, low, high)]
+    return [(mean, low, high), (negative(mean), negative(high), negative(low))]
 
 
 def has(numbers: frozenset[str], said: str) -> bool:

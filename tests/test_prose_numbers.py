@@ -11,9 +11,11 @@ from computed_numbers import COMPUTED, Computed
 from prose_numbers import STUDIES
 
 PAGES = sorted(path.parent.name for path in STUDIES.glob("*/README.md"))
-TABLE = (
-    "| arm | Δ points | p | detectable |\n|---|---|---|---|\n| a | +2.2 [+1.4, +3.1] | .012 | 4.5 |"
-)
+TABLE = """| arm | Δ points | p | detectable |
+|---|---|---|---|
+| a | +2.2 [+1.4, +3.1] | .012 | 4.5 |
+| b | +0.1 [-1.0, +1.2] | .900 | 5.1 |
+"""
 
 
 def text_of(name: str) -> str:
@@ -77,6 +79,7 @@ def test_known_numbers_pass(said: str, tmp_path: Path) -> None:
         "It raises pass@16 by 2 points [+1.4, +3.1].",
         "It lowers pass@16 by -2.2 [-3.1, -1.4].",
         "It is +2.2 (p .013).",
+        "It raises it by 2.2 points [1.4, 3.1] in pass@16 (p .900).",  # that of another row
         "It is +2.2; 4.4 points would have been found.",
         "It is 1.4 above.",  # a bound is no number by itself
         "It is +4.5 above.",
