@@ -1,6 +1,6 @@
 """Contrasts between recorded arms that no study's table has, and corrections for many of them.
 
-    .venv/bin/python experiments/contrasts.py
+    .venv/bin/python experiments/contrasts.py       # writes contrasts.md
 
 All of the last validation (equal rollouts), at temperature 1 unless told; points, with 95 %
 intervals over seeds and problems, paired by both.
@@ -23,36 +23,94 @@ from e3rl.statistics.interval import Estimate, Interval
 from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.shares import share_interval
 
-RUNS = Path(__file__).parent / "runs"
+HERE = Path(__file__).parent
+RUNS = HERE / "runs"
+TARGETS = (0.5, 0.55, 0.575)
 ARMS = ("grpo_er", "ts", "ts_an", "budget", "knapsack", "hora", "e3")
 PAIRS = (("e3", "ts_an"), ("e3", "ts"), ("ts_an", "ts"), ("ts_rloo", "ts"), ("ts_an_rloo", "ts_an"))
 Reals = NDArray[np.float64]
 
 
 def main() -> None:
+    (HERE / "contrasts.md").write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
     arms = group_by_arm(load_runs(open_runs(RUNS).glob("*_experiment-*")))
-    print("pass@1, arm less arm")
-    for a, b in PAIRS:
-        print(f"    {a} - {b}: {text(between(arms[a], arms[b]))}")
+    return "\n".join(
+        (
+            "# Contrasts between recorded arms\n",
+            "Of the run matrix, by `.venv/bin/python experiments/contrasts.py`; points, with 95 %",
+            "intervals over seeds and problems. All are exploratory.\n",
+            "## pass@1 after as many rollouts, arm less arm, uncorrected\n",
+            *markdown(["arm", "against", "Δ points"], pairs(arms)),
+            f"## pass@1, arm less GRPO; p after Holm's correction over these {len(ARMS)}\n",
+            *markdown(["arm", "equal", "Δ points", "p"], corrected(arms)),
+            "## pass@1 at equal tokens\n",
+            *markdown(["arm", "%"], levels(arms)),
+            "## pass@16 less the untrained policy's at temperature 1, each at its own entropy\n",
+            *markdown(["arm", "sampling", "Δ points", "entropy", "untrained"], trained(arms)),
+            "## Noise of validation\n",
+            *markdown(
+                ["correlation between seeds", "pass@16, 64 rollouts %", "of 16 rollouts %"],
+                [[f"{shared_noise(arms['grpo']):.2f}", *twice_drawn(arms["grpo"])]],
+            ),
+            "## Rollouts until a pass@1, of GRPO's, seed by seed\n",
+            *markdown(["arm", "pass@1", *(f"seed {n}" for n in range(1, 6))], reached(arms)),
+        )
+    )
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [*("| " + " | ".join(line) + " |" for line in lines), ""]
+
+
+def pairs(arms: dict[str, list[Run]]) -> list[list[str]]:
+    return [[a, b, text(between(arms[a], arms[b]))] for a, b in PAIRS]
+
+
+def corrected(arms: dict[str, list[Run]]) -> list[list[str]]:
     by_rollouts = {arm: between(arms[arm], arms["grpo"]) for arm in ARMS}
+    rows = []
     for cost, differences in (("rollouts", by_rollouts), ("tokens", at_equal_tokens(arms))):
-        print(f"pass@1 less GRPO's at equal {cost}, p and p after Holm over these {len(ARMS)}")
-        for (arm, found), p, q in holm(differences):
-            print(f"    {arm}: {text(found)}  p {p:.3f}  Holm {q:.3f}")
-    print("pass@1 at equal tokens")
-    for arm, found in levels_at_equal_tokens(arms).items():
-        print(f"    {arm}: {100 * found.mean:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]")
-    print("pass@16 less the untrained policy's at temperature 1, each at its own entropy")
+        for arm, found, p in holm(differences):
+            rows.append([arm, cost, text(found), f"{p:.3f}".removeprefix("0")])
+    return rows
+
+
+def levels(arms: dict[str, list[Run]]) -> list[list[str]]:
+    return [
+        [arm, f"{100 * found.mean:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]"]
+        for arm, found in levels_at_equal_tokens(arms).items()
+    ]
+
+
+def trained(arms: dict[str, list[Run]]) -> list[list[str]]:
     base = table(arms["ts"][:1], "t1", 16, "first")
-    for arm, name in (("grpo", "t1"), ("ts", "t1"), ("ts", "live")):
-        after = table(arms[arm], name, 16)
-        print(f"    {arm} {name}: {text(interval(after - base))}")
-    print(f"noise of validation, correlation between seeds: {shared_noise(arms['grpo']):.2f}")
-    print("rollouts until a pass@1, of GRPO's, seed by seed")
-    for arm in ("ts", "ts_an", "e3"):
-        for target in (0.5, 0.55, 0.575):
-            ratios = ratios_by_seed(arms[arm], arms["grpo"], target)
-            print(f"    {arm} {100 * target:g} %: {' '.join(f'{x:.2f}' for x in ratios)}")
+    start = entropy(arms["ts"][:1], "t1", "first")
+    ends = (("grpo", "t1"), ("ts", "t1"), ("ts", "live"))
+    return [
+        [arm, name, text(interval(table(arms[arm], name, 16) - base)), nats, start]
+        for arm, name in ends
+        for nats in (entropy(arms[arm], name),)
+    ]
+
+
+def reached(arms: dict[str, list[Run]]) -> list[list[str]]:
+    return [
+        [arm, f"{100 * target:g} %"]
+        + [f"{x:.2f}" for x in ratios_by_seed(arms[arm], arms["grpo"], target)]
+        for arm in ("ts", "ts_an", "e3")
+        for target in TARGETS
+    ]
+
+
+def entropy(runs: list[Run], name: str, when: str = "last") -> str:
+    """Nats per token."""
+    found = find_evaluation(runs, name, when)
+    assert found is not None
+    return f"{found.entropy:.2f}"
 
 
 def table(runs: list[Run], name: str, k: int, when: str = "last") -> Reals:
@@ -102,11 +160,12 @@ def text(found: Estimate) -> str:
     return f"{found.mean:+.2f} [{bounds.low:+.2f}, {bounds.high:+.2f}]"
 
 
-def holm(found: dict[str, Estimate]) -> list[tuple[tuple[str, Estimate], float, float]]:
-    """Arms by falling evidence, with p and p after Holm's correction."""
+def holm(found: dict[str, Estimate]) -> list[tuple[str, Estimate, float]]:
+    """Arms by falling evidence, with p after Holm's correction."""
     p = [each.p_value for each in found.values()]
-    rows = list(zip(found.items(), p, adjust_holm(p), strict=True))
-    return sorted(rows, key=lambda row: row[1])
+    order = np.argsort(p)
+    rows = [(*each, q) for each, q in zip(found.items(), adjust_holm(p), strict=True)]
+    return [rows[i] for i in order]
 
 
 def shared_noise(runs: list[Run]) -> float:
@@ -116,6 +175,11 @@ def shared_noise(runs: list[Run]) -> float:
     """
     gaps = table(runs, "live", 1) - table(runs, "t1", 1)
     return float(np.corrcoef(gaps)[np.triu_indices(len(runs), 1)].mean())
+
+
+def twice_drawn(runs: list[Run]) -> list[str]:
+    """pass@16 of the same two draws."""
+    return [f"{100 * table(runs, name, 16).mean():.1f}" for name in ("t1", "live")]
 
 
 def ratios_by_seed(runs: list[Run], control: list[Run], target: float) -> list[float]:

@@ -1,6 +1,5 @@
 """What is said of GRPO beside TRL's is what was recorded, judged as it was declared."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ from study_scripts import study_modules
 pytestmark = pytest.mark.end_to_end
 
 STUDY = ROOT / "experiments" / "parity"
-NUMBERS = re.compile(r"(?<![\w.])[+-]?\d*\.\d+")
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +39,6 @@ def test_the_families_are_those_that_were_declared_and_all_their_seeds_have_run(
         (row,) = pd.read_csv(STUDY / "results" / f"{name}.csv").to_dict("records")
         assert (row["arm"], row["against"].split()[0]) == ("trl", "grpo")
         assert (row["family"], row["axis"], row["seeds"]) == (name, "rollouts", 10)
-
-
-def test_the_verdict_says_no_other_numbers_than_the_tables() -> None:
-    tables, verdict = text().split("## What can be said", maxsplit=1)
-    said = {number.lstrip("+") for number in NUMBERS.findall(verdict)}
-    known = {number.lstrip("+") for number in NUMBERS.findall(tables)}
-    assert said
-    assert said <= known
 
 
 def test_the_table_of_the_same_rollouts_is_that_of_the_results(

@@ -1,0 +1,110 @@
+"""Every number in the prose of every study's page is one that its tables have, or explained."""
+
+import runpy
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import prose_numbers as prose
+from computed_numbers import COMPUTED, Computed
+from prose_numbers import STUDIES
+
+PAGES = sorted(path.parent.name for path in STUDIES.glob("*/README.md"))
+TABLE = """| arm | Δ points | p | detectable |
+|---|---|---|---|
+| a | +2.2 [+1.4, +3.1] | .012 | 4.5 |
+| b | +0.1 [-1.0, +1.2] | .900 | 5.1 |
+"""
+
+
+def text_of(name: str) -> str:
+    return (STUDIES / name / "README.md").read_text(encoding="utf-8")
+
+
+@cache
+def explained_of(name: str) -> tuple[str, ...]:
+    reasons = prose.explanations()
+    computed = [each.words.format(*each.numbers()) for each in COMPUTED if each.page == name]
+    return (*computed, *reasons["every page"], *reasons.get(name, ()))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_prose_says_no_number_that_nothing_knows(name: str) -> None:
+    found = prose.unknown(text_of(name), STUDIES / name, explained_of(name))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("computed", COMPUTED, ids=lambda each: f"{each.page}: {each.words}")
+def test_what_is_computed_stands_in_the_page(computed: Computed) -> None:
+    words = computed.words.format(*computed.numbers())
+    assert any(words in prose.bare(each) for each in prose.sentences(text_of(computed.page))), words
+
+
+def test_no_explanation_is_of_words_that_are_not_there() -> None:
+    stale = [
+        f"{name}: {words}"
+        for name, reasons in prose.explanations().items()
+        for words, reason in reasons.items()
+        if not (name == "every page" or words in whole(name)) or not reason
+    ]
+    assert stale == []
+
+
+def whole(name: str) -> str:
+    return "\n".join(map(prose.bare, prose.sentences(text_of(name))))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "It raises pass@16 by +2.2 points [+1.4, +3.1] (p .012).",
+        "It raises pass@16 by 2.2 points of pass@16 [1.4, 3.1].",
+        "It is +2.2 above; 4.5 points would have been found.",
+        "T = 1.5 is hot.",
+        "`lr=0.3` [gives](page-0.4.md) +2.2.",
+        "| 7.7 |",
+    ],
+)
+def test_known_numbers_pass(said: str, tmp_path: Path) -> None:
+    assert prose.unknown(f"{TABLE}\n\n{said}\n", tmp_path, ("T = 1.5",)) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "It raises pass@16 by +2.1 points [+1.4, +3.1].",
+        "It raises pass@16 by +2.2 points of pass@16 [+1.4, +3.2].",
+        "It raises pass@16 by +2.2 % in all [+1.5, +3.1].",
+        "It raises pass@16 by 2 points [+1.4, +3.1].",
+        "It lowers pass@16 by -2.2 [-3.1, -1.4].",
+        "It is +2.2 (p .013).",
+        "It raises it by 2.2 points [1.4, 3.1] in pass@16 (p .900).",  # that of another row
+        "It is +2.2; 4.4 points would have been found.",
+        "It is 1.4 above.",  # a bound is no number by itself
+        "It is +4.5 above.",
+        "T = 1.6 is hot.",
+        "An interval [+1.4, +3.1] of nothing.",
+    ],
+)
+def test_unknown_numbers_are_found(said: str, tmp_path: Path) -> None:
+    assert prose.unknown(f"{TABLE}\n\n{said}\n", tmp_path, ("T = 1.5",))
+
+
+def test_a_number_of_a_page_counts_in_the_sentence_that_links_to_it(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text(TABLE)
+    assert prose.unknown("It is +2.2 [there](other.md). More.\n", tmp_path) == []
+    assert prose.unknown("See [there](other.md). It is +2.2.\n", tmp_path)
+
+
+@pytest.mark.end_to_end
+def test_contrasts_are_those_of_the_recorded_runs() -> None:
+    found = runpy.run_path(str(STUDIES / "contrasts.py"))["page"]()
+    assert found == (STUDIES / "contrasts.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.end_to_end
+def test_tables_at_equal_entropy_and_of_cooling_are_those_of_the_recorded_counts() -> None:
+    tables = runpy.run_path(str(STUDIES / "entropy_control" / "interpolate.py"))["tables"]()
+    for name, table in tables.items():
+        assert f"<!-- table: {name} -->\n\n{table}\n\n<!-- end -->" in text_of("entropy_control")
