@@ -16,9 +16,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from e3rl.analysis.measures.families import EXPLORATORY
+from e3rl.analysis.measures import families
 from e3rl.statistics.means import mean_over_units
-from e3rl.statistics.student import t_p_value
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "claims.md"
@@ -106,16 +105,12 @@ def decide(test: Mapping[str, Any]) -> str:
 
 
 def hangs_on_problems(test: Mapping[str, Any]) -> bool:
-    """Whether a verdict would be open with the seeds' degrees of freedom alone.
-
-    Its p with these is taken times the factor by which the correction made the row's own larger.
-    """
+    """Whether a verdict would be open with the seeds' degrees of freedom alone, as the report page
+    marks them too."""
     row = find_row(test["study"], test["table"], test["row"])
     if "less" in test or "difference_df" not in row or decide(test) == "open":
         return False
-    p = t_p_value(row["difference"] / row["difference_error"], row["seeds"] - 1)
-    factor = row["p_adjusted"] / row["p"] if row["p"] > 0 else row["family_size"] * row["looks"]
-    return bool(p * factor >= ALPHA)
+    return families.hangs_on_problems(row.to_dict())
 
 
 def hangs_on_cost(test: Mapping[str, Any]) -> bool:
@@ -138,7 +133,7 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
     row = find_row(test["study"], test["table"], test["row"])
     family = row.get("family")
-    declared = isinstance(family, str) and family not in ("", EXPLORATORY)
+    declared = isinstance(family, str) and family not in ("", families.EXPLORATORY)
     scope = f"{ledger['scopes'][test['study']]}, {int(row['seeds'])} seeds, "
     scope += "declared" if declared else "exploratory"
     scope += ", in a commit with its runs" * (declared and test["study"] in ledger["undated"])

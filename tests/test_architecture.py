@@ -41,6 +41,7 @@ ROOMS = {
     "planning": "what a run will take",
     "analysis.sources": "where recorded runs come from",
     "analysis.measures": "numbers made of recorded runs",
+    "analysis.warnings": "what speaks against a comparison of recorded runs",
     "analysis.tables": "numbers as tables",
     "analysis.figures": "numbers as pictures",
     "analysis.page": "what is made public of recorded runs: the report's page, studies",

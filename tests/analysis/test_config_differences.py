@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
-from e3rl.analysis.sources.config_differences import config_differences, settings_of_versions
+from e3rl.analysis.sources.config_differences import config_differences, is_unsaid
 from e3rl.analysis.sources.runs import Run
 
 
@@ -45,20 +45,16 @@ def test_settings_of_one_group_that_end_alike_are_two(run: Run) -> None:
     assert list(found) == ["temperature.ema", "temperature.gain.ema"]
 
 
-def test_a_setting_that_only_one_side_has_is_of_versions(run: Run) -> None:
-    def config(target: str, mask: Any = None, **more: Any) -> list[Run]:
-        return arm(run, {"budget": {"_target_": target}, "loss": {"mask": mask}, **more})
+def test_a_copy_of_the_seed_is_no_difference_and_another_seed_is_one(run: Run) -> None:
+    def config(seed: int) -> dict[str, Any]:
+        return {"data": {"seed": seed}, "callbacks": {"rollout": {"seed": seed}}}
 
-    newer = {"stall_s": 60, "module": {"offload": False}}
-    mask = {"_target_": "x.Mask", "share": 0.2}
-    arms = {"grpo": config("x.Uniform"), "a": config("x.Rank", **newer)}
-    assert settings_of_versions(arms, "grpo") == {}  # of one arm it may be what it tries
-    arms |= {"b": config("x.Uniform", mask, **newer), "c": config("x.Uniform", mask, **newer)}
-    found = settings_of_versions(arms, "grpo")  # what replaces null in two arms is their own
-    assert found == {"module.offload": ["a", "b", "c"], "stall_s": ["a", "b", "c"]}
-    assert settings_of_versions(arms | {"d": arms["grpo"]}, "a") == {
-        "module.offload": ["grpo", "d"],
-        "stall_s": ["grpo", "d"],
-    }
-    arms["d"] = config("x.Uniform", stall_s=30)
-    assert list(settings_of_versions(arms, "grpo")) == ["module.offload"]  # values of two kinds
+    first, second = (replace(run, seed=seed, config=config(seed)) for seed in (1, 2))
+    assert config_differences({"a": [first, second], "b": [first]}) == {}
+    fixed = replace(run, seed=2, config=config(1))
+    assert list(config_differences({"a": [second], "b": [fixed]})) == ["data.seed"]
+
+
+def test_null_is_as_good_as_absent() -> None:
+    assert is_unsaid(["-", "None | -"])
+    assert not is_unsaid(["-", "0"])

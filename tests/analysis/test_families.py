@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
-from e3rl.analysis.measures.families import Family, judge_rows, read_families
+from e3rl.analysis.measures.families import Family, hangs_on_problems, judge_rows, read_families
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.comparison_table import comparison_cells, correction_note
 from e3rl.statistics.interval import Estimate
@@ -47,6 +47,30 @@ def test_a_declared_family_is_corrected_for_itself_alone() -> None:
     assert [each["family"] for each in judged] == ["exploratory", "primary", "exploratory"]
     assert [each["p_adjusted"] for each in judged] == [0.02, 0.04, 0.2]
     assert judged[1]["verdict"] == "worse"
+
+
+@pytest.mark.parametrize(
+    ("changed", "hangs"),
+    [
+        ({"p_adjusted": 0.004}, True),  # .016 x 4 = .065
+        ({"p_adjusted": 0.003}, False),  # .016 x 3 = .048
+        ({"p_adjusted": 0.06}, False),  # is open anyway
+        ({"p_adjusted": None}, False),
+        ({"p": float("nan"), "p_adjusted": float("nan")}, False),  # as a file has it
+        ({"p_adjusted": 0.003, "against_seeds": 4}, True),  # 3 degrees: .028 x 3 = .084
+        ({"p_adjusted": 0.003, "against_seeds": float("nan")}, False),
+        ({"p_adjusted": 0.004, "seeds": 10}, False),  # 9 degrees: .0031 x 4 = .012
+        ({"p": 0.0, "p_adjusted": 0.0, "family_size": 2, "looks": 2}, True),  # .016 x 2 x 2
+        ({"p": 0.0, "p_adjusted": 0.0, "family_size": 3}, False),
+        ({"p_adjusted": 0.004, "seeds": 1}, False),
+    ],
+)
+def test_what_hangs_on_the_problems_is_open_with_seeds_alone(
+    changed: dict[str, Any], hangs: bool
+) -> None:
+    """t = .1/.025 = 4 of five seeds: with their four degrees of freedom p is .0161."""
+    about = row("a", 0.001) | {"difference_error": 0.025, "difference_df": 40.0}
+    assert hangs_on_problems(about | changed) == hangs
 
 
 def test_a_second_look_counts_every_p_twice() -> None:

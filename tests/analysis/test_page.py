@@ -229,6 +229,19 @@ def test_every_endpoint_says_at_which_cost_it_is_read() -> None:
     ]
 
 
+def test_verdicts_that_hang_on_the_problems_have_a_dagger_wherever_they_stand() -> None:
+    """t = 4 of five seeds is p .016 with their four degrees; times 4 .065, times 3 .048."""
+    sure = {"difference": 0.1, "difference_error": 0.025, "seeds": 5, "p": 0.001}
+    rows = [
+        endpoint("dapo", **sure, verdict="better", p_adjusted=0.004),
+        endpoint("hot", **sure, verdict="better", p_adjusted=0.003),
+    ]
+    assert "dapo (+10.0)†, hot (+10.0)." in verdict_lines(rows)
+    assert re.findall(r">(better†?)</text>", forests(rows, ["dapo", "hot"])) == [
+        *("better†", "better")
+    ]
+
+
 def test_of_many_warnings_those_after_the_first_unfold() -> None:
     assert "<details" not in warning_list([f"one {i}" for i in range(7)])
     shown, folded = warning_list([f"one {i}" for i in range(8)]).split("<details>")

@@ -5,6 +5,7 @@ corrected for each other by Holm's method. Every other comparison that is printe
 corrected by the same method for all exploratory ones of the study, or of the page.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,8 +17,10 @@ from e3rl.config.check import wrong_values
 from e3rl.statistics.holm import adjust_holm
 from e3rl.statistics.interval import Estimate
 from e3rl.statistics.power import detectable_difference
+from e3rl.statistics.student import t_p_value
 
 BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
+DAGGER = "†"  # marks what `hangs_on_problems`
 EXPLORATORY = "exploratory"
 POWER = 0.8
 MAY = "have an axis, be at_equal_entropy, or count looks"
@@ -186,6 +189,29 @@ def fewest_seeds(row: Row) -> int | None:
     """Seeds of the arm, or of its control where these are fewer; None where no row tells."""
     found = row.get("against_seeds", row.get("seeds"))
     return None if found is None else int(found)
+
+
+def hangs_on_problems(row: Row, level: float = 0.95) -> bool:
+    """Whether a comparison that is significant would be open with the seeds' degrees of freedom
+    alone, those of the problems not counted.
+
+    Its p with these is taken times the factor by which the correction made the row's own larger.
+    Rows from a file may have NaN for None.
+    """
+    p, adjusted, error = (_number(row.get(key)) for key in ("p", "p_adjusted", "difference_error"))
+    seeds = _number(row.get("against_seeds")) or _number(row.get("seeds"))
+    if p is None or adjusted is None or not error or not seeds or seeds < 2:
+        return False
+    if adjusted >= 1 - level:
+        return False
+    alone = t_p_value(row["difference"] / error, seeds - 1)
+    factor = adjusted / p if p > 0 else row["family_size"] * (_number(row.get("looks")) or 1)
+    return alone * factor >= 1 - level
+
+
+def _number(value: Any) -> float | None:
+    """None for what does not exist, be it None or NaN."""
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: float) -> Row:

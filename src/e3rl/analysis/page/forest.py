@@ -14,7 +14,13 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.figures.validation_panels import evaluation_title
 from e3rl.analysis.measures.arms import LIVE, Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
-from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
+from e3rl.analysis.measures.families import (
+    BETTER,
+    DAGGER,
+    NEITHER,
+    WORSE,
+    hangs_on_problems,
+)
 
 WIDTH, ROW, TOP, BOTTOM = 660, 22, 8, 34
 PLOT = (168, 372)  # from where to where the scale goes
@@ -139,7 +145,9 @@ def title_of(end: tuple[str, str]) -> str:
 
 
 def _with_points(row: Row) -> str:
-    return f"{escape(arm_label(row['arm']))} ({100 * row['difference']:+.1f})"
+    """An arm and its difference, with a dagger where its verdict hangs on the problems."""
+    mark = DAGGER * hangs_on_problems(row)
+    return f"{escape(arm_label(row['arm']))} ({100 * row['difference']:+.1f}){mark}"
 
 
 def _forest(rows: Sequence[Row], arms: Sequence[str]) -> str:
@@ -207,7 +215,8 @@ def _row(row: Row, arms: Sequence[str], y: float, across: object) -> str:
         f"{escape(shown)}</text>"
         f"{marks}"
         f'<text class="name" x="{PLOT[1] + 14}" y="{y + 4}">{text}</text>'
-        f'<text class="{word.split()[0]}" x="{PLOT[1] + 146}" y="{y + 4}">{word}</text></g>'
+        f'<text class="{word.split()[0]}" x="{PLOT[1] + 146}" y="{y + 4}">{word}'
+        f"{DAGGER * hangs_on_problems(row)}</text></g>"
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.families import BETTER, NEITHER, WORSE
-from e3rl.analysis.measures.run_warnings import Compared, find_warnings
+from e3rl.analysis.measures.families import BETTER, DAGGER, NEITHER, WORSE
 from e3rl.analysis.page.forest import forests, verdict_lines, warning_list
 from e3rl.analysis.page.page_figures import FigureData, axes_of, far_arms, page_figures
 from e3rl.analysis.page.time_bars import time_bars
@@ -18,6 +17,8 @@ from e3rl.analysis.sources.config_differences import config_differences
 from e3rl.analysis.sources.runs import Arms
 from e3rl.analysis.tables.cells import Cells
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.analysis.warnings.run_warnings import find_warnings
 
 # Whatever a name in the data says, nothing is fetched and nothing but the page's own script runs.
 MANY = 6  # arms that a figure shows together; more have panels of their own
@@ -121,7 +122,7 @@ def _figures(figures: Sequence[FigureData]) -> str:
 def _comparison(rows: Sequence[Row], folded: bool) -> str:
     if not rows:
         return '<p class="note">No run was validated.</p>'
-    table = _table(comparison_cells(rows), WORDS)
+    table = _table(comparison_cells(rows, mark_few=True), WORDS)
     return f"<details><summary>{len(rows)} rows</summary>{table}</details>" if folded else table
 
 
@@ -166,7 +167,7 @@ def _table(cells: Cells, words: Sequence[str]) -> str:
 
 
 def _cell_attributes(text: str, side: str) -> str:
-    word = text.split(" (")[0]
+    word = text.removesuffix(DAGGER).split(" (")[0]
     if text.startswith("none: "):
         return 'class="word none"'
     judged = word in (BETTER, WORSE, NEITHER)

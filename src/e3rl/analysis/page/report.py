@@ -10,12 +10,13 @@ from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.costs import known_cost, total_cost
-from e3rl.analysis.measures.run_warnings import Compared, find_warnings
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.sources.runs import Run, group_by_arm
 from e3rl.analysis.sources.source import read_runs
 from e3rl.analysis.tables.comparison_table import comparison_text
 from e3rl.analysis.tables.tidy import tidy_table
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.analysis.warnings.run_warnings import find_warnings
 from e3rl.process.output import check_file
 
 DEFAULT_CONTROL = "grpo"

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 from e3rl.analysis.measures.arms import AND, LIVE, Row, arm_label
 from e3rl.analysis.measures.axes import AXIS_UNITS
-from e3rl.analysis.measures.families import EXPLORATORY, POWER, fewest_seeds
+from e3rl.analysis.measures.families import (
+    DAGGER,
+    EXPLORATORY,
+    POWER,
+    fewest_seeds,
+    hangs_on_problems,
+)
 from e3rl.analysis.tables.cells import (
     Cells,
     as_markdown,
@@ -20,19 +26,27 @@ from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN
 
 WORDS = ("arm", "sampling", "measure", "against", "family", "verdict")  # columns of words
 CONSTANTS = ("seeds", "problems")
+MARKED = f" {DAGGER}: not distinguishable with the seeds' degrees of freedom alone."
 
 
-def comparison_cells(rows: Sequence[Row]) -> Cells:
+def comparison_cells(rows: Sequence[Row], mark_few: bool = False) -> Cells:
     """Header, rows and note; shares in percent, differences in points.
+
+    With `mark_few`, verdicts that `families.hangs_on_problems` tells of have a dagger.
 
     Raises ValueError for no rows.
     """
     if not rows:
         raise ValueError("no arm was validated at the common cost: validate first")
+    marked = [mark_few and hangs_on_problems(row) for row in rows]
     texts, sizes = move_constants([_texts(row) for row in rows])
+    texts = [
+        {**text, "verdict": text["verdict"] + DAGGER * mark}
+        for text, mark in zip(texts, marked, strict=True)
+    ]
     if len({row["family"] for row in rows if row["family"]}) == 1:
         texts = [{**row, "family": ""} for row in texts]
-    return drop_empty_columns(texts, f"{comparison_note(rows)}{sizes}")
+    return drop_empty_columns(texts, f"{comparison_note(rows)}{sizes}{MARKED * any(marked)}")
 
 
 def move_constants(texts: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
@@ -47,8 +61,8 @@ def move_constants(texts: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]
 
 
 def comparison_text(rows: Sequence[Row]) -> str:
-    """The table as plain text."""
-    return as_text(comparison_cells(rows), WORDS)
+    """The table as plain text, with daggers."""
+    return as_text(comparison_cells(rows, mark_few=True), WORDS)
 
 
 def comparison_markdown(rows: Sequence[Row]) -> str:

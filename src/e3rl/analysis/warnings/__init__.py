@@ -1,0 +1,1 @@
+"""What speaks against taking a comparison of recorded runs at its face."""

@@ -1,0 +1,132 @@
+"""Warnings about how arms were validated: entropies, noise, and how often."""
+
+import math
+from typing import Any
+
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.costs import cost_before
+from e3rl.analysis.measures.matched_control import WHOLE_RUN
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.temperatures.matching import FEWEST_ROLLOUTS
+
+FLATTER = 0.05  # of the control's entropy, from which on it may tell of it alone
+FARTHER = 1.01  # than the equal cost, where a run's last validation is off it
+NOISE = 0  # the seed of validation noise where none is given
+
+
+def unmatched_entropies(compared: Compared) -> list[str]:
+    """An arm whose own temperature is compared with a control at another entropy."""
+    gaps: dict[str, str] = {}
+    for row in compared.rows:
+        if row.get("unmatched") and row["unmatched"] != WHOLE_RUN:
+            gap = row["entropy_gap"]
+            words = (
+                f"fewer than {FEWEST_ROLLOUTS} rollouts" if gap is None else f"{100 * gap:+.1f} %"
+            )
+            gaps.setdefault(row["arm"], words)
+    if not gaps:
+        return []
+    alike = {words: [arm_label(a) for a in gaps if gaps[a] == words] for words in gaps.values()}
+    named = "; ".join(
+        f"{', '.join(arms)} ({words}{' each' * (len(arms) > 1)})" for words, arms in alike.items()
+    )
+    return [
+        f"No control at the entropy that these arms have at their own temperature: {named}. Their "
+        "rows have no verdict; e3rl record samples what one takes."
+    ]
+
+
+def unequal_entropies(compared: Compared) -> list[str]:
+    """pass@1 and pass@k, at one temperature, of arms that are flatter or sharper than the control,
+    or of which that is not known."""
+    gaps: dict[str, str] = {}
+    unknown: dict[str, None] = {}
+    for row in compared.rows:
+        if not _is_at_one_temperature(row):
+            continue
+        own, other = row.get("entropy"), row.get("against_entropy")
+        if not _is_known(own) or not _is_known(other):
+            unknown.setdefault(row["arm"])
+        elif other and abs(own / other - 1) > FLATTER:
+            gaps.setdefault(row["arm"], f"{100 * (own / other - 1):+.0f} %")
+    lines = []
+    if gaps:
+        named = ", ".join(f"{arm_label(arm)} ({gap})" for arm, gap in gaps.items())
+        lines.append(
+            f"At equal temperature these policies have another entropy than the control: {named}. "
+            "There a sharper policy has more pass@1, and a flatter one more pass@k, whatever "
+            "either has learned; compare at equal entropy (e3rl record) before saying that one "
+            "learned more."
+        )
+    if unknown:
+        named = ", ".join(arm_label(arm) for arm in unknown)
+        lines.append(
+            f"No entropy is recorded of {named}, or of the control: whether one of them is only "
+            "flatter or sharper is not known."
+        )
+    return lines
+
+
+def _is_at_one_temperature(row: Row) -> bool:
+    """Whether a row compares samples of arms at one temperature, whatever their entropies."""
+    if row.get("difference") is None or row.get("unmatched") or row.get("temperature") == 0:
+        return False
+    return row.get("entropy_gap") is None
+
+
+def _is_known(entropy: float | None) -> bool:
+    return entropy is not None and math.isfinite(entropy)
+
+
+def lines_from_the_start(compared: Compared) -> list[str]:
+    """Arms that are read, at equal cost, on a line from the untrained policy to the last one."""
+    found: dict[str, None] = {}
+    for row in compared.rows:
+        if row.get("spent") is not None or not row.get("cost"):  # read where it is
+            continue
+        for run in compared.arms.get(row["arm"], ()):
+            here = run.evaluations[run.evaluations["name"] == row["evaluation"]]
+            steps = sorted(set(here["rollout_step"]))
+            costs = cost_before(run.train, steps, row["axis"])
+            if len(steps) == 2 and steps[0] == 0 and costs[1] > FARTHER * row["cost"]:
+                found.setdefault(row["arm"])
+    if not found:
+        return []
+    named = ", ".join(arm_label(arm) for arm in found)
+    return [
+        f"Validated before training and at the end alone, and more expensive than the others: "
+        f"{named}. At equal cost they are read on a straight line from the untrained policy, below "
+        "a curve that flattens; validate in between (validate_every)."
+    ]
+
+
+def shared_validation_noise(compared: Compared) -> list[str]:
+    """Runs that draw their validation from the same random numbers, or do not tell from which."""
+    drawn: dict[Any, set[int]] = {}
+    silent: dict[str, set[int]] = {}
+    for arm, runs in compared.arms.items():
+        for run in filter(_is_sampled, runs):
+            node = (run.config.get("callbacks") or {}).get("pass_at_k")
+            if node is None:
+                silent.setdefault(arm, set()).add(run.seed)
+            else:
+                drawn.setdefault(node.get("seed") or NOISE, set()).add(run.seed)
+    lines = []
+    if any(len(seeds) > 1 for seeds in drawn.values()):
+        lines.append(
+            "Runs of several seeds validate with the same random numbers: their luck is alike, and "
+            "no number of seeds averages it out. Runs with callbacks.pass_at_k.seed of their own "
+            "have luck of their own."
+        )
+    if unknown := [arm_label(arm) for arm, seeds in silent.items() if len(seeds) > 1]:
+        lines.append(
+            f"No random numbers of the validation are recorded of {', '.join(unknown)}: if all "
+            "seeds had the same, their luck is alike, and no number of seeds averages it out."
+        )
+    return lines
+
+
+def _is_sampled(run: Run) -> bool:
+    """Whether some validation of a run is by chance."""
+    return bool((run.evaluations["temperature"] != 0).any())

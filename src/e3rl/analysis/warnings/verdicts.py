@@ -1,0 +1,72 @@
+"""Warnings about verdicts: how many seeds they rest on, and what they could not have found."""
+
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.families import (
+    BETTER,
+    DAGGER,
+    NEITHER,
+    WORSE,
+    fewest_seeds,
+    hangs_on_problems,
+)
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.statistics.means import ENOUGH_SEEDS
+
+COARSE = 0.05  # of a pass rate, from which on "not distinguishable" hides differences that matter
+
+
+def few_seeds(compared: Compared) -> list[str]:
+    """Comparisons of fewer than `ENOUGH_SEEDS` seeds, and verdicts that rest on so few, or that
+    more would not bear either if seeds alone counted."""
+    compares = [row for row in compared.rows if row["difference"] is not None]
+    counts = {row["arm"]: fewest_seeds(row) or 1 for row in compares}
+    few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
+    lines = []
+    if few:
+        each = set(few.values())
+        alike = len(few) == len(counts) and len(each) == 1
+        named = ", ".join(f"{arm_label(a)} {n}" for a, n in few.items())
+        lines.append(
+            f"Fewer than {ENOUGH_SEEDS} seeds ({f'{each.pop()} each' if alike else named}): an "
+            "interval hardly knows how seeds differ, and a verdict may not repeat; of one seed "
+            "there is none."
+        )
+    sure = (BETTER, WORSE)
+    judged = [row for row in compared.rows if row["arm"] in few and row.get("verdict") in sure]
+    if judged:
+        lines.append(
+            f"Verdicts that rest on fewer than {ENOUGH_SEEDS} seeds: {_told(judged)}. Run more "
+            "seeds before they are told to anybody."
+        )
+    if hanging := [row for row in compared.rows if hangs_on_problems(row)]:
+        lines.append(
+            f"Verdicts that would be open with the seeds' degrees of freedom alone ({DAGGER}): "
+            f"{_told(hanging)}. Few seeds hardly know how seeds differ; run more of them."
+        )
+    return lines
+
+
+def _told(rows: list[Row]) -> str:
+    """Arms and what each is judged in, those of one measure together."""
+    by_measure: dict[str, list[str]] = {}
+    for row in rows:
+        words = f"{row['verdict']} in {row['measure']}"
+        by_measure.setdefault(words, []).append(arm_label(row["arm"]))
+    return ", ".join(
+        f"{' and '.join(dict.fromkeys(arms))} {words}" for words, arms in by_measure.items()
+    )
+
+
+def coarse_verdicts(compared: Compared) -> list[str]:
+    """Arms that are not told apart where only large differences could have been."""
+    least: dict[str, float] = {}
+    for row in compared.rows:
+        if row.get("verdict") == NEITHER and (row.get("detectable") or 0.0) > COARSE:
+            least[row["arm"]] = max(least.get(row["arm"], 0.0), row["detectable"])
+    if not least:
+        return []
+    named = ", ".join(f"{arm_label(arm)} ({100 * size:.0f} points)" for arm, size in least.items())
+    return [
+        "Not distinguishable does not mean equal: these seeds and problems find only differences "
+        f"as large as {named}, each by its coarsest row."
+    ]
