@@ -168,7 +168,7 @@ COMPUTED = (
     Computed(
         "coverage",
         "more than two points**: {} to {} of 100",
-        lambda: covered("results", of_seeds, ".0f"),
+        lambda: covered("results", of_seeds),
     ),
     Computed(
         "coverage",

@@ -209,14 +209,11 @@ def detectable_at_one(study: str) -> Iterator[str]:
     yield from (f"{found.min():.1f}", f"{found.max():.1f}")
 
 
-def covered(
-    file: str, wanted: Callable[[dict[str, Any]], bool], hundred: str = ".1f"
-) -> Iterator[str]:
-    """Least and largest share of intervals that hold the truth, %."""
+def covered(file: str, wanted: Callable[[dict[str, Any]], bool]) -> Iterator[str]:
+    """Least and largest share of intervals that hold the truth, of 100."""
     rows = json.loads((STUDIES / "coverage" / f"{file}.json").read_text())
     found = [100 * row["covered"] for row in rows if wanted(row)]
-    yield f"{min(found):.1f}"
-    yield f"{max(found):{hundred}}"
+    yield from (f"{min(found):.0f}", f"{max(found):.0f}")
 
 
 def of_seeds(row: dict[str, Any]) -> bool:

@@ -66,9 +66,7 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
     check_overrides(overrides, models)
-    wanted = TableSettings(
-        list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), cfg.latex
-    )
+    wanted = TableSettings(list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), cfg.latex)
     for model in models:
         model.check_prompts(sets, cfg.max_new_tokens)
     out = Path(cfg.out)
