@@ -15,7 +15,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from e3rl.config.check import wrong_values
@@ -102,7 +102,8 @@ def telling_refusals(command: str) -> Iterator[None]:
 def check_own_settings(cfg: DictConfig, kinds: type) -> None:
     """Raise ConfigurationError for settings of a command that are not what the fields of `kinds`
     say, and for a single value where a list is meant."""
-    values, hints = to_plain_dict(cfg), typing.get_type_hints(kinds)
+    hints = typing.get_type_hints(kinds)
+    values = to_plain_dict(OmegaConf.masked_copy(cfg, list(hints)))  # others resolve when they run
     for name in (name for name, hint in hints.items() if "list[" in str(hint)):
         value = values[name]
         optional = value is None and type(None) in typing.get_args(hints[name])
