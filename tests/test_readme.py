@@ -57,6 +57,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_core", "many_tries", "budget", "raise pass@16 by {} after", 10, True),
     ("carries_tuned", "many_tries", "budget", "by {}, at the cost of pass@1 on easy", 5, True),
     ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
+    ("carries_left_out", "pass_at_16", "disagreement", "the last has {} of pass@16", 5, False),
     ("carries_replication", "pass_at_1", "pass_at_4", "advantages lower pass@1, {}.", 5, True),
     (
         "carries_ten_seeds",
