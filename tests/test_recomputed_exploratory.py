@@ -110,6 +110,9 @@ def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np
         for seed, run in seeds.items()
         if seed in asked.get("seeds", [seed])
     )
+    if math.isfinite(given := float(asked.get("cost", math.inf))):
+        assert given <= budget  # what a table names is what all its runs reach
+        budget = given
     ends = math.isinf(row["cost"])
     sides = [row["arm"].split("&"), control.split("&")]
     if max(map(len, sides)) > 1:

@@ -80,7 +80,7 @@ def test_runs_that_win_are_counted_as_surely_as_it_is_said() -> None:
     shown = [row for row in recorded() if row["measure"] == "P(better)" and row["n_seeds"] > 3]
     low, high = (100 * of(row["covered"] for row in shown) for of in (min, max))
     assert len(shown) == 18
-    assert f"{low:.1f} to {high:.1f} of 100, though it counts" in (STUDY / "README.md").read_text()
+    assert f"{low:.0f} to {high:.0f} of 100, though it counts" in (STUDY / "README.md").read_text()
 
 
 def test_the_table_is_that_of_the_results(coverage: Any) -> None:
@@ -103,7 +103,7 @@ def test_the_table_of_studies_is_that_of_its_results(scripts: dict[str, Any]) ->
     module, text = scripts["as_studies"], (STUDY / "README.md").read_text()
     assert module.as_markdown(module.table_cells(as_studies()), ("interval",)) in text
     shown = [100 * row["covered"] for row in as_studies() if row["luck"] == "normal"]
-    assert f"{min(shown):.1f} to {max(shown):.1f} of 100" in text
+    assert f"{min(shown):.0f} to {max(shown):.0f} of 100" in text
 
 
 @pytest.mark.parametrize("luck", ["long", "rare", "failures"])
@@ -138,7 +138,7 @@ def test_the_table_of_luck_is_that_of_its_results_and_so_is_what_is_said(
             for row in as_studies()
             if row["luck"] in lucks and (measures is None or row["measure"] in measures)
         ]
-        assert words.format(f"{min(shown):.1f}", f"{max(shown):.1f}") in re.sub(r"\s+", " ", text)
+        assert words.format(f"{min(shown):.0f}", f"{max(shown):.0f}") in re.sub(r"\s+", " ", text)
 
 
 def test_a_model_is_fitted_to_what_seeds_and_problems_make(scripts: dict[str, Any]) -> None:
@@ -191,6 +191,6 @@ def test_the_table_at_equal_entropy_is_that_of_its_results(scripts: dict[str, An
     rows = json.loads((STUDY / "equal_entropy.json").read_text())
     assert module.as_markdown(module.table_cells(rows), ("interval", "numbers")) in text
     shown = [100 * row["covered"] for row in rows]
-    assert f"{min(shown):.1f} to {max(shown):.1f} of 100 hold the truth" in text
+    assert f"{min(shown):.0f} to {max(shown):.0f} of 100 hold the truth" in text
     for row in rows:
         assert abs(row["covered"] - 0.95) <= 0.02, row
