@@ -116,13 +116,13 @@ def hangs_on_problems(test: Mapping[str, Any]) -> bool:
 def hangs_on_cost(test: Mapping[str, Any]) -> bool:
     """Whether a declared verdict is open at the tokens that the runs of all pages reach."""
     row = find_row(test["study"], test["table"], test["row"])
+    if row.get("measure") != "pass@1" or decide(test) == "open":
+        return False
     table = pd.read_csv(HERE / "equal_cost" / "results" / "comparisons.csv")
     same = table["page"] == test["study"]
     for column in ("family", "arm", "against", "evaluation"):
         same &= table[column] == row.get(column)
-    if decide(test) == "open" or row.get("measure") != "pass@1" or not same.any():
-        return False
-    return bool((table[same]["common_p_adjusted"] >= ALPHA).all())
+    return bool((table[same]["common_p_adjusted"] >= ALPHA).any())
 
 
 def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str, str, str]:

@@ -16,6 +16,7 @@ from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.measures.reaching import accuracy_curves
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
+from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.ledger.archive import open_runs
 from e3rl.statistics.crossing import first_crossing
 from e3rl.statistics.holm import adjust_holm
@@ -27,6 +28,7 @@ HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 TARGETS = (0.5, 0.55, 0.575)
 ARMS = ("grpo_er", "ts", "ts_an", "budget", "knapsack", "hora", "e3")
+WORDS = ("arm", "against", "equal", "sampling")  # columns of words
 PAIRS = (("e3", "ts_an"), ("e3", "ts"), ("ts_an", "ts"), ("ts_rloo", "ts"), ("ts_an_rloo", "ts_an"))
 Reals = NDArray[np.float64]
 
@@ -43,27 +45,26 @@ def page() -> str:
             "Of the run matrix, by `.venv/bin/python experiments/contrasts.py`; points, with 95 %",
             "intervals over seeds and problems. All are exploratory.\n",
             "## pass@1 after as many rollouts, arm less arm, uncorrected\n",
-            *markdown(["arm", "against", "Δ points"], pairs(arms)),
+            markdown(["arm", "against", "Δ points"], pairs(arms)),
             f"## pass@1, arm less GRPO; p after Holm's correction over these {len(ARMS)}\n",
-            *markdown(["arm", "equal", "Δ points", "p"], corrected(arms)),
+            markdown(["arm", "equal", "Δ points", "p"], corrected(arms)),
             "## pass@1 at equal tokens\n",
-            *markdown(["arm", "%"], levels(arms)),
+            markdown(["arm", "%"], levels(arms)),
             "## pass@16 less the untrained policy's at temperature 1, each at its own entropy\n",
-            *markdown(["arm", "sampling", "Δ points", "entropy", "untrained"], trained(arms)),
+            markdown(["arm", "sampling", "Δ points", "entropy", "untrained"], trained(arms)),
             "## Noise of validation\n",
-            *markdown(
+            markdown(
                 ["correlation between seeds", "pass@16, 64 rollouts %", "of 16 rollouts %"],
                 [[f"{shared_noise(arms['grpo']):.2f}", *twice_drawn(arms["grpo"])]],
             ),
             "## Rollouts until a pass@1, of GRPO's, seed by seed\n",
-            *markdown(["arm", "pass@1", *(f"seed {n}" for n in range(1, 6))], reached(arms)),
+            markdown(["arm", "pass@1", *(f"seed {n}" for n in range(1, 6))], reached(arms)),
         )
     )
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [*("| " + " | ".join(line) + " |" for line in lines), ""]
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    return as_markdown(Cells(header, rows, note=""), WORDS)
 
 
 def pairs(arms: dict[str, list[Run]]) -> list[list[str]]:

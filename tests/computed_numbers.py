@@ -30,6 +30,7 @@ from computed_values import (
     rollouts_of_ten_seeds,
     schedule_of_the_older_runs,
     sds_of_seeds,
+    seconds_of_a_step,
     token_means,
 )
 
@@ -54,6 +55,7 @@ COMPUTED = (
     Computed(
         "vllm_throughput", "and {} ({} to {}) with the 30M one", lambda: overlap("random 30M")
     ),
+    Computed("carries_bed", "first run takes {} seconds a step", seconds_of_a_step),
     Computed("resources", "peaks at {} to {} GiB", memory),
     Computed(
         "entropy_control",

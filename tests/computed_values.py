@@ -1,6 +1,7 @@
 """What computes numbers of studies' prose that no table prints; see `computed_numbers.py`."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,11 +28,8 @@ def one(study: str, table: str, **wanted: Any) -> dict[str, Any]:
 
 def short(value: float, digits: int, sign: str = "") -> str:
     """Without a 0 before the point."""
-    return (
-        f"{value:{sign}.{digits}f}".replace("0.", ".", 1)
-        if abs(value) < 1
-        else (f"{value:{sign}.{digits}f}")
-    )
+    text = f"{value:{sign}.{digits}f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
 def noise(budget: str, loss: str) -> list[float]:
@@ -74,6 +72,15 @@ def overlap(policy: str) -> Iterator[str]:
     found = json.loads((STUDIES / "vllm_throughput" / "results.json").read_text())
     gain = found[policy]["scoring"]["gain_by_clock"]
     yield from (f"{gain[name]:.3f}" for name in ("median", "least", "greatest"))
+
+
+def seconds_of_a_step() -> Iterator[str]:
+    """Of the run that README shows, by the clock beside its first and its last step."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"(?m)^step +(\d+)/128 .* (\d+):(\d+)$", text)
+    (first, start), (last, end) = ((int(n), 60 * int(m) + int(s)) for n, m, s in found)
+    assert (first, last) == (0, 128)
+    yield f"{(end - start) / last:.1f}"
 
 
 def memory() -> Iterator[str]:
@@ -130,8 +137,9 @@ def rollouts_of_ten_seeds() -> Iterator[str]:
     yield f"{100 * row['difference']:+.1f}"
 
 
-def with_interval(row: dict[str, Any]) -> str:
-    mean, low, high = (100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
+def with_interval(row: dict[str, Any], name: str = "difference") -> str:
+    """In points, with one digit."""
+    mean, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 

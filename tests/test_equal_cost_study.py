@@ -63,3 +63,11 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     lasting = found[alike & (found["own_verdict"] != "not distinguishable")]
     assert set(lasting["arm"]) == {"abort"}
     assert len(lasting) == 2
+
+
+def test_compound_arms_are_compared_at_the_common_cost() -> None:
+    (common,) = comparisons()["common_cost"].unique()
+    folder = ROOT / "experiments" / "compound_arms"
+    tables = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))["tables"]
+    assert {table["cost"] for table in tables.values()} == {common}
+    assert f"pass@1 is at {common:,.0f} tokens" in (folder / "README.md").read_text()

@@ -3,12 +3,12 @@
 import json
 import re
 import runpy
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from computed_values import one
 from pages import ROOT
 from test_readme import STUDIED, flat
 
@@ -17,14 +17,6 @@ STUDIES = ROOT / "experiments"
 
 def page(name: str) -> str:
     return flat((ROOT / name).read_text(encoding="utf-8"))
-
-
-def row_of(study: str, table: str, **wanted: Any) -> dict[str, Any]:
-    found = pd.read_csv(STUDIES / study / "results" / f"{table}.csv")
-    for column, value in wanted.items():
-        found = found[found[column] == value]
-    (row,) = found.to_dict("records")
-    return row
 
 
 @pytest.mark.parametrize(
@@ -39,17 +31,17 @@ def row_of(study: str, table: str, **wanted: Any) -> dict[str, Any]:
 def test_the_overview_of_studies_has_its_numbers(
     study: str, table: str, arm: str, words: str
 ) -> None:
-    row = row_of(study, table, arm=arm)
+    row = one(study, table, arm=arm)
     assert row["p_adjusted"] < 0.05
     assert words.format(f"{abs(100 * row['difference']):.1f}") in page("docs/studies.md")
 
 
 def test_the_overview_of_studies_says_what_more_tokens_and_entropies_there_were() -> None:
     text = page("docs/studies.md")
-    budget = row_of("carries_core", "many_tries", arm="budget")
+    budget = one("carries_core", "many_tries", arm="budget")
     assert f"({100 * (budget['spent'] / budget['against_spent'] - 1):.1f} % more tokens)" in text
     for arm in ("budget", "ts"):
-        assert row_of("carries_core", "primary", arm=arm)["verdict"] == "not distinguishable"
+        assert one("carries_core", "primary", arm=arm)["verdict"] == "not distinguishable"
     for arm, share, words in (
         ("smollm2_grpo", 0.2, "GRPO loses four fifths of its entropy"),
         ("smollm2_ts", 0.9, "and the schedule holds the sampler's"),
@@ -61,7 +53,7 @@ def test_the_overview_of_studies_says_what_more_tokens_and_entropies_there_were(
     assert last / first == pytest.approx(0.9, abs=0.01)
     assert "annealing lets it end at nine tenths" in text
     for arm in ("ts", "ts_an"):
-        row = row_of("entropy_control", "accuracy", arm=arm, evaluation="t1", measure="pass@1")
+        row = one("entropy_control", "accuracy", arm=arm, evaluation="t1", measure="pass@1")
         assert f"{100 * row['difference']:.1f}" == "1.2"
         assert row["p_adjusted"] < 0.05
     assert "ends 1.2 points of pass@1 above plain GRPO" in text
@@ -98,7 +90,7 @@ def found_by_five_seeds(rows: pd.DataFrame) -> float:
 
 
 def test_what_the_weight_adds_to_a_budget_is_open() -> None:
-    row = row_of("carries_weights", "many_tries", arm="budget_by_prompt", against="budget t1")
+    row = one("carries_weights", "many_tries", arm="budget_by_prompt", against="budget t1")
     assert f"{row['p_adjusted']:.3f}" == "0.064"
     assert "adds to them is open as well (p .064)" in flat(STUDIED)
 

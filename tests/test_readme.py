@@ -6,6 +6,7 @@ import subprocess
 import pandas as pd
 import pytest
 
+from computed_values import with_interval
 from e3rl.analysis.sources.runs import load_runs
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows
 from pages import ROOT, unproven
@@ -133,11 +134,6 @@ def test_the_halves_of_a_budget_are_said_as_they_were_found(
     assert f"all sixteen have both, {rollouts} and {weight} (exploratory)" in flat(STUDIED)
     assert f"with the ten seeds before, {rollouts} and {weight} (exploratory)" in flat(README)
     assert {each["seeds"] for each in both} == {16}
-
-
-def with_interval(row: dict[str, float], name: str) -> str:
-    mean, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def test_where_grpo_ends_from_other_first_policies_is_what_their_page_has() -> None:

@@ -59,10 +59,8 @@ def test_gains_over_the_first_policy_follow_from_the_raw_ledgers(study: str, tab
     rows = pd.read_csv(ROOT / study / "results" / f"{table}.csv").to_dict("records")
     assert rows
     for row in rows:
-        runs = [runs_of(study)[row["arm"]][seed] for seed in sorted(runs_of(study)[row["arm"]])]
-        runs = [
-            run for run in runs if row["seed"] in (run.seed, None) or row["seed"] != row["seed"]
-        ]
+        every = sorted(runs_of(study)[row["arm"]].items())
+        runs = [run for seed, run in every if pd.isna(row["seed"]) or seed == row["seed"]]
         assert len(runs) == row["seeds"]
         found = gained(runs, row["evaluation"], int(row["measure"].rpartition("@")[2]))
         said = [row[f"gain{end}"] for end in ("", "_low", "_high")]
