@@ -64,7 +64,7 @@ def page() -> str:
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
-    return as_markdown(Cells(header, rows, note=""), WORDS)
+    return as_markdown(Cells(header, rows, note=""), WORDS).rstrip() + "\n"
 
 
 def pairs(arms: dict[str, list[Run]]) -> list[list[str]]:
