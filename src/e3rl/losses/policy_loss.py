@@ -189,10 +189,7 @@ class PolicyLoss:
             losses = effects.factor * losses + effects.penalty * log_ratios.abs()
         loss = (weights * losses).sum()
         if self.entropy_coef:
-            if micro.entropies is None:
-                raise RuntimeError("loss.entropy_coef > 0 needs the entropies of the tokens")
-            rewarded = micro.entropies if bonus_shares is None else bonus_shares * micro.entropies
-            loss = loss - self.entropy_coef * rewarded.sum() / totals.tokens
+            loss = loss - self._entropy_bonus(micro, bonus_shares, totals)
         if self.kl_coef:
             if reference_logprobs is None:
                 raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
@@ -200,3 +197,10 @@ class PolicyLoss:
         return LossParts(
             loss, logprobs.detach(), log_ratios.detach(), surrogate.clipped, correction
         )
+
+    def _entropy_bonus(self, micro: MicroBatch, shares: Tensor | None, totals: Totals) -> Tensor:
+        """What the loss of these tokens is lowered by for their entropies."""
+        if micro.entropies is None:
+            raise RuntimeError("loss.entropy_coef > 0 needs the entropies of the tokens")
+        rewarded = micro.entropies if shares is None else shares * micro.entropies
+        return self.entropy_coef * rewarded.sum() / totals.tokens

@@ -69,8 +69,7 @@ def scores_at(
     Raises:
         ValueError: seeds without a common problem.
     """
-    rows, seeds, facts, spent = [], [], [], []
-    sources: dict[str, str] = {}
+    rows, seeds, facts, spent, sources = [], [], [], [], dict[str, str]()
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole:
@@ -88,9 +87,8 @@ def scores_at(
     if joined.empty:
         raise ValueError(f"seeds of {runs[0].name}/{name} have no validation problem in common")
     temperature, entropy = np.mean(facts, axis=0)
-    taken = float(np.mean(spent)) if spent else None
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
-    return Scores(*about, joined, sources, taken)
+    return Scores(*about, joined, sources, float(np.mean(spent)) if spent else None)
 
 
 def mean_of_arms(several: Sequence[Scores]) -> Scores:
