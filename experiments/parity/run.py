@@ -32,6 +32,7 @@ ROOT = HERE.parents[1]
 CONTROL = HERE.parent / "carries_core" / "runs"
 CONTROL_NAME = "seed-{}_experiment-grpo_engine-transformers"
 WORK = ROOT / "build" / "parity"
+TRL_PYTHON = ROOT / "build" / "trl" / "bin" / "python"
 PROMPTS, GROUP, STEPS = 32, 8, 128
 VALIDATED = {64: 4, 128: 16}  # steps, and rollouts of each validation problem at temperature 1
 VALIDATION = (
@@ -41,8 +42,8 @@ VALIDATION = (
 Row = dict[str, Any]
 
 
-def train(seed: int, folder: Path, python: Path) -> None:
-    """Run `trl_side.py` unless it has come to its end before."""
+def train(seed: int, folder: Path, python: Path, kept: Sequence[int] = tuple(VALIDATED)) -> None:
+    """Run `trl_side.py` unless it has come to its end before; keep the weights of these steps."""
     if (folder / "about.json").is_file():
         return
     folder.mkdir(parents=True)
@@ -54,7 +55,7 @@ def train(seed: int, folder: Path, python: Path) -> None:
     problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
     told = {
         **{"policy": str(embedded_folder("embedded")), "problems": str(problems)},
-        **{"folder": str(folder), "kept": list(VALIDATED), "seed": seed, "lr": 2e-4},
+        **{"folder": str(folder), "kept": list(kept), "seed": seed, "lr": 2e-4},
         **{"steps": STEPS, "prompts_per_step": PROMPTS, "group": GROUP},
         **{"max_new_tokens": 80, "micro_rows": 64},
     }
@@ -136,7 +137,7 @@ def write_run(seed: int, folder: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[])
-    parser.add_argument("--python", type=Path, default=ROOT / "build" / "trl" / "bin" / "python")
+    parser.add_argument("--python", type=Path, default=TRL_PYTHON)
     parser.add_argument("--pack", action="store_true", help="write runs.tar.xz")
     options = parser.parse_args()
     runs = open_runs(HERE / "runs")
