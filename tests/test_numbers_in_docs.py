@@ -23,7 +23,7 @@ def page(name: str) -> str:
     ("study", "table", "arm", "words"),
     [
         ("carries_core", "many_tries", "budget", "raises pass@16 by {} points after"),
-        ("carries_core", "easy", "budget", "mostly solves it loses {} points of it"),
+        ("carries_core", "easy", "budget", "mostly solves it loses {} points of pass@1"),
         ("carries_core", "primary", "e3", "E3 is {} points below GRPO in pass@1"),
         ("carries_core", "many_tries", "dapo", "DAPO is {} points below in pass@16"),
     ],
