@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from computed_values import one
+from computed_values import csv, one, with_interval
+from e3rl.analysis.measures.families import hangs_on_problems
 from pages import ROOT
 from test_readme import STUDIED, flat
 
@@ -22,26 +23,50 @@ def page(name: str) -> str:
 @pytest.mark.parametrize(
     ("study", "table", "arm", "words"),
     [
-        ("carries_core", "many_tries", "budget", "raises pass@16 by {} points after"),
-        ("carries_core", "easy", "budget", "mostly solves it loses {} points of pass@1"),
-        ("carries_core", "primary", "e3", "E3 is {} points below GRPO in pass@1"),
-        ("carries_core", "many_tries", "dapo", "DAPO is {} points below in pass@16"),
+        ("carries_core", "many_tries", "budget", "raise pass@16 by {} after as many steps"),
+        ("carries_core", "easy", "budget", "the budget is {} from GRPO on those that"),
+        ("carries_core", "primary", "e3", "is below GRPO in pass@1, {}, at equal tokens"),
+        ("carries_core", "many_tries", "dapo", "DAPO is {} from GRPO in pass@16"),
+        ("carries_ten_seeds", "pass_at_1", "grpo_er", "(grpo_er) has {} of pass@1 beside GRPO"),
     ],
 )
-def test_the_overview_of_studies_has_its_numbers(
+def test_what_the_studies_show_has_its_numbers(
     study: str, table: str, arm: str, words: str
 ) -> None:
     row = one(study, table, arm=arm)
     assert row["p_adjusted"] < 0.05
-    assert words.format(f"{abs(100 * row['difference']):.1f}") in page("docs/studies.md")
+    assert words.format(with_interval(row, "difference")) in flat(STUDIED).replace("`", "")
 
 
-def test_the_overview_of_studies_says_what_more_tokens_and_entropies_there_were() -> None:
-    text = page("docs/studies.md")
+def test_the_budgets_of_the_older_task_are_said_as_they_were_judged() -> None:
+    table = csv("rollout_budget", "accuracy")
+    assert not (table["verdict"] == "better").any()
+    at_one = table.query("evaluation == 't1' and measure == 'pass@1'").set_index("arm")
+    verdicts = at_one["verdict"].dropna().to_dict()
+    assert {arm for arm, verdict in verdicts.items() if verdict == "worse"} == {"hora"}
+    words = f"in pass@1 at T = 1, {with_interval(at_one.loc['hora'].to_dict(), 'difference')}"
+    assert f"{words} (open with the degrees of freedom of the five seeds alone)" in flat(STUDIED)
+    assert hangs_on_problems(at_one.loc["hora"].to_dict())
+    for k in (16, 64):
+        told = table.query(f"evaluation == 't1' and measure == 'pass@{k}'")["verdict"].dropna()
+        assert set(told) == {"not distinguishable"}
+
+
+def test_what_the_studies_show_says_what_more_tokens_and_entropies_there_were() -> None:
+    text = flat(STUDIED)
     budget = one("carries_core", "many_tries", arm="budget")
     assert f"({100 * (budget['spent'] / budget['against_spent'] - 1):.1f} % more tokens)" in text
     for arm in ("budget", "ts"):
         assert one("carries_core", "primary", arm=arm)["verdict"] == "not distinguishable"
+    assert "at equal tokens, the budget is not distinguishable from GRPO" in text
+    tuned = csv("carries_tuned", "many_tries")
+    assert tuned[tuned["verdict"] == "better"]["arm"].tolist() == ["budget"]
+    assert "No other arm's gain in pass@16 is found there" in text
+    for name in ("pass_at_16", "pass_at_64"):
+        matched = csv("carries_ten_seeds", name)
+        assert set(matched["arm"]) == {"grpo_er", "ts_an", "budget", "e3"}
+        assert set(matched["verdict"]) == {"not distinguishable"}
+    assert "none of four arms (`grpo_er`, `ts_an`, `budget`, `e3`) is distinguishable" in text
     for arm, share, words in (
         ("smollm2_grpo", 0.2, "GRPO loses four fifths of its entropy"),
         ("smollm2_ts", 0.9, "and the schedule holds the sampler's"),
