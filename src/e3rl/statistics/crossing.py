@@ -7,6 +7,7 @@ B 16) inverts a test for a ratio. Where a bound is never at the target that cost
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,11 +48,20 @@ def crossing_interval(
 
     NaN bounds where a single seed saw a single problem.
     """
+    (found,) = crossing_intervals(points, values, [target], level)
+    return found
+
+
+def crossing_intervals(
+    points: ArrayLike, values: ArrayLike, targets: Sequence[float], level: float = 0.95
+) -> list[Interval]:
+    """`crossing_interval` of each target."""
     x, table = _curves(points, values)
     if table.shape[0] == table.shape[2] == 1:
-        cost = first_crossing(x, table[0, :, 0], target)
-        return Interval(cost, math.nan, math.nan, level)
-    return _inverted(x, [share_interval(table[:, i], level) for i in range(len(x))], target)
+        costs = [first_crossing(x, table[0, :, 0], target) for target in targets]
+        return [Interval(cost, math.nan, math.nan, level) for cost in costs]
+    bounds = [share_interval(table[:, i], level) for i in range(len(x))]
+    return [_inverted(x, bounds, target) for target in targets]
 
 
 def crossing_ratio(

@@ -4,6 +4,7 @@ All of it in plain floats, to twelve digits; degrees of freedom need not be whol
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -100,13 +101,39 @@ def detectable_shift(df: float, level: float, power: float) -> float:
         raise ValueError(f"level={level} and power={power} must lie in (0, 1)")
     if power <= 1 - level:
         raise ValueError(f"power={power} is no more than the error 1 - level={level}")
+    goal = NORMAL.inv_cdf(power)
+
+    def gap(shift: float) -> float:
+        found = min(max(t_power(shift, df, level), 1e-16), 1 - 1e-16)
+        return NORMAL.inv_cdf(found) - goal
+
     low, high = 0.0, t_bound(level, df) + 1
-    while t_power(high, df, level) < power:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:  # bisection: at one degree of freedom power has flat ends
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_power(middle, df, level) < power else (low, middle)
-    return (low + high) / 2
+    at_low, at_high = gap(low), gap(high)
+    while at_high < 0:
+        low, high, at_low = high, 2 * high, at_high
+        at_high = gap(high)
+    return _root(gap, low, high, at_low, at_high)
+
+
+def _root(
+    function: Callable[[float], float], low: float, high: float, at_low: float, at_high: float
+) -> float:
+    """Where a function that is below 0 at `low` and not at `high` is 0, to a part in 10⁹.
+
+    By false position; the value at an end that stays twice is halved (the Illinois rule, Dowell &
+    Jarratt 1971), so that both ends move in.
+    """
+    x, before, moved = high, low, ""
+    while abs(x - before) > 1e-9 * abs(x):
+        before, x = x, (low * at_high - high * at_low) / (at_high - at_low)
+        y = function(x)
+        if y < 0:
+            low, at_low, at_high = x, y, at_high / (2 if moved == "low" else 1)
+            moved = "low"
+        else:
+            high, at_high, at_low = x, y, at_low / (2 if moved == "high" else 1)
+            moved = "high"
+    return x
 
 
 def _away_from_0(value: float) -> float:

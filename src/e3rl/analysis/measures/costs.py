@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from e3rl.analysis.measures.axes import AXES
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Run, kept_with_run
 
 
 def cost_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np.float64]:
@@ -47,6 +47,7 @@ def total_cost(train: pd.DataFrame, axis: str) -> float:
     return float(cost_before(train, [int(train["rollout_step"].max()) + 1], axis)[0])
 
 
+@kept_with_run
 def known_cost(run: Run, axis: str) -> float:
     """What a run had spent when it was last validated, or in all where it never was; NaN where that
     is not recorded."""

@@ -17,7 +17,7 @@ from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.costs import common_cost, cost_before
 from e3rl.analysis.measures.evaluations import pass_table
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.statistics.crossing import CostRatio, crossing_interval, crossing_ratio
+from e3rl.statistics.crossing import CostRatio, crossing_intervals, crossing_ratio
 
 Reals = NDArray[np.float64]
 
@@ -66,12 +66,14 @@ def costs_to_reach(
     if not targets:
         raise ValueError("targets is empty: give accuracies to reach, as shares")
     points, found = _curves_of_arms(arms, control, name, axis)
+    costs = {
+        arm: crossing_intervals(points, item.values, targets, level) for arm, item in found.items()
+    }
     rows = []
-    for target in targets:
+    for place, target in enumerate(targets):
         for arm, item in found.items():
             row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
-            cost = crossing_interval(points, item.values, target, level)
-            row |= {"seeds": len(item.seeds)} | interval_columns("cost", cost)
+            row |= {"seeds": len(item.seeds)} | interval_columns("cost", costs[arm][place])
             ratio = None
             if control is not None and arm != control:
                 ratio = _ratio(item, found[control], points, target, level)

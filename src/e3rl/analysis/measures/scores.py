@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from e3rl.analysis.measures.arms import AND
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.evaluations import MEASURED, pass_table
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Run, kept_with_run
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ def shared_tables(several: Sequence[Scores], what: str) -> list[pd.DataFrame]:
     return [table[common] for table in tables]
 
 
+@kept_with_run
 def _scores_by_cost(
     run: Run, name: str, k: int, axis: str
 ) -> tuple[NDArray[np.float64], pd.DataFrame]:
@@ -156,7 +157,11 @@ def _interpolate_at(
     """Each problem's value at the budget, or its mean over the costs up to there."""
     values = table.to_numpy(dtype=np.float64)
     end = min(max(budget, costs[0]), costs[-1])
-    last = np.array([np.interp(end, costs, column) for column in values.T])
+    last = values[-1]
+    if end < costs[-1]:
+        right = int(np.searchsorted(costs, end, side="right"))  # costs[right - 1] <= end
+        slope = (values[right] - values[right - 1]) / (costs[right] - costs[right - 1])
+        last = values[right - 1] + slope * (end - costs[right - 1])
     if not whole or end == costs[0]:
         return pd.Series(last, index=table.columns)
     before = costs < end
@@ -164,6 +169,7 @@ def _interpolate_at(
     return pd.Series(np.trapezoid(y, x, axis=0) / (end - costs[0]), index=table.columns)
 
 
+@kept_with_run
 def _last_sampling(run: Run, name: str) -> list[float]:
     """Temperature and entropy of the last validation `name`."""
     rows = run.evaluations[run.evaluations["name"] == name]

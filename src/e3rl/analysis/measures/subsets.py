@@ -8,7 +8,7 @@ import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms
-from e3rl.analysis.sources.runs import Arms
+from e3rl.analysis.sources.runs import Arms, Run, kept_with_run
 
 START = "t1"  # the evaluation whose rollouts say how hard a problem is
 
@@ -40,15 +40,19 @@ def start_counts(arms: Arms) -> pd.DataFrame:
 
     Raises ValueError where no run was validated before its first step.
     """
-    drawn: dict[bytes, pd.DataFrame] = {}
-    for run in (run for runs in arms.values() for run in runs):
-        rows = run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
-        counts = rows.set_index("problem_id")[["n", "correct"]].sort_index()
-        drawn.setdefault(counts.to_csv().encode(), counts)
+    drawn = dict(_drawn(run) for runs in arms.values() for run in runs)
     sums = pd.concat(drawn.values()).groupby("problem_id").sum()
     if sums.empty:
         raise ValueError(f"no run has an evaluation {START} before its first step")
     return sums
+
+
+@kept_with_run
+def _drawn(run: Run) -> tuple[bytes, pd.DataFrame]:
+    """The counts of one run before training, and what tells them from other ones."""
+    rows = run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
+    counts = rows.set_index("problem_id")[["n", "correct"]].sort_index()
+    return counts.to_csv().encode(), counts
 
 
 def start_pass_rates(arms: Arms) -> pd.Series:

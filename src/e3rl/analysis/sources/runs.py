@@ -1,10 +1,10 @@
 """`Run`: everything a run folder recorded, as tidy tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import pandas as pd
 
@@ -20,6 +20,9 @@ EVALUATION_COLUMNS = (
 )
 REALS = ("temperature", "entropy", "entropy_error", "no_answer")
 PROMPT_COLUMNS = ("rollout_step", "epoch", "prompt_id", "source", "n", "correct", "rank")
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 ARM_ORDER = ("grpo", "grpo_er", "ts", "ts_an", "budget", "e3")
 
@@ -56,8 +59,28 @@ class Run:
         here = self.problems.drop_duplicates("problem_id")
         return dict(zip(here["problem_id"].astype(str), here["source"].astype(str), strict=True))
 
+    @cached_property
+    def made(self) -> dict[Any, Any]:
+        """What `kept_with_run` keeps, by function and arguments."""
+        return {}
+
 
 Arms = Mapping[str, Sequence[Run]]  # runs by arm, from `group_by_arm`
+
+
+def kept_with_run(make: Callable[[Run, *Args], T]) -> Callable[[Run, *Args], T]:
+    """Decorates what makes something of a run's tables: it is made once for each run and arguments,
+    which must be hashable. Callers leave it as it is."""
+
+    @wraps(make)
+    def kept(run: Run, /, *args: *Args) -> T:
+        key = (make, *args)
+        if key not in run.made:
+            run.made[key] = make(run, *args)
+        found: T = run.made[key]
+        return found
+
+    return kept
 
 
 def load_run(run_dir: str | Path) -> Run:
