@@ -2,13 +2,14 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
 from recorded_runs import Size, write_run
 
-from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, kept_with_run, load_run, load_runs
 from e3rl.analysis.sources.source import read_runs
 from e3rl.ledger.ledger import Ledger, pack, read_rows
 
@@ -31,6 +32,23 @@ def folder(tmp_path: Path) -> Path:
         row = {"prompt_id": ["p", "q"], "source": ["x", "x"], "n": [6, 10], "correct": [0, 9]}
         ledger.append({"rollout_step": 0, "epoch": 0, **row, "rank": [None, 0.5]})
     return tmp_path
+
+
+def test_what_is_made_of_a_run_is_made_once_and_anew_where_its_tables_are_others(
+    folder: Path,
+) -> None:
+    asked = []
+
+    @kept_with_run
+    def rows_of(run: Run, name: str) -> int:
+        asked.append(name)
+        return int((run.problems["name"] == name).sum())
+
+    run = load_run(folder)
+    assert [rows_of(run, "t1"), rows_of(run, "t1"), rows_of(run, "live")] == [2, 2, 2]
+    assert asked == ["t1", "live"]
+    assert rows_of(replace(run, problems=run.problems.iloc[:1]), "t1") == 1
+    assert rows_of(run, "t1") == 2
 
 
 @pytest.mark.end_to_end
