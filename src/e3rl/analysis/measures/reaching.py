@@ -45,8 +45,7 @@ def costs_to_reach(
     """Cost at which every arm first reaches each target, and how many times that of the control.
 
     Args:
-        arms: runs by arm, all validated on the same problems; arms that were not validated so at
-            two costs or more have no row.
+        arms: runs by arm, all validated on the same problems, at two costs or more to have a row.
         control: arm whose cost the others' is divided by, None for none.
         targets: pass@1, as shares.
         name: evaluation.
