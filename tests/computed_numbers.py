@@ -29,6 +29,7 @@ from computed_values import (
     prompt_means,
     rollouts_of_ten_seeds,
     schedule_of_the_older_runs,
+    schedules_of_smollm2,
     sds_of_seeds,
     seconds_of_a_step,
     token_means,
@@ -54,6 +55,11 @@ COMPUTED = (
     Computed("vllm_throughput", "a step took {} ({} to {}) times", lambda: overlap("embedded")),
     Computed(
         "vllm_throughput", "and {} ({} to {}) with the 30M one", lambda: overlap("random 30M")
+    ),
+    Computed(
+        "smollm2_schedules",
+        "mean temperature over training was {} to {},",
+        schedules_of_smollm2,
     ),
     Computed("carries_bed", "first run takes {} seconds a step", seconds_of_a_step),
     Computed("resources", "peaks at {} to {} GiB", memory),

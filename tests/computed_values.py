@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from e3rl.analysis.sources.runs import load_runs
 from pages import ROOT
 
 STUDIES = ROOT / "experiments"
@@ -72,6 +73,14 @@ def overlap(policy: str) -> Iterator[str]:
     found = json.loads((STUDIES / "vllm_throughput" / "results.json").read_text())
     gain = found[policy]["scoring"]["gain_by_clock"]
     yield from (f"{gain[name]:.3f}" for name in ("median", "least", "greatest"))
+
+
+def schedules_of_smollm2() -> Iterator[str]:
+    """Mean temperature over training of runs with a schedule, the least and the greatest."""
+    runs = load_runs(STUDIES / "smollm2_schedules" / "runs")
+    scheduled = [run for run in runs if run.name in ("smollm2_ts", "smollm2_ts_an")]
+    means = [run.train["rollout/temperature"].mean() for run in scheduled]
+    yield from (f"{found:.2f}" for found in (min(means), max(means)))
 
 
 def seconds_of_a_step() -> Iterator[str]:
