@@ -56,6 +56,26 @@ def test_a_mistake_in_a_problem_file_is_told_before_the_model_is_loaded(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("validate_every=7", r"^validate_every=7 does not divide the run's 9 steps"),
+        ("+trainer.max_steps=3", "max_steps"),
+        ("rollouts_per_prompt=99", "^rollouts_per_prompt=99 must lie between"),
+    ],
+)
+@pytest.mark.parametrize("begin", [execute, run_preflight])
+def test_a_run_that_would_not_come_to_its_end_is_refused_before_the_model_is_loaded(
+    begin: Callable[[DictConfig], Any], setting: str, words: str, tmp_path: Path
+) -> None:
+    root = "train" if begin is execute else "preflight"
+    cfg = of_files(tmp_path, GOOD, "policy.path=/nowhere", setting, root=root)
+    hydra = initialize_config_dir(version_base="1.3", config_dir=str(conf_dir()))
+    with hydra, pytest.raises(ConfigurationError, match=words):
+        begin(cfg)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_the_tokenizer_leaves_of_the_problems_may_be_too_few(
     tmp_path: Path, policy: Policy
 ) -> None:

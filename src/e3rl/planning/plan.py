@@ -67,20 +67,10 @@ class RunPlan:
 def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan:
     """Work out steps, rollouts and annealing start of a run.
 
-    Raises ConfigurationError where the run would end elsewhere than at its last step, this would
-    not be validated, the budget cannot give prompts what it is asked to, or the advantage cannot
-    take the rewards.
+    Raises ConfigurationError as `check_plan`.
     """
-    _check_trainer(cfg.trainer, cfg.epochs)
-    limit = cfg.trainer.get("limit_train_batches")
-    per_epoch = problems.train // cfg.prompts_per_step
-    per_epoch = min(per_epoch, limit) if type(limit) is int else per_epoch
+    per_epoch = check_plan(cfg, problems)
     total = per_epoch * cfg.epochs
-    _check_validation(total, cfg.validate_every)
-    _check_group_size(cfg)
-    _check_rewards(cfg)
-    if cfg.budget.get("difficulty") == "prior":
-        _check_priors(problems)
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
     quantities = {
@@ -101,6 +91,34 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
             "and the rule goes by what earlier visits showed; use more epochs, or fewer problems"
         )
     return RunPlan(quantities | _temperature_plan(cfg, total), total)
+
+
+def check_plan(cfg: Any, problems: ProblemCounts) -> int:
+    """The steps of an epoch, where a run on so many problems would come to its end.
+
+    Raises ConfigurationError where the run would end elsewhere than at its last step, this would
+    not be validated, the budget cannot give prompts what it is asked to, or the advantage cannot
+    take the rewards.
+    """
+    _check_trainer(cfg.trainer, cfg.epochs)
+    limit = cfg.trainer.get("limit_train_batches")
+    per_epoch = problems.train // cfg.prompts_per_step
+    per_epoch = min(per_epoch, limit) if type(limit) is int else per_epoch
+    _check_validation(per_epoch * cfg.epochs, cfg.validate_every)
+    _check_group_size(cfg)
+    _check_rewards(cfg)
+    if cfg.budget.get("difficulty") == "prior":
+        _check_priors(problems)
+    return int(per_epoch)
+
+
+def check_before_policy(cfg: Any, data: PromptDataModule) -> None:
+    """`check_plan` before a policy is fetched and loaded.
+
+    Not where its tokenizer may change how many problems there are, by leaving out long prompts.
+    """
+    if data.on_bad_row == "raise":
+        check_plan(cfg, ProblemCounts.of(data))
 
 
 def _temperature_plan(cfg: Any, total: int) -> dict[str, str]:

@@ -18,7 +18,7 @@ from e3rl.planning.forecast import (
     forecast_work,
     with_measured_speed,
 )
-from e3rl.planning.plan import ProblemCounts, derive_plan
+from e3rl.planning.plan import ProblemCounts, check_before_policy, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
 from e3rl.readiness import checks
@@ -80,6 +80,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     check_preflight(cfg)
     rules, own = find_comparable_rules(cfg)
     data = build_data(cfg)
+    check_before_policy(cfg, data)
     policy = build_policy(cfg)
     cfg.vocabulary_size = policy.vocabulary_size
     bind_data(data, policy)

@@ -36,7 +36,7 @@ from e3rl.data.datamodule import PromptDataModule
 from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
-from e3rl.planning.plan import ProblemCounts, derive_plan
+from e3rl.planning.plan import ProblemCounts, check_before_policy, derive_plan
 from e3rl.planning.processes import count_processes, is_sharded
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape
@@ -71,6 +71,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)
     data = build_data(cfg)
+    check_before_policy(cfg, data)
     seed_everything(cfg.seed, verbose=False)
     policy: Policy = build(cfg, "policy", in_parts=count_processes(cfg) > 1 or is_sharded(cfg))
     cfg.vocabulary_size = policy.vocabulary_size
