@@ -56,6 +56,17 @@ def test_updates_agree_until_rounding_has_grown(replayed: list[dict[str, Any]]) 
     assert as_it_is[63]["to_trl"] < 1e-3 * as_it_is[63]["moved"]
 
 
+def test_every_update_from_trls_weights_is_trls_as_declared(modules: dict[str, Any]) -> None:
+    rows = read_rows(STUDY / "results" / "every_step.jsonl")
+    assert modules["replay"].table_of_steps(rows).strip() in text()
+    most = {"e3rl as it is": 1e-3, "e3rl with TRL's ε": 1e-5}  # declared: 1e-3 for both
+    for setting, norm in most.items():
+        mine = [row for row in rows if row["setting"] == setting]
+        assert [row["step"] for row in mine] == list(range(1, 129))
+        assert max(abs(row["e3rl"] / row["trl"] - 1) for row in mine) < norm
+        assert max(row["to_trl"] / row["moved"] for row in mine) < 0.01
+
+
 def test_rows_of_trl_are_put_into_the_names_of_a_ledger(
     modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
