@@ -2,7 +2,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from e3rl.analysis.figures.style import ARM_COLOURS, OTHER_COLOURS, save_with_palette
+from e3rl.analysis.figures.style import (
+    ARM_COLOURS,
+    BEYOND,
+    OTHER_COLOURS,
+    arm_colour,
+    save_with_palette,
+)
 
 
 def test_a_figure_keeps_its_size_and_takes_less_room(tmp_path):
@@ -30,3 +36,14 @@ def test_every_arm_keeps_its_colour_beside_bands_and_text(tmp_path):
     save_with_palette(figure, tmp_path / "figure.png", dpi=150)
     kept = Image.open(tmp_path / "figure.png").convert("RGB").getcolors(maxcolors=2**24)
     assert {f"#{r:02X}{g:02X}{b:02X}" for _, (r, g, b) in kept} >= set(colours)
+
+
+def test_arms_that_are_called_after_known_ones_have_their_colours_and_none_is_shared():
+    arms = ["smollm2_grpo", "smollm2_ts_an", "other_ts_an", "mine_ts", "ts", "ants"]
+    colours = [arm_colour(arm, arms) for arm in arms]
+    known = [ARM_COLOURS[arm] for arm in ("grpo", "ts_an", "ts")]
+    spare = OTHER_COLOURS[:3]
+    assert colours == [*known[:2], *spare[:2], known[2], spare[2]]
+    assert arm_colour("mine_e3") == ARM_COLOURS["e3"]
+    many = [f"arm {i}" for i in range(len(OTHER_COLOURS) + 2)]
+    assert [arm_colour(arm, many) for arm in many] == [*OTHER_COLOURS, BEYOND, BEYOND]

@@ -117,15 +117,28 @@ def save_with_palette(figure: Figure, path: Path, dpi: int) -> None:
 
 
 def arm_colour(arm: str, arms: Sequence[str] = ()) -> str:
-    """Fixed colour of a known arm; others take the spare colours in their order in `arms`.
+    """Fixed colour of a known arm, and of one that is called after it, as smollm2_ts_an is, where
+    no arm before it has that; others take the spare colours in their order in `arms`.
 
     No two arms share a colour: those beyond the spare ones are `BEYOND`, see `name_line`.
     """
-    if arm in ARM_COLOURS:
-        return ARM_COLOURS[arm]
-    others = [name for name in arms if name not in ARM_COLOURS]
-    place = others.index(arm) if arm in others else 0
-    return OTHER_COLOURS[place] if place < len(OTHER_COLOURS) else BEYOND
+    names = arms if arm in arms else (arm,)
+    taken, spare = set(names) & ARM_COLOURS.keys(), iter(OTHER_COLOURS)
+    found = {}
+    for name in names:
+        known = _known_as(name)
+        if known and (name == known or known not in taken):
+            taken.add(known)
+            found[name] = ARM_COLOURS[known]
+        else:
+            found[name] = next(spare, BEYOND)
+    return found[arm]
+
+
+def _known_as(arm: str) -> str | None:
+    """The longest name of a known arm that this one is, or ends with."""
+    ends = [known for known in ARM_COLOURS if f"_{arm}".endswith(f"_{known}")]
+    return max(ends, key=len, default=None)
 
 
 def name_line(ax: Axes, line: Line2D, arm: str, colour: str) -> None:
