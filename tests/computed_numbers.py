@@ -32,6 +32,7 @@ from computed_values import (
     schedules_of_smollm2,
     sds_of_seeds,
     seconds_of_a_step,
+    seconds_of_a_step_in_the_ledger,
     token_means,
 )
 
@@ -61,6 +62,7 @@ COMPUTED = (
         "mean temperature over training was {} to {},",
         schedules_of_smollm2,
     ),
+    Computed("carries_bed", "that took {} seconds a step", seconds_of_a_step_in_the_ledger),
     Computed("carries_bed", "first run takes {} seconds a step", seconds_of_a_step),
     Computed("resources", "peaks at {} to {} GiB", memory),
     Computed(

@@ -92,6 +92,12 @@ def seconds_of_a_step() -> Iterator[str]:
     yield f"{(end - start) / last:.1f}"
 
 
+def seconds_of_a_step_in_the_ledger() -> Iterator[str]:
+    """Of the kept run that has README's numbers, without validations."""
+    (run,) = load_runs(STUDIES / "carries_bed" / "first_run")
+    yield f"{run.train['cost/seconds'].iloc[-1] / len(run.train):.1f}"
+
+
 def memory() -> Iterator[str]:
     found = csv("resources", "resources")["memory_gib"]
     yield from (f"{found.min():.1f}", f"{found.max():.1f}")

@@ -212,6 +212,28 @@ def test_the_recorded_control_is_the_last_row_of_the_first_table() -> None:
     assert f"ten of E3 are {with_interval(e3, 'end_difference')} from them" in flat(README)
 
 
+def test_the_first_run_is_one_whose_ledger_is_kept() -> None:
+    (run,) = load_runs(ROOT / "experiments" / "carries_bed" / "first_run")
+    first, last = (run.validation.set_index("rollout_step").loc[step] for step in (0, 128))
+
+    def said(step: pd.Series, *names: str) -> str:
+        return ", ".join(
+            f"{label} {100 * step[f'val/{name}/pass@1']:.1f} %"
+            for label, name in zip(("pass@1 t1", "greedy", "live"), names, strict=False)
+        )
+
+    tau = run.train["rollout/temperature"].iloc[-1]
+    assert re.search(rf"step +0/128 +{re.escape(said(first, 't1', 'greedy'))} ", README)
+    ended = f"{said(last, 't1', 'greedy', 'live')}   tau {tau:.2f} "
+    assert re.search(rf"step 128/128 +{re.escape(ended)}", README)
+    assert run.summary is not None
+    (row,) = [r for r in run.summary["evaluations"] if (r["arm"], r["evaluation"]) == ("e3", "t1")]
+    own = with_interval(row, "pass@1").replace("+", "")
+    cells = ["E3", "t1", "1.00", f"{row['entropy']:.3f}", own]
+    cells += [with_interval(row, "pass@1_difference"), r"grpo (recorded) t1"]
+    assert re.search(r"\s+".join(re.escape(cell) for cell in cells), README)
+
+
 def test_no_schedule_is_told_from_its_control_where_that_is_said() -> None:
     primary = pd.read_csv(CORE / "primary.csv")
     assert (primary[primary["arm"].isin(["ts", "ts_an"])]["p_adjusted"] > 0.05).all()
