@@ -71,7 +71,8 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     run_dir = Path(cfg.paths.run_dir)
     resume = find_resume_checkpoint(cfg)
     data = build_data(cfg)
-    check_before_policy(cfg, data)
+    if resume is None:  # else settings that changed since the start are told first
+        check_before_policy(cfg, data)
     seed_everything(cfg.seed, verbose=False)
     policy: Policy = build(cfg, "policy", in_parts=count_processes(cfg) > 1 or is_sharded(cfg))
     cfg.vocabulary_size = policy.vocabulary_size
