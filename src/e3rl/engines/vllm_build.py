@@ -181,7 +181,9 @@ def _start(folder: str, arguments: dict[str, Any]) -> Any:
         **arguments,
     )
     # vLLM's own way out would end torch's process group, whoever has made it, and other engines.
-    llm.llm_engine.engine_core._finalizer.detach()
+    # (0.24, which goes with torch 2.11, has none of its own.)
+    if finalizer := getattr(llm.llm_engine.engine_core, "_finalizer", None):
+        finalizer.detach()
     return llm
 
 
