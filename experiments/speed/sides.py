@@ -102,11 +102,13 @@ def run_e3rl(
         *("name=speed", f"hydra.run.dir={folder}", *device_overrides(setting, engine)),
         *settings,
     ]
+    # Behind them what this process has found packages by, installed or not.
+    paths = [str(ROOT / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
     seen = watch(
         command,
         folder / "metrics.jsonl",
         lambda row: row["kind"] == "train",
-        {**setting.environment, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(HERE)])},
+        {**setting.environment, "PYTHONPATH": os.pathsep.join(paths)},
         folder.with_suffix(".log"),
     )
     return summarize(seen, e3rl_phases, "rollout/tokens", "advantage/silent")

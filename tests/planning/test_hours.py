@@ -90,6 +90,13 @@ def test_an_update_takes_the_operations_of_its_passes(
     assert found["total"] == found["operations"] == pytest.approx(operations / 3500)
 
 
+def test_kernels_of_small_passes_wait_for_their_launches() -> None:
+    small = replace(UPDATE, tokens_per_pass=1, forwards=1)
+    found = update_seconds(SHAPE, replace(SLOW, half=1e9), small, WHAT)
+    # 75 passes over two blocks with gradients, and 75 without in a third of the time
+    assert found["total"] == found["launches"] == pytest.approx(75 * (1 + 1 / 3) * 2 * 0.014)
+
+
 def test_frozen_weights_have_no_gradients_to_compute() -> None:
     found = update_seconds(replace(SHAPE, adapters=9), SLOW, UPDATE, WHAT)
     assert found["operations"] == pytest.approx((2 * BLOCKS + 3 * HEAD) / 3500)

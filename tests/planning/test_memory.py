@@ -60,6 +60,7 @@ def test_an_update_in_mixed_precision_with_whole_copies() -> None:
     }
     assert parts_of("end")["gradients"] == parts_of("step")["gradients"] == 8000
     assert parts_of("step")["optimiser states"] == 12000  # and square roots
+    assert parts_of("step", fused=True)["optimiser states"] == 8000
     assert training_bytes(SHAPE, MIXED) == parts_of("step")
     assert resident_bytes(SHAPE, MIXED) == 4000 + 8000 + 8000
 

@@ -41,6 +41,7 @@ from e3rl.planning.processes import (
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
+from e3rl.training.update import tokens_at_once
 
 TOO_MUCH = "does not fit"
 
@@ -175,8 +176,9 @@ def forecast_time(
         "time: rollouts": f"weights are read in {sampling['weights']:.1f} s, the cache in "
         f"{sampling['cache']:.1f} s, operations take {sampling['operations']:.1f} s, launches "
         f"{sampling['launches']:.1f} s; {decoding.at_once} at once",
-        "time: update": f"operations {update['operations']:.1f} s, weights gathered beneath them "
-        f"{update['gathers']:.1f} s, gradients added up {update['sums']:.1f} s",
+        "time: update": f"operations {update['operations']:.1f} s, their launches "
+        f"{update['launches']:.1f} s, weights gathered beneath them {update['gathers']:.1f} s, "
+        f"gradients added up {update['sums']:.1f} s",
         "time: validation": f"{validations} take {validation / 3600:.1f} hours",
     }
 
@@ -209,7 +211,7 @@ def _passes(cfg: DictConfig) -> Passes:
         epochs=settings.inner_epochs,
         forwards=int(old) + int(cfg.loss.kl_coef > 0),
         optimiser_steps=steps,
-        tokens_per_pass=settings.tokens_per_microbatch,
+        tokens_per_pass=_tokens_per_pass(cfg),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
     )
 
@@ -332,8 +334,9 @@ def _training(cfg: DictConfig) -> Training:
         shards=count_shards(cfg),
         bucketed=ranks > 1 and not is_sharded(cfg),
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
+        fused=cfg.module.optimizer.get("fused") or False,
         offloaded=cfg.module.settings.offload_optimizer,
-        tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
+        tokens=min(max(_tokens_per_pass(cfg), longest), rollouts * longest),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
         entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
         probe=cfg.module.probe.rows > 0,
@@ -368,6 +371,12 @@ def _engine_bytes(cfg: DictConfig) -> int:
     """Bytes of an element of vLLM's weights and cache."""
     sizes = {"auto": _element_bytes(cfg)[0], "float32": 4}
     return sizes.get(cfg.engine.settings.dtype, 2)
+
+
+def _tokens_per_pass(cfg: DictConfig) -> int:
+    """Tokens of a micro-batch on the devices that are planned for."""
+    planned = cfg.plan.gpu is not None or _capacity(cfg) is not None
+    return tokens_at_once(cfg.module.settings.tokens_per_microbatch, on_cpu=not planned)
 
 
 def _element_bytes(cfg: DictConfig) -> tuple[int, int]:

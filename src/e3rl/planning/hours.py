@@ -3,7 +3,8 @@
 A device does some of its peak's operations in a second and moves some of its memory's bytes; how
 large these shares are depends on kernels and shapes, and is assumed here. Beside what was published
 for other code (arXiv 2505.18573, section 4: 24 hours on 4 A100 at 1.5B, 36 hours on 8 at 7B) the
-estimates are 15 and 33 hours. Nothing here was measured on a GPU.
+estimates are 15 and 33 hours. Of these numbers one was measured: what a block's launches take in an
+update, on an H200 (experiments/gpu_smoke).
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ UPDATE_SHARE = 0.35  # of the peak's operations, in updates and prefills
 BYTES_SHARE = 0.6  # of the memory's bandwidth, in decoding
 GRAPH_S = 0.002  # a decoding step with CUDA graphs takes beside its kernels
 EAGER_S = 0.0004  # a block's kernels take to be launched one by one
+# A block's kernels of a pass forwards and backwards take to be launched, computed again or not:
+# 14.7 s for 37 passes of 28 blocks whose operations would have taken a sixth of that.
+PASS_S = 0.014
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,10 @@ def update_seconds(shape: ModelShape, gpu: Gpu, how: Passes, what: Sampled) -> d
 
     A pass with gradients takes three times the operations of one without, two times for frozen
     weights, and once more for blocks that are computed again (`functional/flops.py`). The prompt of
-    a group is computed once. Ranks that share weights gather them for each pass forwards and
-    backwards, and share gradients out, beneath the computing; ranks that hold the same weights add
-    theirs up once an optimiser step.
+    a group is computed once. However few tokens a pass has, the kernels of its blocks are launched
+    one by one, those of a pass without gradients in a third of the time; they run meanwhile. Ranks
+    that share weights gather them for each pass forwards and backwards, and share gradients out,
+    beneath the computing; ranks that hold the same weights add theirs up once an optimiser step.
     """
     sampled = what.rollouts * what.mean
     tokens = sampled + what.prompts * what.prompt
@@ -147,13 +152,16 @@ def update_seconds(shape: ModelShape, gpu: Gpu, how: Passes, what: Sampled) -> d
     once = blocks + 2 * head * sampled
     operations = how.epochs * (times * blocks + 3 * 2 * head * sampled) + how.forwards * once
     peak = (gpu.half if how.compute_bytes < 4 else gpu.single) * UPDATE_SHARE
-    passes = (how.epochs + how.forwards) * max(1.0, tokens / how.tokens_per_pass)
-    parts = {"operations": operations / peak, "gathers": 0.0, "sums": 0.0}
+    cuts = max(1.0, tokens / how.tokens_per_pass)
+    passes = (how.epochs + how.forwards) * cuts
+    launches = (how.epochs + how.forwards / 3) * cuts * shape.layers * PASS_S
+    parts = {"operations": operations / peak, "launches": launches, "gathers": 0.0, "sums": 0.0}
     if how.shards > 1:
         parts["gathers"] = 3 * passes * shape.parameters * how.compute_bytes / gpu.link
     if how.ranks > how.shards:  # each sums up its part with those who have the same
         parts["sums"] = how.optimiser_steps * 2 * shape.trained * 4 / how.shards / gpu.link
-    return parts | {"total": max(parts["operations"], parts["gathers"]) + parts["sums"]}
+    beneath = max(parts["operations"], parts["launches"], parts["gathers"])
+    return parts | {"total": beneath + parts["sums"]}
 
 
 def sync_seconds(shape: ModelShape, gpu: Gpu, how: Passes, engine_bytes: int) -> float:

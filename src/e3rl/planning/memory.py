@@ -33,6 +33,7 @@ class Training:
         shards: processes that share weights, gradients and optimiser states (1: whole copies).
         bucketed: gradients exist twice, as DDP's buckets hold them.
         moments: optimiser states per weight.
+        fused: the optimiser's step is one kernel, which keeps no square roots of them.
         offloaded: they are on the device in the optimiser's step alone.
         tokens: of one micro-batch, padding included.
         checkpointing: activations are recomputed layer by layer in the backward pass.
@@ -54,6 +55,7 @@ class Training:
     block: int | None = None
     head_bytes: int | None = None  # None: as the activations
     offloaded: bool = False
+    fused: bool = False
 
 
 def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
@@ -67,7 +69,7 @@ def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
 
         weights             P w / s, and adapters in float32
         optimiser states    moments · N w / s, offloaded ones in the step alone, and N w / s in the
-                            step, for Adam's square roots
+                            step, for Adam's square roots where it is not fused
         gradients           N w / s at the end, twice in DDP, whose buckets are always there. The
                             head's is there first. Those of what is in no block are shared out last:
                             until then R c, and R 4 on their way
@@ -184,6 +186,7 @@ def update_moments(shape: ModelShape, training: Training) -> dict[str, dict[str,
         shared_out = sizes.rest * (c + 4) * trains
     buckets, states = sizes.trained * training.bucketed, sizes.trained * training.moments
     kept_states = states * (not training.offloaded)
+    roots = training.moments > 1 and not training.fused
     parts = ("gradients", "optimiser states", "weights as computed", "activations", "logits")
     sizes_of = {
         "loss": (
@@ -203,7 +206,7 @@ def update_moments(shape: ModelShape, training: Training) -> dict[str, dict[str,
             *(sizes.inputs // shape.layers * checkpointing + sizes.own, 0),
         ),
         "step": (
-            *(buckets + sizes.trained, states + sizes.trained * (training.moments > 1)),
+            *(buckets + sizes.trained, states + sizes.trained * roots),
             *(0, 0, 0),
         ),
     }
