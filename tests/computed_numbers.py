@@ -5,18 +5,24 @@ from typing import NamedTuple
 
 from computed_values import (
     answers,
+    blocks_on_a_gpu,
+    canaries_on_a_gpu,
     covered,
     detectable,
     detectable_at_one,
     entropies,
     entropy_errors,
+    gaps_on_a_gpu,
+    gradients_on_a_gpu,
     judged_512,
     least_and_most,
     means_over_training,
     memory,
+    memory_forecast,
     of_failures,
     of_schedules_and_e3,
     of_seeds,
+    of_stage,
     of_the_core,
     order_of_noise,
     overlap,
@@ -34,6 +40,7 @@ from computed_values import (
     seconds_of_a_step,
     seconds_of_a_step_in_the_ledger,
     token_means,
+    updates_forecast,
 )
 
 
@@ -227,4 +234,33 @@ COMPUTED = (
         "{}, {} and {} at equal rollouts",
         p_of_budgets,
     ),
+    Computed(
+        "gpu_smoke",
+        "off by {} nats or more in float32, by {} in bfloat16 and by {} at 1.5 B",
+        canaries_on_a_gpu,
+    ),
+    Computed(
+        "gpu_smoke",
+        "to {} nats in float32, of one token in fifty more; to {} where products are rounded to "
+        "TF32, to {} in bfloat16",
+        gaps_on_a_gpu,
+    ),
+    Computed("gpu_smoke", "are off by {}, {} and {} of their norm", gradients_on_a_gpu),
+    Computed(
+        "gpu_smoke",
+        "{} s, where the plan had said {} from",
+        of_stage("large", "update s", "predicted update s", digits=1),
+    ),
+    Computed("gpu_smoke", "{} s for the run that was measured, {} with the", updates_forecast),
+    Computed(
+        "gpu_smoke",
+        "({} GiB, where torch held {})",
+        of_stage("large", "predicted GiB", "torch GiB", digits=1),
+    ),
+    Computed("gpu_smoke", "Without them it says {},", memory_forecast),
+    Computed(
+        "gpu_smoke", "({} of {} GiB), and took {} times as long as whole logits", blocks_on_a_gpu
+    ),
+    Computed("gpu_smoke", "The update of {} s in bfloat16", of_stage("bfloat16", "update s")),
+    Computed("gpu_smoke", "the same one took {} in", of_stage("bfloat16, vLLM", "update s")),
 )

@@ -10,6 +10,7 @@ import pandas as pd
 
 from e3rl.analysis.sources.runs import load_runs
 from pages import ROOT
+from run_on_a_gpu import figures, forecast_gib, forecast_update
 
 STUDIES = ROOT / "experiments"
 
@@ -245,3 +246,41 @@ def of_seeds(row: dict[str, Any]) -> bool:
 
 def of_failures(*measures: str) -> Callable[[dict[str, Any]], bool]:
     return lambda row: row["luck"] == "failures" and row["measure"] in measures
+
+
+def of_stage(stage: str, *columns: str, digits: int = 2) -> Callable[[], Iterator[str]]:
+    """Figures of a stage of the run on a GPU."""
+    return lambda: (short(figures(stage)[column], digits) for column in columns)
+
+
+def canaries_on_a_gpu() -> Iterator[str]:
+    yield f"{figures('vllm')['canary quartile']:.0e}".replace("e-0", "e-")
+    yield from (short(figures(each)["canary quartile"], 2) for each in ("bfloat16, vLLM", "large"))
+
+
+def gaps_on_a_gpu() -> Iterator[str]:
+    found = figures("numerics")
+    yield f"{found['float32: gap of 1 in 50, nats']:.0e}".replace("e-0", "e-")
+    yield short(found["tf32: gap of 1 in 50, nats"], 3)
+    yield short(found["bfloat16: gap of 1 in 50, nats"], 2)
+
+
+def gradients_on_a_gpu() -> Iterator[str]:
+    found = figures("numerics")
+    for name in ("float32", "tf32"):
+        yield f"{found[f'{name}: gradient off by']:.0e}".replace("e-0", "e-")
+    yield short(found["bfloat16: gradient off by"], 3)
+
+
+def updates_forecast() -> Iterator[str]:
+    yield from (f"{forecast_update(tokens)['total']:.1f}" for tokens in (2048, 16384))
+
+
+def memory_forecast() -> Iterator[str]:
+    yield f"{forecast_gib():.1f}"
+
+
+def blocks_on_a_gpu() -> Iterator[str]:
+    found = figures("chunked_head")
+    yield from (f"{found[f'{mode} head, GiB']:.2f}" for mode in ("chunked", "full"))
+    yield f"{found['chunked head, update s'] / found['full head, update s']:.1f}"

@@ -1,6 +1,7 @@
 """The table and the picture of a smoke run, made from its results alone.
 
 python experiments/gpu_smoke/report.py build/gpu_smoke
+python experiments/gpu_smoke/report.py experiments/gpu_smoke/h200 --short   # the table of the page
 """
 
 import json
@@ -14,6 +15,7 @@ from e3rl.analysis.figures.style import with_style
 
 PHASES = {"rollout s": "#0072B2", "update s": "#E69F00"}
 FIGURE = "smoke.png"
+SHORT = ("s/step", "rollout s", "update s", "largest sampler gap", "canary quartile")
 
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
@@ -42,6 +44,17 @@ def table_row(row: dict[str, Any]) -> str:
     return f"| {row['name']} | {outcome} | {row.get('seconds', '')} | {figures} |"
 
 
+def short_table(results: dict[str, Any]) -> str:
+    """What is told of a kept run: outcome, what ran beside it, and some figures of each stage."""
+    head = ("stage", "outcome", "beside", *SHORT)
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * 3}{'---:|' * len(SHORT)}"]
+    for row in results["stages"]:
+        found = [row.get("figures", {}).get(name) for name in SHORT]
+        cells = ["" if value is None else f"{value:.3g}" for value in found]
+        lines.append(f"| {' | '.join([row['name'], row['status'], row['beside'], *cells])} |")
+    return "\n".join(lines)
+
+
 @with_style
 def draw(rows: list[dict[str, Any]]) -> Figure:
     """Stacked bars: seconds of a step by stage."""
@@ -63,4 +76,8 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    write_report(json.loads((place / "results.json").read_text()), place)
+    read = json.loads((place / "results.json").read_text())
+    if "--short" in sys.argv:
+        print(short_table(read))
+    else:
+        write_report(read, place)

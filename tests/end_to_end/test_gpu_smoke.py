@@ -139,3 +139,9 @@ def test_an_unknown_stage_is_named(
     monkeypatch.setattr(sys, "argv", ["smoke.py", "--only", "sleep_3"])
     assert smoke.main() == 2
     assert "sleep_3: unknown" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_was_kept_of_a_run() -> None:
+    with study_modules(SMOKE, "report") as found:
+        table = found["report"].short_table(json.loads((SMOKE / "h200/results.json").read_text()))
+    assert f"<!-- seen -->\n{table}\n<!-- end -->" in (SMOKE / "README.md").read_text()
