@@ -303,3 +303,9 @@ def test_a_pass_has_more_tokens_on_a_gpu_than_on_a_cpu() -> None:
     assert peaks[0] == peaks[1]
     small = planned("policy=random", "plan.gpu=h100", "module.settings.tokens_per_microbatch=2048")
     assert small["time: update"] != planned("policy=random", "plan.gpu=h100")["time: update"]
+
+
+def test_the_documentation_shows_the_plan_of_the_papers_run() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data_and_models.md").read_text("utf-8")
+    plan = plan_ahead(composed("experiment=paper/7b/e3")).render()
+    assert f"```text\n{plan}\n```" in page
