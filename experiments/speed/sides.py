@@ -103,7 +103,8 @@ def run_e3rl(
         *settings,
     ]
     # Behind them what this process has found packages by, installed or not.
-    paths = [str(ROOT / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
+    own = os.environ.get("PYTHONPATH")
+    paths = [str(ROOT / "src"), str(HERE), *([own] if own else [])]
     seen = watch(
         command,
         folder / "metrics.jsonl",

@@ -17,6 +17,7 @@ from e3rl.config.composition import (
     run_dir,
     run_folder_of,
     run_id,
+    tokens_per_pass,
 )
 
 
@@ -125,3 +126,15 @@ def test_keys_are_left_to_the_check_and_groups_to_hydra() -> None:
     assert accept_new_keys(["seed=1,2", "module.optimizer.lr=0.1", "name=a=b"]) == [
         *("++seed=1,2", "++module.optimizer.lr=0.1", "++name=a=b"),
     ]
+
+
+def test_a_pass_has_more_tokens_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert tokens_per_pass("auto", None, None) == tokens_per_pass("cpu") == 2048
+    assert tokens_per_pass("cpu", "h100", None) == tokens_per_pass("auto", None, 80) == 16384
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert (tokens_per_pass("auto"), tokens_per_pass("gpu"), tokens_per_pass("cpu")) == (
+        16384,
+        16384,
+        2048,
+    )

@@ -27,13 +27,6 @@ def test_settings_that_cannot_work_are_refused(settings, message):
         UpdateSettings(**settings)
 
 
-def test_a_pass_has_as_many_tokens_as_are_set_or_as_the_device_likes():
-    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
-    found = [UpdateSettings().tokens_on(cpu), UpdateSettings().tokens_on(gpu)]
-    assert found == [2048, 16384]
-    assert UpdateSettings(tokens_per_microbatch=60).tokens_on(gpu) == 60
-
-
 @pytest.mark.parametrize(
     ("skip", "loss", "skips"),
     [

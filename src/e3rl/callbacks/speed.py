@@ -13,7 +13,6 @@ from e3rl.functional.flops import MatmulSizes
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import matmul_sizes
 from e3rl.process.distributed import all_sum, all_sum_and_max
-from e3rl.training.update import UpdateSettings
 
 ROWS = 2048  # of the products where the module does not say how many tokens it takes at once
 MEASURE_S, FEWEST = 0.1, 5  # seconds and number of products; the fastest one counts
@@ -42,7 +41,7 @@ class Speedometer:
         if weight is None or not isinstance(policy, Policy):
             return None
         settings = getattr(pl_module, "settings", None)
-        rows = settings.tokens_on(policy.device) if isinstance(settings, UpdateSettings) else ROWS
+        rows = int(getattr(settings, "tokens_per_microbatch", ROWS))
         with trainer.precision_plugin.forward_context():
             dtype = compute_dtype(weight, policy)
         return Speedometer(matmul_sizes(policy), measure_peak(weight, rows, dtype))

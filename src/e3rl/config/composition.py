@@ -16,6 +16,9 @@ from e3rl.rewards.answer_reader import answer_instruction
 from e3rl.seeds import derive_seed
 
 UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing about what is run
+# Tokens of a forward and backward pass: what the caches of a CPU core hold; on a GPU the kernels of
+# so few wait for their launches (experiments/gpu_smoke).
+TOKENS_PER_PASS = {"cpu": 2048, "gpu": 16384}
 MAX_SUBDIR = 200  # file systems end at 255 bytes
 
 
@@ -37,11 +40,20 @@ def register_resolvers() -> None:
         "sweep_name": lambda *_: sweep_name(),
         "subdir": job_folder_name,
         "answer_instruction": answer_instruction,
+        "tokens_per_pass": tokens_per_pass,
     }
     for name, function in functions.items():
         OmegaConf.register_new_resolver(f"e3rl.{name}", function, replace=True)
     # One configuration has one folder, however often it is asked for.
     OmegaConf.register_new_resolver("e3rl.run_dir", run_dir, replace=True, use_cache=True)
+
+
+def tokens_per_pass(accelerator: str, *planned: str | float | None) -> int:
+    """`TOKENS_PER_PASS` of the device that a trainer takes, or of a GPU that is planned for."""
+    import torch
+
+    on_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    return TOKENS_PER_PASS["gpu" if on_gpu or any(planned) else "cpu"]
 
 
 def accept_new_keys(arguments: Sequence[str]) -> list[str]:

@@ -41,7 +41,6 @@ from e3rl.planning.processes import (
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
-from e3rl.training.update import tokens_at_once
 
 TOO_MUCH = "does not fit"
 
@@ -211,7 +210,7 @@ def _passes(cfg: DictConfig) -> Passes:
         epochs=settings.inner_epochs,
         forwards=int(old) + int(cfg.loss.kl_coef > 0),
         optimiser_steps=steps,
-        tokens_per_pass=_tokens_per_pass(cfg),
+        tokens_per_pass=settings.tokens_per_microbatch,
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
     )
 
@@ -336,7 +335,7 @@ def _training(cfg: DictConfig) -> Training:
         moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
         fused=cfg.module.optimizer.get("fused") or False,
         offloaded=cfg.module.settings.offload_optimizer,
-        tokens=min(max(_tokens_per_pass(cfg), longest), rollouts * longest),
+        tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
         checkpointing=cfg.policy.get("gradient_checkpointing", False),
         entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
         probe=cfg.module.probe.rows > 0,
@@ -371,12 +370,6 @@ def _engine_bytes(cfg: DictConfig) -> int:
     """Bytes of an element of vLLM's weights and cache."""
     sizes = {"auto": _element_bytes(cfg)[0], "float32": 4}
     return sizes.get(cfg.engine.settings.dtype, 2)
-
-
-def _tokens_per_pass(cfg: DictConfig) -> int:
-    """Tokens of a micro-batch on the devices that are planned for."""
-    planned = cfg.plan.gpu is not None or _capacity(cfg) is not None
-    return tokens_at_once(cfg.module.settings.tokens_per_microbatch, on_cpu=not planned)
 
 
 def _element_bytes(cfg: DictConfig) -> tuple[int, int]:

@@ -23,7 +23,6 @@ from e3rl.policy.policy import Policy
 from e3rl.readiness.partial_sample import PartialSample
 from e3rl.rewards.pool import RewardPool
 from e3rl.training.forward import cut, measure
-from e3rl.training.update import tokens_at_once
 
 ROWS_COMPARED = 32  # rollouts per batch that the trainer scores as well
 UPDATE_FORWARDS = 3  # a backward pass is reckoned as two forward passes
@@ -36,10 +35,10 @@ class SamplingModule(PolicyHolder):
 
     Args:
         policy: that is sampled.
-        tokens_per_microbatch: most tokens of a forward pass, as in training; None: as there.
+        tokens_per_microbatch: most tokens of a forward pass, as in training.
     """
 
-    def __init__(self, policy: Policy, tokens_per_microbatch: int | None) -> None:
+    def __init__(self, policy: Policy, tokens_per_microbatch: int) -> None:
         super().__init__(policy)
         self.tokens_per_microbatch = tokens_per_microbatch
         self.batches: list[RolloutBatch] = []
@@ -51,8 +50,7 @@ class SamplingModule(PolicyHolder):
         n = batch.n_rollouts
         batch.advantages = torch.zeros_like(batch.tensor("rewards"))  # nothing is updated
         rows = torch.linspace(0, n - 1, min(n, ROWS_COMPARED)).long().unique().to(self.device)
-        budget = tokens_at_once(self.tokens_per_microbatch, self.device.type == "cpu")
-        for pack in cut(self.policy, batch, rows, budget):
+        for pack in cut(self.policy, batch, rows, self.tokens_per_microbatch):
             started = time.monotonic()
             sampled, own = measure(self.policy, batch, pack, token_logprobs)
             self.gaps.append((own.float() - sampled.sampler_logprobs).double().cpu())

@@ -155,7 +155,7 @@ class GRPOModule(LightningModule):
         if self._counts_on_forward:
             passed[self._active(batch, first)] = True
         probe = self.probe.begin(batch, passed)
-        rows, budget = (~passed).nonzero()[:, 0], self.settings.tokens_on(self.device)
+        rows, budget = (~passed).nonzero()[:, 0], self.settings.tokens_per_microbatch
         measure_entropy(self.policy, batch, rows, budget, probe)
         return probe
 
@@ -222,7 +222,7 @@ class GRPOModule(LightningModule):
         return rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
 
     def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Pack]:
-        return cut(self.policy, batch, rows, self.settings.tokens_on(self.device))
+        return cut(self.policy, batch, rows, self.settings.tokens_per_microbatch)
 
     def _minibatches(self, batch: RolloutBatch) -> Iterator[Tensor]:
         """Row tensors: the whole batch, or parts shuffled anew in each inner epoch."""

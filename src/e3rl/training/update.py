@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
@@ -19,9 +18,6 @@ SUMS = (
     *("tokens", "loss", "clipped", "clipped_high", "divergence", "cut"),
     *("fresh_tokens", "mismatch", "rollouts", "skipped"),
 )
-# Tokens of a pass where nothing else is said: what the caches of a CPU core hold; on a GPU the
-# kernels of so few wait for their launches (experiments/gpu_smoke).
-TOKENS_AT_ONCE = {"cpu": 2048, "gpu": 16384}
 EmptyBatch = Literal["step", "skip"]
 OldLogprobs = Literal["trainer", "sampler"]
 
@@ -52,8 +48,7 @@ class UpdateSettings:
         minibatches: optimiser steps per pass over the rollouts.
         inner_epochs: passes over the rollouts of a batch.
         tokens_per_microbatch: tokens of one forward and backward pass: each prompt once and
-            completions padded, or rollouts padded where prompts are not shared. None: as the
-            device likes it, see `tokens_at_once`.
+            completions padded, or rollouts padded where prompts are not shared.
         max_grad_norm: gradient clipping, L2.
         skip_zero_advantage: "exact" leaves out rollouts with advantage 0 where that cannot
             change the gradient (and none where the loss has terms on them), "renormalise" also
@@ -72,7 +67,7 @@ class UpdateSettings:
 
     minibatches: int = 1
     inner_epochs: int = 1
-    tokens_per_microbatch: int | None = None
+    tokens_per_microbatch: int = 8192
     max_grad_norm: float = 1.0
     skip_zero_advantage: Skip = "exact"
     empty_batch: EmptyBatch = "step"
@@ -82,9 +77,8 @@ class UpdateSettings:
 
     def __post_init__(self) -> None:
         for name in ("minibatches", "inner_epochs", "tokens_per_microbatch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"settings.{name}={value}: use at least 1")
+            if getattr(self, name) < 1:
+                raise ValueError(f"settings.{name}={getattr(self, name)}: use at least 1")
         if self.nonfinite_steps < 0:
             raise ValueError(f"settings.nonfinite_steps={self.nonfinite_steps}: use 0 or more")
         if self.max_grad_norm <= 0:
@@ -98,10 +92,6 @@ class UpdateSettings:
                 raise ValueError(
                     f"settings.{name}={getattr(self, name)!r}: choose one of {get_args(kind)}"
                 )
-
-    def tokens_on(self, device: torch.device) -> int:
-        """Tokens of a pass on a device."""
-        return tokens_at_once(self.tokens_per_microbatch, device.type == "cpu")
 
     @property
     def steps_per_batch(self) -> int:
@@ -128,11 +118,6 @@ class UpdateSettings:
     def passes_over_empty(self, loss: PolicyLoss) -> bool:
         """Whether there is no optimiser step where every advantage is 0."""
         return self.empty_batch == "skip" and not loss.needs_every_rollout
-
-
-def tokens_at_once(tokens_per_microbatch: int | None, on_cpu: bool) -> int:
-    """Tokens of a pass: as set, or `TOKENS_AT_ONCE`."""
-    return tokens_per_microbatch or TOKENS_AT_ONCE["cpu" if on_cpu else "gpu"]
 
 
 class UpdateStatistics:
