@@ -251,7 +251,8 @@ COMPUTED = (
         "{} s, where the plan had said {} from",
         of_stage("large", "update s", "predicted update s", digits=1),
     ),
-    Computed("gpu_smoke", "{} s for the run that was measured, {} with the", updates_forecast),
+    Computed("gpu_smoke", "which makes {} s of the run", lambda: updates_forecast(2048)),
+    Computed("gpu_smoke", "takes 5 of them, {} s by the plan", lambda: updates_forecast(16384)),
     Computed(
         "gpu_smoke",
         "({} GiB, where torch held {})",
@@ -260,6 +261,11 @@ COMPUTED = (
     Computed("gpu_smoke", "Without them it says {},", memory_forecast),
     Computed(
         "gpu_smoke", "({} of {} GiB), and took {} times as long as whole logits", blocks_on_a_gpu
+    ),
+    Computed(
+        "gpu_smoke",
+        "two or three such passes: {} s",
+        of_stage("default", "update s", digits=3),
     ),
     Computed("gpu_smoke", "The update of {} s in bfloat16", of_stage("bfloat16", "update s")),
     Computed("gpu_smoke", "the same one took {} in", of_stage("bfloat16, vLLM", "update s")),

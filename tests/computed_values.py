@@ -272,8 +272,8 @@ def gradients_on_a_gpu() -> Iterator[str]:
     yield short(found["bfloat16: gradient off by"], 3)
 
 
-def updates_forecast() -> Iterator[str]:
-    yield from (f"{forecast_update(tokens)['total']:.1f}" for tokens in (2048, 16384))
+def updates_forecast(tokens: int) -> Iterator[str]:
+    yield f"{forecast_update(tokens)['total']:.1f}"
 
 
 def memory_forecast() -> Iterator[str]:
