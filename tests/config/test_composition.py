@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from compositions import composed_with_hydra
 from e3rl.checkpoints.files import checksum_file, sha256
@@ -130,8 +130,9 @@ def test_keys_are_left_to_the_check_and_groups_to_hydra() -> None:
 
 def test_a_pass_has_more_tokens_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert tokens_per_pass("auto", None, None) == tokens_per_pass("cpu") == 2048
-    assert tokens_per_pass("cpu", "h100", None) == tokens_per_pass("auto", None, 80) == 16384
+    nothing, h100, gib = map(OmegaConf.create, ({"gpu": None}, {"gpu": "h100"}, {"gpu_gib": 80}))
+    assert tokens_per_pass("auto", nothing) == tokens_per_pass("cpu") == 2048
+    assert tokens_per_pass("cpu", h100) == tokens_per_pass("auto", gib) == 16384
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert (tokens_per_pass("auto"), tokens_per_pass("gpu"), tokens_per_pass("cpu")) == (
         16384,

@@ -48,12 +48,13 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("e3rl.run_dir", run_dir, replace=True, use_cache=True)
 
 
-def tokens_per_pass(accelerator: str, *planned: str | float | None) -> int:
-    """`TOKENS_PER_PASS` of the device that a trainer takes, or of a GPU that is planned for."""
+def tokens_per_pass(accelerator: str, plan: Any = None) -> int:
+    """`TOKENS_PER_PASS` of the device that a trainer takes, or of a GPU that `plan` names."""
     import torch
 
+    planned = OmegaConf.is_dict(plan) and (plan.get("gpu") or plan.get("gpu_gib"))
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    return TOKENS_PER_PASS["gpu" if on_gpu or any(planned) else "cpu"]
+    return TOKENS_PER_PASS["gpu" if on_gpu or planned else "cpu"]
 
 
 def accept_new_keys(arguments: Sequence[str]) -> list[str]:
