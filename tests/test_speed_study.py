@@ -1,6 +1,7 @@
 """What is said of speed beside TRL is what the results hold, and its arithmetic is right."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -251,3 +252,12 @@ def test_the_readme_says_the_sizes_that_are_run(study: Any) -> None:
     assert f"2 x 8 x {larger.new_tokens} behind prompts of {larger.prompt_tokens}" in text
     share = works["real work, embedded"].forced_dead
     assert re.search(rf"{100 * share:.1f} % of the problems are marked", text)
+
+
+def test_packages_that_are_on_the_path_alone_are_there_for_e3rls_side(
+    study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    assert study["sides"].python_path().split(os.pathsep)[2:] == ["/packages"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert len(study["sides"].python_path().split(os.pathsep)) == 2

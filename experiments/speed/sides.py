@@ -102,17 +102,20 @@ def run_e3rl(
         *("name=speed", f"hydra.run.dir={folder}", *device_overrides(setting, engine)),
         *settings,
     ]
-    # Behind them what this process has found packages by, installed or not.
-    own = os.environ.get("PYTHONPATH")
-    paths = [str(ROOT / "src"), str(HERE), *([own] if own else [])]
     seen = watch(
         command,
         folder / "metrics.jsonl",
         lambda row: row["kind"] == "train",
-        {**setting.environment, "PYTHONPATH": os.pathsep.join(paths)},
+        {**setting.environment, "PYTHONPATH": python_path()},
         folder.with_suffix(".log"),
     )
     return summarize(seen, e3rl_phases, "rollout/tokens", "advantage/silent")
+
+
+def python_path() -> str:
+    """Where e3rl's side looks: this checkout, and where this process has found its packages."""
+    own = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(ROOT / "src"), str(HERE), *([own] if own else [])])
 
 
 def policy_overrides(work: Work, policy: Path) -> list[str]:

@@ -8,6 +8,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -646,3 +647,10 @@ def test_prompts_without_room_are_refused(policy, engine):
     with pytest.raises(ValueError, match=r"no room for 250 more within 256: lower max_new_tokens"):
         list(engine.generate([request(policy, 0, 0, limit=250)]))
     assert list(engine.generate([])) == []
+
+
+def test_a_client_without_a_way_out_of_its_own_has_none_to_detach(monkeypatch):
+    """vLLM 0.24's."""
+    made = SimpleNamespace(llm_engine=SimpleNamespace(engine_core=SimpleNamespace()))
+    monkeypatch.setattr("vllm.LLM", lambda *args, **kwargs: made)
+    assert vllm_build._start("folder", {}) is made

@@ -1,4 +1,7 @@
-"""Forecasts beside what was measured on a GPU; experiments/gpu_smoke has the measurement."""
+"""Forecasts beside the run on a GPU that experiments/gpu_smoke kept.
+
+What launches take was read off this run, so of its time this holds the formula alone.
+"""
 
 import pytest
 

@@ -3,8 +3,8 @@
 A device does some of its peak's operations in a second and moves some of its memory's bytes; how
 large these shares are depends on kernels and shapes, and is assumed here. Beside what was published
 for other code (arXiv 2505.18573, section 4: 24 hours on 4 A100 at 1.5B, 36 hours on 8 at 7B) the
-estimates are 15 and 33 hours. Of these numbers one was measured: what a block's launches take in an
-update, on an H200 (experiments/gpu_smoke).
+estimates are 15 and 33 hours. Of these numbers one was measured, once: what a block's launches take
+in an update, on an H200 (experiments/gpu_smoke).
 """
 
 from dataclasses import dataclass
@@ -139,9 +139,10 @@ def update_seconds(shape: ModelShape, gpu: Gpu, how: Passes, what: Sampled) -> d
     A pass with gradients takes three times the operations of one without, two times for frozen
     weights, and once more for blocks that are computed again (`functional/flops.py`). The prompt of
     a group is computed once. However few tokens a pass has, the kernels of its blocks are launched
-    one by one, those of a pass without gradients in a third of the time; they run meanwhile. Ranks
-    that share weights gather them for each pass forwards and backwards, and share gradients out,
-    beneath the computing; ranks that hold the same weights add theirs up once an optimiser step.
+    one by one, those of a pass without gradients, by assumption, in a third of the time; they run
+    meanwhile. Ranks that share weights gather them for each pass forwards and backwards, and share
+    gradients out, beneath the computing; ranks that hold the same weights add theirs up once an
+    optimiser step.
     """
     sampled = what.rollouts * what.mean
     tokens = sampled + what.prompts * what.prompt
