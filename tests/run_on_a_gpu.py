@@ -7,15 +7,18 @@ from e3rl.planning.hours import GPUS, Passes, Sampled, update_seconds
 from e3rl.planning.memory import GIB, Training, training_bytes
 from e3rl.policy.shape import ModelShape
 from pages import ROOT
+from study_scripts import study_modules
 
+with study_modules(ROOT / "experiments" / "speed", "works") as found:
+    MADE = found["works"].SHAPES["1.5B"]
 SHAPE = ModelShape(
     parameters=1_543_656_960,
-    layers=28,
-    hidden=1536,
-    intermediate=8960,
-    query=1536,
-    key_value=256,
-    vocabulary=151_936,
+    layers=MADE.layers,
+    hidden=MADE.hidden,
+    intermediate=MADE.inner,
+    query=MADE.hidden,
+    key_value=MADE.hidden * MADE.key_value_heads // MADE.heads,
+    vocabulary=MADE.vocabulary,
 )
 TRAINING = Training(
     weight_bytes=4,
