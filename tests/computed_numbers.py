@@ -15,10 +15,12 @@ from computed_values import (
     gaps_on_a_gpu,
     gradients_on_a_gpu,
     judged_512,
+    largest_shift,
     least_and_most,
     means_over_training,
     memory,
     memory_forecast,
+    noise_of_knapsack,
     of_failures,
     of_schedules_and_e3,
     of_seeds,
@@ -34,6 +36,7 @@ from computed_values import (
     p_of_schedules,
     prompt_means,
     rollouts_of_ten_seeds,
+    rollouts_of_trl,
     schedule_of_the_older_runs,
     schedules_of_smollm2,
     sds_of_seeds,
@@ -41,6 +44,7 @@ from computed_values import (
     seconds_of_a_step_in_the_ledger,
     token_means,
     updates_forecast,
+    updates_of_trl,
 )
 
 
@@ -269,4 +273,17 @@ COMPUTED = (
     ),
     Computed("gpu_smoke", "The update of {} s in bfloat16", of_stage("bfloat16", "update s")),
     Computed("gpu_smoke", "the same one took {} in", of_stage("bfloat16, vLLM", "update s")),
+    Computed("ablation_grid", "(knapsack under plain GRPO {} %)", noise_of_knapsack),
+    Computed("equal_cost", "but for carries_abort by no more than {}", largest_shift),
+    Computed(
+        "speed",
+        "its update takes {} of TRL's seconds for the embedded policy and {} for",
+        updates_of_trl,
+    ),
+    Computed(
+        "speed",
+        "the larger policies in {} (134 M) and {} (large vocabulary) of the seconds of TRL's "
+        "sampling by transformers, and the embedded one in {} times",
+        rollouts_of_trl,
+    ),
 )

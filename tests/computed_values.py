@@ -10,6 +10,7 @@ import pandas as pd
 
 from e3rl.analysis.sources.runs import load_runs
 from pages import ROOT
+from prose_cells import cell
 from run_on_a_gpu import figures, forecast_gib, forecast_update
 
 STUDIES = ROOT / "experiments"
@@ -43,6 +44,10 @@ def noise(budget: str, loss: str) -> list[float]:
 def noise_of_grpo(budget: str) -> float:
     cells = csv("ablation_grid", "cells").set_index(["budget", "loss", "arm"])["noise"]
     return float(100 * (cells[budget, "grpo", "grpo"] / cells["uniform", "grpo", "grpo"] - 1))
+
+
+def noise_of_knapsack() -> Iterator[str]:
+    yield short(abs(noise_of_grpo("knapsack")), 1)
 
 
 def token_means() -> Iterator[str]:
@@ -284,3 +289,32 @@ def blocks_on_a_gpu() -> Iterator[str]:
     found = figures("chunked_head")
     yield from (f"{found[f'{mode} head, GiB']:.2f}" for mode in ("chunked", "full"))
     yield f"{found['chunked head, update s'] / found['full head, update s']:.1f}"
+
+
+def largest_shift() -> Iterator[str]:
+    """Of a difference between an equal-cost page's own cost and the common one, but one page's."""
+    pages = csv("equal_cost", "pages").set_index("page")["common_shift"]
+    yield f"{100 * pages.drop('carries_abort').max():.1f}"
+
+
+ROLLOUT, UPDATE = 1, 2
+
+
+def of_trl(phase: int, work: str, engine: str = "vLLM", digits: int = 2) -> str:
+    """Seconds of a phase of e3rl's in one process, of TRL's."""
+    ours, trl = (
+        float(cell("speed", f"work | rollout + update + rest #{phase} | {work} | {side}")[0])
+        for side in (f"e3rl, {engine}", "TRL")
+    )
+    return f"{ours / trl:.{digits}f}"
+
+
+def updates_of_trl() -> Iterator[str]:
+    yield of_trl(UPDATE, "(a) equal work, embedded", "transformers")
+    yield of_trl(UPDATE, "(a) equal work, 134M")
+
+
+def rollouts_of_trl() -> Iterator[str]:
+    yield of_trl(ROLLOUT, "(a) equal work, 134M")
+    yield of_trl(ROLLOUT, "(c) large vocabulary, 43M")
+    yield of_trl(ROLLOUT, "(a) equal work, embedded", digits=1)

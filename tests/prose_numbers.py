@@ -3,7 +3,8 @@
 A number is known where a table has it, of the page or of one that its sentence links to; one with
 an interval where a table has it with that very interval; one after `p` where a table has that p.
 What no table has, a setting or a number of another paper, stands in prose_numbers.yaml in the
-words that say it, with the reason.
+words that say it, with the reason. Where several cells have a number, prose_cells.yaml says which
+one it is of, so that no other one stands in for it.
 """
 
 import re
@@ -97,19 +98,48 @@ def links(sentence: str, folder: Path) -> list[Path]:
     return [path for path in found if path.suffix == ".md" and path.is_file()]
 
 
-def unknown(page: str, folder: Path, explained: tuple[str, ...] = ()) -> list[str]:
-    """Numbers of a page's prose that are known from nowhere, each with its sentence."""
+class Checked(NamedTuple):
+    """A sentence with numbers, what of it is not explained, and the tables it may draw on."""
+
+    sentence: str
+    text: str
+    tables: list[Tables]
+
+
+def checked(page: str, folder: Path, explained: tuple[str, ...] = ()) -> Iterator[Checked]:
     own = tables_of(page)
-    missing = []
     for sentence in sentences(page):
         if not re.search(r"\.\d|\[[+-]?\d", sentence):
             continue
-        every = [own, *map(tables_at, links(sentence, folder))]
         text = bare(sentence)
         for words in explained:
             text = text.replace(words, "")
-        missing += [f"{number} in: {sentence}" for number in unknown_of(text, every)]
-    return missing
+        yield Checked(sentence, text, [own, *map(tables_at, links(sentence, folder))])
+
+
+def unknown(page: str, folder: Path, explained: tuple[str, ...] = ()) -> list[str]:
+    """Numbers of a page's prose that are known from nowhere, each with its sentence."""
+    return [
+        f"{number} in: {each.sentence}"
+        for each in checked(page, folder, explained)
+        for number in unknown_of(each.text, each.tables)
+    ]
+
+
+def unnoticed(page: str, folder: Path, explained: tuple[str, ...] = ()) -> list[str]:
+    """Numbers that could have another last digit without being unknown, each with its sentence."""
+    return [
+        f"{match[0]}, or {other}, in: {each.sentence}"
+        for each in checked(page, folder, explained)
+        for match in NUMBERS.finditer(each.text)
+        if "." in match[0]
+        for other in (f"{match[0][:-1]}{(int(match[0][-1]) + step) % 10}" for step in (1, -1))
+        if not unknown_of(replaced(each.text, match, other), each.tables)
+    ]
+
+
+def replaced(text: str, match: re.Match[str], other: str) -> str:
+    return f"{text[: match.start()]}{other}{text[match.end() :]}"
 
 
 def unknown_of(sentence: str, tables: list[Tables]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import prose_cells
 import prose_numbers as prose
 from computed_numbers import COMPUTED, Computed
 from prose_numbers import STUDIES
@@ -26,12 +27,19 @@ def text_of(name: str) -> str:
 def explained_of(name: str) -> tuple[str, ...]:
     reasons = prose.explanations()
     computed = [each.words.format(*each.numbers()) for each in COMPUTED if each.page == name]
-    return (*computed, *reasons["every page"], *reasons.get(name, ()))
+    of_cells = [prose_cells.said(name, words) for words in prose_cells.cells().get(name, ())]
+    return (*computed, *of_cells, *reasons["every page"], *reasons.get(name, ()))
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_prose_says_no_number_that_nothing_knows(name: str) -> None:
     found = prose.unknown(text_of(name), STUDIES / name, explained_of(name))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_another_last_digit_of_any_number_would_be_found(name: str) -> None:
+    found = prose.unnoticed(text_of(name), STUDIES / name, explained_of(name))
     assert not found, "\n".join(found)
 
 
@@ -89,6 +97,40 @@ def test_known_numbers_pass(said: str, tmp_path: Path) -> None:
 )
 def test_unknown_numbers_are_found(said: str, tmp_path: Path) -> None:
     assert prose.unknown(f"{TABLE}\n\n{said}\n", tmp_path, ("T = 1.5",))
+
+
+def test_a_last_digit_that_could_be_another_without_notice_is_found(tmp_path: Path) -> None:
+    page = f"{TABLE.replace('+0.1 [', '+2.3 [')}\n\nIt is +2.2.\n"
+    (found,) = prose.unnoticed(page, tmp_path)
+    assert found.startswith("+2.2, or +2.3, in: ")
+    assert prose.unnoticed(page, tmp_path, ("It is +2.2",)) == []
+    assert prose.unnoticed(f"{TABLE}\n\nIt is +2.2.\n", tmp_path) == []
+
+
+def test_a_number_that_is_said_of_a_cell_is_that_of_the_cell() -> None:
+    words = "generates {} % more tokens and with an entropy of {} nats against {};"
+    assert prose_cells.said("carries_core", words) == words.format("+2.5", "0.239", "0.235")
+    rows = prose_cells.rows_at(prose_cells.path_of("carries_core"))
+    (budget,) = (
+        row.cells
+        for row in rows
+        if row.table == "many_tries" and row.cells["arm"] == "GRPO + budget"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(budget, "cost %", "+2.4")
+        with pytest.raises(ValueError, match=r"has \['\+2\.4', .* not \[\('\+2\.5'"):
+            prose_cells.said("carries_core", words)
+
+
+@pytest.mark.parametrize("wanted", ["many_tries | cost % | nobody", "many_tries | cost % | t1"])
+def test_a_cell_is_of_one_row(wanted: str) -> None:
+    with pytest.raises(ValueError, match="rows have all of"):
+        prose_cells.cell("carries_core", wanted)
+
+
+def test_the_least_and_the_greatest_of_a_column_are_cells_too() -> None:
+    assert prose_cells.cell("carries_core", "many_tries | cost % | least") == ["-10.6"]
+    assert prose_cells.cell("carries_core", "many_tries | cost % | greatest") == ["+2.5"]
 
 
 def test_a_number_of_a_page_counts_in_the_sentence_that_links_to_it(tmp_path: Path) -> None:
