@@ -17,6 +17,7 @@ import pandas as pd
 import yaml
 
 from e3rl.analysis.measures import families
+from e3rl.statistics.holm import adjust_holm
 from e3rl.statistics.means import mean_over_units
 
 HERE = Path(__file__).parent
@@ -52,8 +53,10 @@ TAIL = """
   of freedom alone, its p taken times the factor of its correction.
 - **Shared noise.** On the older task's run matrix all runs share one noise of validation, which
   counts as the problems'.
-- **Corrections** keep 5 % within a family or the exploratory comparisons of a page, not over all
-  pages. What compares two windows of one arm is *uncorrected*, and says so.
+- **Corrections** keep 5 % within each of {families} declared families, {comparisons} comparisons in
+  all, or within the exploratory comparisons of a page, not over all pages. {told} of the declared
+  comparisons are told; one correction by Holm's method for all {comparisons} would leave {left}:
+  {kept}. What compares two windows of one arm is *uncorrected*, and says so.
 - **Shared starts.** Runs of a task start from one first policy, but for those of
   carries_first_policies, and pages on the same seeds share their control.
 """
@@ -61,7 +64,7 @@ ALPHA = 0.05
 
 
 def load_ledger() -> dict[str, Any]:
-    """`scopes` by study, `claims`, and studies that are `undated`."""
+    """`scopes` and `caveats` of what was declared, by study, and `claims`."""
     found = yaml.safe_load((HERE / "claims.yaml").read_text(encoding="utf-8"))
     assert isinstance(found, dict)
     return found
@@ -136,7 +139,8 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     declared = isinstance(family, str) and family not in ("", families.EXPLORATORY)
     scope = f"{ledger['scopes'][test['study']]}, {int(row['seeds'])} seeds, "
     scope += "declared" if declared else "exploratory"
-    scope += ", in a commit with its runs" * (declared and test["study"] in ledger["undated"])
+    if declared and test["study"] in ledger["caveats"]:
+        scope += f" ({ledger['caveats'][test['study']]})"
     scope += ", uncorrected" * ("less" in test or "p_adjusted" not in row)
     page = f"[{test['table']}](../experiments/{test['study']}/README.md)"
     command = f"`e3rl study experiments/{test['study']}`: {page}"
@@ -155,8 +159,43 @@ def rows(ledger: Mapping[str, Any]) -> Iterator[str]:
             yield "| " + " | ".join([*(said if place == 0 else [""] * 3), *found]) + " |"
 
 
+def load_declared() -> pd.DataFrame:
+    """Every comparison of every study's declared families, with its `page`. Its p counts as often
+    as the family was looked at."""
+    found = []
+    for path in sorted(HERE.glob("*/study.yaml")):
+        plan = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, table in plan.get("tables", {}).items():
+            if table["kind"] != "family":
+                continue
+            rows = pd.read_csv(path.parent / "results" / f"{name}.csv").dropna(subset="p")
+            looks = plan["families"][table["name"]].get("looks", 1)
+            found.append(rows.assign(page=path.parent.name, p=(looks * rows["p"]).clip(upper=1)))
+    return pd.concat(found, ignore_index=True)
+
+
+def count_declared() -> dict[str, Any]:
+    """How many comparisons were declared and told, and which of them one correction would leave."""
+    declared = load_declared()
+    told = declared["verdict"].str.contains("better|worse")
+    kept = declared[told & (pd.Series(adjust_holm(declared["p"].to_list())) < ALPHA)]
+    names = [
+        f"`{row['arm']}` less `{row['against'].split()[0]}` in {row['measure']}"
+        + " greedily" * (row["evaluation"] == "greedy")
+        + f" ({row['page']})"
+        for row in kept.to_dict("records")
+    ]
+    return {
+        "families": declared.groupby(["page", "family"]).ngroups,
+        "comparisons": len(declared),
+        "told": int(told.sum()),
+        "left": len(kept),
+        "kept": "; ".join(names),
+    }
+
+
 def render() -> str:
-    return HEAD + "\n".join(rows(load_ledger())) + "\n" + TAIL
+    return HEAD + "\n".join(rows(load_ledger())) + "\n" + TAIL.format(**count_declared())
 
 
 if __name__ == "__main__":

@@ -59,16 +59,16 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_tuned", "many_tries", "budget", "by {}, at the cost of pass@1 on easy", 5, True),
     ("carries_weights", "many_tries", "budget_by_prompt", "show nothing, {}.", 10, False),
     ("carries_left_out", "pass_at_16", "disagreement", "the last has {} of pass@16", 5, False),
-    ("carries_replication", "pass_at_1", "pass_at_4", "advantages lower pass@1, {}.", 5, True),
+    ("carries_replication", "pass_at_1", "pass_at_4", "pass@1 at equal tokens, {}.", 5, True),
     (
         "carries_ten_seeds",
         "pass_at_16",
         "budget",
-        "the gain is {}, no finding once corrected (p {p}).",
+        "the gain is {}, no finding once corrected (p {p}), at the second look",
         10,
         False,
     ),
-    ("carries_budget", "pass_at_16", "budget", "comparison, have {} (p {p}): more", 6, True),
+    ("carries_budget", "pass_at_16", "budget", "comparison, have {} (p {p}, times three", 6, True),
     ("carries_first_policies", "pass_at_16", "budget", "there too, by {}, and E3", 10, True),
     ("carries_first_policies", "pass_at_1", "e3", "GRPO in pass@1, {}, at equal", 10, True),
     ("carries_first_policies", "at_the_end", "e3", "steps E3 is {}, no finding", 10, False),
@@ -88,7 +88,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("parity", "primary", "trl", "TRL's GRPO is {} beside", 10, False),
     ("carries_breadth", "pass_at_16", "pass_at_4", "pass@4's advantages by {}, MaxRL", 5, True),
     ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 5, True),
-    ("carries_breadth", "pass_at_16", "positive", "sampling until right {}.", 5, True),
+    ("carries_breadth", "pass_at_16", "positive", "sampling until right {}, the last", 5, True),
     ("carries_prompt_weights", "beside_grpo", "positive", "until right has {} of", 5, False),
     ("carries_prompt_weights", "beside_grpo", "positive_by_prompt", "and {} without", 5, False),
     ("carries_prompt_weights", "beside_grpo", "cero", "found worse, is {}, and", 5, True),
@@ -104,7 +104,7 @@ LINES = (  # the same, of README
         10,
         True,
     ),
-    ("carries_budget", "pass_at_16", "budget", "on six fresh seeds, by {}.", 6, True),
+    ("carries_budget", "pass_at_16", "budget", "looks before, by {} beside GRPO sampled", 6, True),
     ("carries_core", "primary", "e3", "at equal tokens, {}, and from", 10, True),
     ("carries_first_policies", "pass_at_1", "e3", "other first policies, {}; after", 10, True),
 )
@@ -129,8 +129,8 @@ def test_the_results_are_those_of_the_studies(
 @pytest.mark.parametrize(
     ("table", "words", "told"),
     [
-        ("rollouts", "That of the rollouts is {} (p {p})", True),
-        ("weight", "that of the weight {}, open", False),
+        ("rollouts", "secondary that of the rollouts, {} (p {p})", True),
+        ("weight", "primary that of the weight, {}, open", False),
     ],
 )
 def test_the_halves_of_a_budget_are_said_as_they_were_found(
@@ -144,7 +144,7 @@ def test_the_halves_of_a_budget_are_said_as_they_were_found(
     assert (row["seeds"], row["problems"]) == (6, 1024)
     both = pd.read_csv(results / "sixteen_seeds.csv").to_dict("records")
     weight, rollouts = (with_interval(each, "difference") for each in both)
-    assert f"all sixteen have both, {rollouts} and {weight} (exploratory)" in flat(STUDIED)
+    assert f"all sixteen have {weight} and {rollouts} (exploratory)" in flat(STUDIED)
     assert {each["seeds"] for each in both} == {16}
 
 
@@ -164,7 +164,44 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     assert row["end_p_adjusted"] > 0.05
     others = table.query("page == 'carries_first_policies' and arm == 'e3'")
     assert (others["end_p_adjusted"] > 0.05).all()
-    assert "after as many steps both are open" in flat(README)
+    assert "after as many steps that depends on the runs" in flat(README)
+    anew = pd.read_csv(ROOT / "experiments" / "carries_ten_seeds" / "results" / "at_one.csv")
+    (row,) = anew.query("arm == 'e3' and measure == 'pass@1'").to_dict("records")
+    assert row["verdict"] == "worse"
+    assert f"have {with_interval(row, 'difference')} after as many steps, worse" in flat(STUDIED)
+
+
+def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
+    results = ROOT / "experiments" / "carries_all_seeds" / "results"
+    sets = pd.read_csv(results / "sets.csv")
+    of_budget = sets.query("arm == 'budget' and less == 'grpo'").to_dict("records")
+    said = {(row["measure"], row["set"]): with_interval(row, "difference") for row in of_budget}
+    assert f"have {said['pass@16', 'all']} (exploratory)" in flat(README)
+    assert f"budget has {said['pass@16', 'all']} of pass@16, over the 27" in flat(STUDIED)
+    assert f"had not seen {said['pass@16', 'all but carries_core']}, and at" in flat(STUDIED)
+    assert f"equal tokens {said['pass@4', 'all']} of pass@4 (25 seeds)" in flat(STUDIED)
+    three = pd.read_csv(results / "three_sets.csv")
+    beside = three[three["against"] == "grpo t1"].set_index(["arm", "measure"])
+    at_1, at_16, schedule = (
+        with_interval(beside.loc[row].to_dict(), "difference")
+        for row in (("e3", "pass@1"), ("e3", "pass@16"), ("ts_an", "pass@1"))
+    )
+    assert f"it has {at_1} of pass@1 and {at_16} of pass@16" in flat(STUDIED)
+    assert f"which alone has {schedule}, the" in flat(STUDIED)
+    (bonus,) = (
+        pd.read_csv(results / "entropy_bonus.csv")
+        .query("arm == 'budget' and measure == 'pass@16'")
+        .to_dict("records")
+    )
+    assert f"the budget is {with_interval(bonus, 'difference')} of pass@16" in flat(STUDIED)
+    (halves,) = sets.query("arm == 'budget&budget_by_prompt' and set == 'all'").to_dict("records")
+    assert f"likely makes (p .{1000 * halves['p_of_agreement']:03.0f})" in flat(STUDIED)
+    spread = pd.read_csv(results / "spread.csv").set_index("set")
+    policies, seeds = (
+        "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * spread.loc[page, ["sd", "sd_low", "sd_high"]]))
+        for page in ("carries_first_policies", "carries_core")
+    )
+    assert f"of {policies} points, where ten seeds of one policy have {seeds}" in flat(STUDIED)
 
 
 def test_what_other_costs_make_of_e3_from_other_first_policies_is_said() -> None:
@@ -209,7 +246,8 @@ def test_the_recorded_control_is_the_last_row_of_the_first_table() -> None:
     (e3,) = table.query("page == 'carries_core' and family == 'primary' and arm == 'e3'").to_dict(
         "records"
     )
-    assert f"ten of E3 are {with_interval(e3, 'end_difference')} from them" in flat(README)
+    difference = with_interval(e3, "end_difference")
+    assert f"ten of E3 differ from them by {difference} points, open once" in flat(README)
 
 
 def test_the_first_run_is_one_whose_ledger_is_kept() -> None:

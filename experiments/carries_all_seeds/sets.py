@@ -1,0 +1,199 @@
+"""Whether sets of seeds, each of another study, agree on an effect.
+
+    .venv/bin/python experiments/carries_all_seeds/sets.py    # the tables `sets` and `spread`
+
+An effect is a difference of arms, the mean of several on either side, paired by seed and problem.
+Sets that agree differ in it by the luck of their seeds alone: p is the share of 20,000 random
+divisions of all the seeds into sets of these sizes whose means differ as much or more.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from e3rl.analysis.measures.arms import AND, Row
+from e3rl.analysis.measures.scores import Scores, mean_of_arms, scores_at
+from e3rl.analysis.page.study import insert_table, read_study
+from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.checkpoints.durable import write_atomically
+from e3rl.statistics.means import mean_over_seeds_and_problems
+from e3rl.statistics.power import seed_variance_interval
+
+FOLDER = Path(__file__).parent
+SETS = {
+    "carries_core": range(101, 111),
+    "carries_tuned": range(111, 116),
+    "carries_first_policies": range(131, 141),
+    "carries_budget": range(141, 147),
+    "carries_factorial": range(151, 157),
+}
+CURVES = ("carries_core", "carries_tuned", "carries_first_policies")  # with validations on the way
+COMMON_TOKENS = 1_145_860
+HALVES = ("carries_weights", "carries_factorial")  # studies of a budget's rollouts and its weight
+
+
+class Effect(NamedTuple):
+    """Arms of either side, k of pass@k at T = 1, where it is read, and of which sets."""
+
+    arms: tuple[str, ...]
+    less: tuple[str, ...]
+    k: int
+    tokens: float  # infinite: after the last step
+    sets: tuple[str, ...] = CURVES
+
+
+EFFECTS = (
+    Effect(("budget",), ("grpo",), 16, math.inf, tuple(SETS)),
+    Effect(("budget",), ("grpo",), 4, COMMON_TOKENS),
+    Effect(("e3",), ("grpo",), 1, COMMON_TOKENS),
+    Effect(("ts_an",), ("grpo",), 1, COMMON_TOKENS),
+    Effect(("grpo_er",), ("grpo",), 16, math.inf, CURVES[:2]),
+    Effect(("budget", "budget_by_prompt"), ("weight_by_rank", "grpo"), 16, math.inf, HALVES),
+    Effect(("budget", "weight_by_rank"), ("budget_by_prompt", "grpo"), 16, math.inf, HALVES),
+)
+DIVISIONS = 20_000
+
+
+@cache
+def runs_of(name: str) -> dict[str, list[Run]]:
+    """Runs of a set by arm."""
+    home = name if name in HALVES else "carries_all_seeds"
+    seeds = SETS.get(name, SETS["carries_core"])
+    return {
+        arm: [run for run in runs if run.seed in seeds]
+        for arm, runs in read_study(FOLDER.parent / home).arms.items()
+    }
+
+
+def differences(effect: Effect, name: str) -> pd.DataFrame:
+    """(S, P) of an effect, of one set."""
+    first, second = (
+        mean_of_arms([scores_of(arm, effect, name) for arm in side]).table
+        for side in (effect.arms, effect.less)
+    )
+    return first - second
+
+
+def scores_of(arm: str, effect: Effect, name: str) -> Scores:
+    found = scores_at(runs_of(name)[arm], "t1", effect.k, "tokens", effect.tokens)
+    if found is None:
+        raise ValueError(f"{name} has no pass@{effect.k} of {arm} at T = 1")
+    return found
+
+
+def disagreement(groups: Sequence[np.ndarray]) -> float:
+    """Sum of squares between the groups' means."""
+    every = np.concatenate(groups)
+    return float(sum(len(x) * (x.mean() - every.mean()) ** 2 for x in groups))
+
+
+def p_of_agreement(groups: Sequence[np.ndarray]) -> float:
+    """Of the hypothesis that the groups differ by luck alone, by divisions at random."""
+    every, ends = np.concatenate(groups), np.cumsum([len(x) for x in groups])[:-1]
+    draw, seen = np.random.default_rng(0), disagreement(groups) * (1 - 1e-12)
+    as_much = sum(
+        disagreement(np.split(draw.permutation(every), ends)) >= seen for _ in range(DIVISIONS)
+    )
+    return (1 + as_much) / (1 + DIVISIONS)
+
+
+def effect_rows() -> Iterator[Row]:
+    for effect in EFFECTS:
+        tables = {name: differences(effect, name) for name in effect.sets}
+        p = p_of_agreement([table.mean(axis=1).to_numpy() for table in tables.values()])
+        about: Row = {
+            "arm": AND.join(effect.arms),
+            "less": AND.join(effect.less),
+            "measure": f"pass@{effect.k}",
+        }
+        every = {"all": pd.concat(tables.values())}
+        if len(tables) > 2:  # the first set is that which the others were asked after
+            every[f"all but {effect.sets[0]}"] = pd.concat(list(tables.values())[1:])
+        for name, table in {**every, **tables}.items():
+            found = mean_over_seeds_and_problems(table.to_numpy()).interval()
+            yield {
+                **about,
+                "set": name,
+                "seeds": len(table),
+                "difference": found.mean,
+                "difference_low": found.low,
+                "difference_high": found.high,
+                "p_of_agreement": p if name == "all" else None,
+            }
+
+
+def spread_rows() -> Iterator[Row]:
+    """How much GRPO's own pass@1 after its last step differs between seeds of a set."""
+    for page in SETS:
+        scores = scores_at(runs_of(page)["grpo"], "t1", 1, "tokens", math.inf)
+        assert scores is not None
+        part = scores.table.to_numpy(dtype=np.float64)
+        found = seed_variance_interval(part)
+        sds = [math.sqrt(max(0.0, x)) for x in (found.mean, found.low, found.high)]
+        ends = part.mean(axis=1)
+        yield {
+            "set": page,
+            "seeds": len(part),
+            "mean": float(ends.mean()),
+            "least": float(ends.min()),
+            "greatest": float(ends.max()),
+            **dict(zip(("sd", "sd_low", "sd_high"), sds, strict=True)),
+        }
+
+
+def effect_cells(rows: Sequence[Row]) -> Cells:
+    header = ["arm", "less", "measure", "set", "seeds", "Δ points", "p of agreement"]
+    body = []
+    for row in rows:
+        mean, low, high = (100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
+        p = row["p_of_agreement"]
+        body.append(
+            [
+                *(str(row[name]) for name in ("arm", "less", "measure", "set", "seeds")),
+                f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]",
+                "" if p is None else f"{p:.3f}".removeprefix("0"),
+            ]
+        )
+    note = (
+        "95 % intervals over seeds and problems, each by itself. pass@16 after the last step, "
+        f"pass@1 and pass@4 at {COMMON_TOKENS:,} tokens. p of agreement: that sets differ as much "
+        "by the luck of their seeds; uncorrected."
+    )
+    return Cells(header, body, note)
+
+
+def spread_cells(rows: Sequence[Row]) -> Cells:
+    body = [
+        [
+            *(row["set"], str(row["seeds"])),
+            *(f"{100 * row[name]:.1f}" for name in ("mean", "least", "greatest")),
+            f"{100 * row['sd']:.1f} [{100 * row['sd_low']:.1f}, {100 * row['sd_high']:.1f}]",
+        ]
+        for row in rows
+    ]
+    header = ["set", "seeds", "mean %", "least", "greatest", "sd of seeds"]
+    note = "GRPO's pass@1 at T = 1 after the last step; 95 % intervals of the standard deviation."
+    return Cells(header, body, note)
+
+
+def main() -> None:
+    readme, results = FOLDER / "README.md", FOLDER / "results"
+    text = readme.read_text(encoding="utf-8")
+    tables = (
+        ("sets", list(effect_rows()), effect_cells, ("arm", "less", "measure", "set")),
+        ("spread", list(spread_rows()), spread_cells, ("set",)),
+    )
+    for name, rows, cells, words in tables:
+        pd.DataFrame(rows).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
+        text = insert_table(text, name, as_markdown(cells(rows), words))
+    write_atomically(readme, text)
+
+
+if __name__ == "__main__":
+    main()
