@@ -134,6 +134,32 @@ def test_runs_that_were_validated_before_training_alone_are_not_compared(
     assert not any(line.startswith(" E3 ") for line in output.splitlines())
 
 
+def test_arms_without_a_control_are_told_how_to_be_compared(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arm in ("base", "first_hit"):
+        runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))["write_study"](
+            tmp_path / "runs", [arm]
+        )
+    main([str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")])
+    told = "no arm is called grpo, so none is compared with another: give --control and one of"
+    assert f"{told} base, first_hit" in capsys.readouterr().out
+
+
+def test_runs_before_their_first_validation_within_training_are_reported(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    young = tmp_path / "young"
+    shutil.copytree(study, young)
+    for path in young.rglob("*.jsonl"):
+        until = 1 if path.name == "validation.jsonl" else 3
+        rows = [row for row in read_rows(path) if row["rollout_step"] < until]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    main([str(young), "--out", str(tmp_path / "page.html")])
+    assert "pass@1" in capsys.readouterr().out
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
 def test_a_control_of_one_seed_gives_no_verdict(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,29 @@ def asked(folder: Path, **changed: Any) -> Path:
     return folder
 
 
+def test_pairs_at_another_cost_are_no_comparison_of_a_family(folder: Path) -> None:
+    early = {"kind": "pairs", "cost": 6000.0} | FAMILY
+    tables = {"at_equal_tokens": {"kind": "family", "name": "primary"}, "reached": early}
+    asked(folder, families={"primary": FAMILY}, tables=tables, figures={})
+    judged = study.judged_tables(study.read_study(folder))
+    rows = {name: table.rows for name, table in judged.items()}
+    for declared, other in zip(rows["at_equal_tokens"], rows["reached"], strict=True):
+        assert (declared["family"], other["family"]) == ("primary", "exploratory")
+        assert other["comparison"] == f"{declared['comparison']}, at cost 6000"
+        assert other["p"] != declared["p"]
+        assert other["p_adjusted"] >= other["p"]
+
+
+def test_two_windows_of_one_name_are_refused(folder: Path) -> None:
+    windows = ({"end": [-2, 0]}, {"end": [0, 2]})
+    names = ("at_equal_tokens", "reached")
+    metric = {"kind": "metric", "column": "policy/entropy"}
+    tables = {name: metric | {"windows": each} for name, each in zip(names, windows, strict=True)}
+    asked(folder, tables=tables, figures={})
+    with pytest.raises(ValueError, match=r"policy/entropy, end'.*names that tell them apart"):
+        study.judged_tables(study.read_study(folder))
+
+
 def test_a_study_writes_tables_figures_and_what_is_missing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

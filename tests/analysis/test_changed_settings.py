@@ -12,6 +12,7 @@ from e3rl.analysis.warnings.changed_settings import (
     other_base_policy,
     repeated_seeds,
     several_settings,
+    unlike_runs,
 )
 
 
@@ -45,6 +46,15 @@ def test_settings_of_another_version_are_told_once_for_all_arms(tmp_path: Path) 
         "Recorded by other commits of the code than GRPO (old): mine (new); yours (newer). What "
         "came with it (module.offload, stall_s) counts as no change of an arm."
     )
+
+
+def test_runs_of_one_name_that_differ_in_more_than_their_seed_are_told(tmp_path: Path) -> None:
+    root = folder(tmp_path)
+    assert unlike_runs(compared(root)) == []
+    configure(root / "mine-2", budget={"_target_": "Hora"})
+    (line,) = unlike_runs(compared(root))
+    assert line.startswith("Runs that are called mine differ in more than their seed: budget. ")
+    assert "names of their own" in line
 
 
 def test_two_runs_of_one_arm_and_seed_are_named(tmp_path: Path) -> None:

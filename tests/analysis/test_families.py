@@ -105,6 +105,11 @@ def test_a_comparison_that_is_printed_twice_counts_once() -> None:
     assert [each["p_adjusted"] for each in judged] == [0.02, 0.02, 0.04]
 
 
+def test_two_comparisons_of_one_name_are_refused_where_their_p_differ() -> None:
+    with pytest.raises(ValueError, match=r"called 'a'.*p = 0\.01 and 0\.04.*names that tell"):
+        judge_rows([row("a", 0.01), row("a", 0.04)])
+
+
 def test_detectable_is_what_the_strictest_step_of_the_verdict_finds() -> None:
     judged = judge_rows([row(name, 0.5) for name in "abcde"])
     expected = detectable_difference(Estimate(0.0, 0.02, 4.0), level=1 - 0.05 / 5)

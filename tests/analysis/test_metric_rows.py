@@ -69,6 +69,18 @@ def test_differences_are_paired_by_seed() -> None:
     assert control["by_seed"] == pytest.approx([0.2, 0.3])
 
 
+def test_few_seeds_that_are_no_pairs_are_judged_by_their_number() -> None:
+    # Welch would count nearly four degrees of freedom of three seeds beside three others.
+    values = [0.5, 0.3, 0.4]
+    arms = {
+        "grpo": [run_of("grpo", seed, [x] * 4) for seed, x in enumerate(values)],
+        "budget": [run_of("budget", 9 + seed, [x + 0.1] * 4) for seed, x in enumerate(values)],
+    }
+    row = metric_rows(arms, "grpo", COLUMN, {"end": (-2, 0)})[1]
+    assert row["difference"] == pytest.approx(0.1)
+    assert row["difference_df"] == 2
+
+
 def test_cells_have_two_columns_a_window() -> None:
     rows = judge_rows(metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)}))
     cells = metric_cells(rows, percent=True)

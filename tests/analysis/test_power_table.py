@@ -4,7 +4,7 @@ from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.study_cells import power_cells
-from e3rl.statistics.means import mean_over_seeds_and_problems
+from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import (
     detectable_difference,
     seed_variance_interval,
@@ -26,7 +26,7 @@ def test_rows_hold_what_the_variances_of_the_paired_difference_need(arms: Arms) 
     assert (row["seeds"], row["problems"]) == (2, 30)
     assert row["problem_variance"] == pytest.approx(parts.problem)
     assert row["seed_variance_low"] == pytest.approx(seed_variance_interval(gaps).low)
-    detectable = detectable_difference(mean_over_seeds_and_problems(gaps))
+    detectable = detectable_difference(limit_by_seeds(mean_over_seeds_and_problems(gaps), 2))
     assert row["detectable"] == pytest.approx(detectable)
     assert row["seeds_for_0.05"] == seeds_needed(parts, 0.05, 30)
 

@@ -17,6 +17,7 @@ from e3rl.data.loader import collate
         ({"name": "a/b"}, "without slashes"),
         ({"name": "t", "n": 0}, "n=0, use at least 1"),
         ({"name": "t", "temperature": -0.5}, r"temperature=-0.5, use 0 \(greedy\) or more"),
+        ({"name": "t", "temperature": float("nan")}, "temperature=nan, use 0"),
         ({"name": "t", "temperature": 0.0}, "n=16 greedy rollouts are all alike, use 1"),
         ({"name": "t", "n": 1, "temperature": 0.0, "last_n": 4}, "last_n=4 greedy rollouts are"),
         ({"name": "t", "last_n": 0}, "last_n=0, use at least 1"),

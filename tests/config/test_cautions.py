@@ -4,6 +4,7 @@ import pytest
 from omegaconf import DictConfig
 
 import compositions
+from e3rl.budgets.knapsack import Knapsack
 from e3rl.config.cautions import find_cautions
 
 pytestmark = pytest.mark.end_to_end
@@ -11,6 +12,10 @@ pytestmark = pytest.mark.end_to_end
 
 TWO_STEPS = "module.settings.minibatches=2"
 BYPASS = "module.settings.old_logprobs=sampler"
+
+
+class Own(Knapsack):
+    """A rule of a user, known to nobody."""
 
 
 def composed(*choices: str) -> DictConfig:
@@ -75,6 +80,8 @@ def test_a_budget_that_learns_from_visits_needs_a_second_one(option: str) -> Non
 
 def test_a_budget_that_looks_at_the_step_needs_one_visit_only() -> None:
     assert told("budget=hora", "budget.mode=pilot", "epochs=1") == []
+    (own,) = told("budget=knapsack", f"budget._target_={__name__}.Own", "epochs=1")
+    assert own.startswith("budget=Own is uniform with epochs=1")
     for option in ("sequential", "pilot_commit", "dynamic_sampling"):
         assert told(f"budget={option}", "epochs=1") == []
 
@@ -207,6 +214,7 @@ def test_what_a_gpu_takes_long_for_is_said_of_models_that_take_time() -> None:
     assert told(*MODEL, ON_GPU, *quick, "engine.settings.enforce_eager=false") == []
     assert told(*MODEL, ON_GPU, "engine=transformers") == [update]
     assert told(*MODEL, "trainer.accelerator=cpu") == told(ON_GPU) == []
+    assert len(told(*MODEL, "plan.gpu=h100")) == 3  # a plan for a GPU, wherever it is made
 
 
 @pytest.mark.parametrize("there", [True, False])

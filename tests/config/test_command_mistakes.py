@@ -76,6 +76,33 @@ def test_a_choice_that_there_is_none_of_is_told_with_the_nearest_one(
     assert "\n" not in found
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("defaults:\n  - override /budget: hora\n", "begins with the line `# @package _global_`"),
+        ("name: x\n", "experiment is no setting: a file of conf/experiment begins with the line"),
+        (
+            "# @package _global_\ndefaults:\n  - budget: hora\n",
+            "another group is chosen by `- override /budget: hora`",
+        ),
+        (
+            "# @package _global_\ndefaults:\n  - override budget: hora\n",
+            "In a file of conf/experiment, write `- override /budget: NAME`",
+        ),
+    ],
+)
+@pytest.mark.end_to_end
+def test_what_an_experiment_file_lacks_is_said(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "own.yaml").write_text(text)
+    command = [sys.executable, "-m", "e3rl.train", "--config-dir", str(tmp_path)]
+    command += ["experiment=own", "debug=plan", "engine=transformers"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_choices_are_those_of_the_folder_that_was_named() -> None:
     assert "are paper/7b/base, paper/7b/budget, " in refusal("experiment=paper/7b/e33")
     assert ", ts, ts_an, and more in cells, paper, shootout, smollm2" in refusal("experiment=xyz")

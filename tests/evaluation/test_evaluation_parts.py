@@ -22,7 +22,7 @@ from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.config.composition import ConfigurationError
 from e3rl.evaluation.log import COMPLETIONS, OtherSettingsError
 from e3rl.evaluation.parts import PARTS, Part, open_log, parse_part
-from e3rl.evaluation.processes import count_processes, run_parts, visible_devices
+from e3rl.evaluation.processes import count_processes, run_parts, visible_devices, wait_for
 from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy
@@ -156,6 +156,20 @@ def test_every_process_has_a_part_and_gpus_of_its_own(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     run_parts(tell, {"out": str(tmp_path)}, 1, [], 1)
     assert (tmp_path / "1-1").read_text() == "none"
+
+
+def test_a_process_that_fails_after_the_last_look_is_noticed() -> None:
+    class Late:
+        exitcode: int | None = None
+        looks = 0
+
+        def is_alive(self) -> bool:
+            self.looks += 1
+            self.exitcode = 1 if self.looks > 1 else None
+            return self.exitcode is None
+
+    with pytest.raises(ChildProcessError, match="process 1 of 1 ended with exit code 1"):
+        wait_for([Late()])  # type: ignore[list-item]
 
 
 @pytest.mark.end_to_end

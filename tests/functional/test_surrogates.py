@@ -98,6 +98,7 @@ def test_a_huge_log_ratio_stays_finite():
         ({"clip_low": -0.1}, "clip_low=-0.1"),
         ({"clip_low": 1.5}, "clip_low=1.5"),
         ({"clip_high": -1.0}, "clip_high=-1.0"),
+        ({"clip_high": float("nan")}, "clip_high=nan"),
         ({"dual_clip": 1.0}, "dual_clip=1.0"),
     ],
 )

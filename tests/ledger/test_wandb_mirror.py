@@ -281,6 +281,16 @@ def test_when_wandb_goes_away_the_run_ends_in_time_and_says_how_to_send_what_it_
     assert steps == ["0", "1"]
 
 
+def test_a_wandb_that_nobody_is_logged_in_to_ends_the_run_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    with pytest.raises(ConnectionError, match=r"(?s)takes no run: .*Log in with `wandb login`"):
+        mirror(tmp_path).log_metrics({"rollout_step": 0, "policy/entropy": 0.4})
+
+
 def test_a_wandb_that_is_not_there_ends_the_run_at_its_start_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_state_of_something_else_is_refused():
     ("settings", "message"),
     [
         ({"target": 0.0}, r"entropy_coef\.target=0\.0: use a number above 0"),
+        ({"delta": float("nan")}, r"entropy_coef\.delta=nan: use a number above 0"),
         ({"delta": 0.0}, r"entropy_coef\.delta=0\.0"),
         ({"highest": -1.0}, r"entropy_coef\.highest=-1\.0"),
         ({"start": 1.0}, r"entropy_coef\.start=1\.0 must lie in \[0, highest=0\.005\]"),

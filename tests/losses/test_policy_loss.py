@@ -294,6 +294,7 @@ def test_bounds_of_the_surrogate_are_checked_at_construction_too():
     [
         ({"entropy_coef": -0.1}, r"loss\.entropy_coef=-0\.1"),
         ({"kl_coef": -1.0}, r"loss\.kl_coef=-1\.0"),
+        ({"entropy_coef": float("nan")}, r"loss\.entropy_coef=nan"),
         ({"aggregation": "constant"}, r"needs loss\.max_length .*None"),
         ({"aggregation": "constant", "max_length": 0}, r"needs loss\.max_length .*0"),
         ({"aggregation": "mean"}, r"loss\.aggregation='mean'.*token_mean"),

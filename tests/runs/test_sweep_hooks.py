@@ -22,6 +22,7 @@ from e3rl.runs.sweep_hooks import (
     SweepStart,
     expand_grid,
     explain_lone_processes,
+    explain_nameless_experiments,
     explain_shared_name,
     find_missing_plugin,
     forecast_sweep,
@@ -252,6 +253,16 @@ def test_jobs_that_have_names_of_their_own_or_differ_by_seed_alone_are_not_warne
     swept: tuple[str, ...],
 ) -> None:
     assert shared_name("experiment=grpo", swept=swept) is None
+
+
+def test_experiments_of_one_name_are_told() -> None:
+    cfg = composed("experiment=grpo", swept=("experiment=hora,knapsack,ts", "seed=1,2"))
+    names = {"hora": "e3", "knapsack": "e3", "ts": "ts"}
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        assert explain_nameless_experiments(cfg) is None
+        found = explain_nameless_experiments(cfg, names.__getitem__)
+    assert found is not None
+    assert "for seeds of one arm: hora, knapsack (e3). Give each file" in found
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "sweep").glob("*")))

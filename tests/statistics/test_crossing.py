@@ -60,6 +60,14 @@ def test_a_control_that_is_never_there_or_from_the_start_gives_no_ratio():
     assert never.interval.low > 1
 
 
+def test_one_seed_of_one_problem_gives_a_ratio_without_bounds():
+    curve = np.array([0.0, 0.5, 1.0]).reshape(1, 3, 1)
+    found = crossing_ratio([0.0, 1.0, 2.0], curve, np.sqrt(curve), 0.5)
+    # The control is at .5 after a share of .5 / .707 of the first step.
+    assert found.interval.mean == pytest.approx(np.sqrt(0.5) / 0.5)
+    assert np.isnan([found.interval.low, found.interval.high, found.p_value]).all()
+
+
 def test_curves_that_do_not_fit_their_points_are_refused():
     with pytest.raises(ValueError, match="must be"):
         crossing_interval([0.0, 1.0], np.ones((2, 3, 4)), 0.5)

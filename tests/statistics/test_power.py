@@ -2,7 +2,11 @@ import numpy as np
 import pytest
 
 from e3rl.statistics.interval import Estimate
-from e3rl.statistics.means import mean_over_seeds_and_problems, mean_over_units
+from e3rl.statistics.means import (
+    limit_by_seeds,
+    mean_over_seeds_and_problems,
+    mean_over_units,
+)
 from e3rl.statistics.power import (
     VarianceComponents,
     detectable_difference,
@@ -110,17 +114,31 @@ def test_the_standard_error_is_that_of_a_simulated_mean():
 def test_the_needed_numbers_suffice_and_one_fewer_does_not(parts):
     components = VarianceComponents(*(part**2 for part in parts))
     seeds, problems = seeds_needed(components, 0.05, 60), problems_needed(components, 0.08, 4)
+
+    def found(n_seeds, n_problems):
+        expected = components.expected(n_seeds, n_problems)
+        return detectable_difference(limit_by_seeds(expected, n_seeds))
+
     if seeds is not None:
-        assert detectable_difference(components.expected(seeds, 60)) <= 0.05
-        assert detectable_difference(components.expected(seeds - 1, 60)) > 0.05
+        assert found(seeds, 60) <= 0.05
+        assert found(seeds - 1, 60) > 0.05
     if problems is not None:
-        assert detectable_difference(components.expected(4, problems)) <= 0.08
-        assert detectable_difference(components.expected(4, problems - 1)) > 0.08
+        assert found(4, problems) <= 0.08
+        assert found(4, problems - 1) > 0.08
     assert (seeds is None, problems is None) == {
         0.02: (False, False),
         0.0: (False, False),
         0.05: (False, True),
     }[parts[0]]
+
+
+def test_few_seeds_need_what_their_own_test_finds():
+    # As entropy_control has them: by the problems' degrees of freedom two seeds would be enough.
+    components = VarianceComponents(0.0, 0.0503**2, 0.0717**2)
+    two = components.expected(2, 256)
+    assert detectable_difference(two) < 0.02
+    assert detectable_difference(limit_by_seeds(two, 2)) > 0.07
+    assert seeds_needed(components, 0.02, 256) == 4
 
 
 def test_problems_cannot_replace_seeds_nor_seeds_problems():

@@ -12,7 +12,7 @@ def test_fixed_keeps_its_temperature_whatever_the_entropy() -> None:
     assert rule.metrics() == {"value": 0.7}
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
 def test_temperature_must_be_above_zero(temperature: float) -> None:
     with pytest.raises(ValueError, match=f"temperature={temperature}"):
         Fixed(temperature)

@@ -17,6 +17,7 @@ from update_harness import make_loss
         ({"inner_epochs": 0}, r"settings\.inner_epochs=0"),
         ({"tokens_per_microbatch": 0}, r"settings\.tokens_per_microbatch=0"),
         ({"max_grad_norm": 0.0}, r"settings\.max_grad_norm=0\.0: use a number > 0"),
+        ({"max_grad_norm": float("nan")}, r"settings\.max_grad_norm=nan: use a number > 0"),
         ({"skip_zero_advantage": "yes"}, r"settings\.skip_zero_advantage='yes': choose one of"),
         ({"empty_batch": "stop"}, r"settings\.empty_batch='stop': choose one of"),
         ({"old_logprobs": "engine"}, r"settings\.old_logprobs='engine': choose one of"),

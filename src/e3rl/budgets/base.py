@@ -123,7 +123,8 @@ class Budget(Protocol):
     """
 
     def decide(self, prompt_ids: Sequence[str], total: int, step: int, epoch: int) -> Decision:
-        """The decision of a step; `step` counts rollout steps, `epoch` passes over the prompts."""
+        """The decision of a step; `step` counts rollout steps, `epoch` passes over the prompts, as
+        short as `trainer.limit_train_batches` cuts them."""
 
     def observe(self, prompt_ids: Sequence[str], rewards: Sequence[NDArray[np.float64]]) -> None:
         """Learn from a finished step: one array of raw 0/1 rewards per prompt."""

@@ -38,7 +38,7 @@ class Disturbance(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last_norm(pl_module)
-        # A checkpoint is written at the end of a step, before the disturbance that follows it.
+        # The checkpoint of the step that is disturbed has the disturbed weights, and says so.
         self._disturb(rollout_step(trainer) + 1, pl_module)
 
     def on_train_batch_end(

@@ -1,5 +1,6 @@
 """What is sampled of a validation batch: named evaluations, side by side."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -55,7 +56,7 @@ class Evaluation:
             raise ValueError(
                 f"evaluation {self.name}: entropy={self.entropy}, use more than 0 nats per token"
             )
-        if self.temperature is not None and self.temperature < 0:
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
             raise ValueError(
                 f"evaluation {self.name}: temperature={self.temperature}, use 0 (greedy) or more"
             )

@@ -4,13 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
+from e3rl.budgets.e3_rank import E3Rank
+from e3rl.budgets.hora import Hora
+from e3rl.budgets.posterior_budget import PosteriorBudget
 from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential", "PilotCommit"}  # no difficulty ranks
 OF_GROUPS = ("GroupNormalized", "Centred", "LeaveOneOut", "MaximumLikelihood", "PassAtKAdvantage")
-BY_HISTORY = ("Mopps", "Vcrl", "E3Rank", "Knapsack", "Neyman", "Cero")
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
 HOTTEST_OF_SERVERS = 2.0  # temperature
 SERVER_ENGINES = ("VLLMServerEngine", "VLLMRayEngine")
@@ -100,8 +103,20 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
 
 def goes_by_history(budget: Mapping[str, Any]) -> bool:
     """Whether a rule knows of a prompt what its earlier visits showed, and nothing else."""
-    rule = target_name(budget)
-    return rule in BY_HISTORY or (rule == "Hora" and budget["mode"] == "history")
+    rule = _class_of(budget)
+    if not isinstance(rule, type):
+        return False
+    if issubclass(rule, Hora):
+        return bool(budget["mode"] == "history")
+    return issubclass(rule, E3Rank | PosteriorBudget)
+
+
+def _class_of(node: Mapping[str, Any]) -> Any:
+    """What a node makes; None for what cannot be imported, which is told elsewhere."""
+    try:
+        return get_object(str(node["_target_"]))
+    except Exception:
+        return None
 
 
 def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
@@ -229,7 +244,8 @@ def _slow_on_gpus(plain: dict[str, Any]) -> Iterator[str]:
     Tiny policies are left out: they take no time either way.
     """
     trainer, policy, engine = plain["trainer"], plain["policy"], plain["engine"]
-    if not _on_gpu(trainer["accelerator"]) or policy["path"] in TINY:
+    planned = plain["plan"]["gpu"] or plain["plan"]["gpu_gib"]
+    if not (planned or _on_gpu(trainer["accelerator"])) or policy["path"] in TINY:
         return
     if trainer["precision"] == "32-true" and policy.get("dtype") == "float32":
         yield (

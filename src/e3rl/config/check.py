@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaError
 
-from e3rl.config.composition import ConfigurationError, conf_dir, to_plain_dict
+from e3rl.config.composition import GLOBAL_GROUPS, ConfigurationError, conf_dir, to_plain_dict
 
 HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 GROUPS = (
@@ -277,6 +277,8 @@ class _Settings:
                 self.unknown.add(f"{path}{key}")
                 meant = self._nearest(key, known, path)
                 hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
+                if not path and key in GLOBAL_GROUPS:
+                    hint = f"a file of conf/{key} begins with the line `# @package _global_`"
                 yield f"{path}{key} is no setting{owner}: {hint}"
 
     def _nearest(self, key: str, known: list[str], path: str) -> str | None:

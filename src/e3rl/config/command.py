@@ -19,7 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from e3rl.config.check import wrong_values
-from e3rl.config.composition import ConfigurationError, conf_dir, register_resolvers, to_plain_dict
+from e3rl.config.composition import (
+    GLOBAL_GROUPS,
+    ConfigurationError,
+    conf_dir,
+    register_resolvers,
+    to_plain_dict,
+)
 from e3rl.process.output import is_unread, leave_unread
 
 Task = Callable[[DictConfig], Any]
@@ -136,6 +142,11 @@ def explain_refusal(error: Exception, arguments: Sequence[str]) -> str:
     cause = error.__cause__
     if isinstance(cause, ConfigurationError):
         return str(cause)
+    packaged = re.search(r"Could not override '[\w/]+@(\w+)\.", str(error))
+    if packaged and packaged[1] in GLOBAL_GROUPS:
+        return f"{error}\nA file of conf/{packaged[1]} begins with the line `# @package _global_`"
+    if nested := re.search(r"Could not override '(\w+)/([\w/]+)@", str(error)):
+        return f"{error}\nIn a file of conf/{nested[1]}, write `- override /{nested[2]}: NAME`"
     for key in filter(None, map(_key_of, arguments)):
         if "/" in key[2] and key[2] in str(error) and not key[2].startswith("hydra/"):
             return explain_missing_group(key[2])
@@ -183,6 +194,13 @@ def explain_missing_group(group: str) -> str:
 def explain_missing_choice(error: MissingConfigException, arguments: Sequence[str]) -> str:
     """Which choice of a group there is none of, the nearest one, and all that there are."""
     missing = error.missing_cfg_file or ""
+    group, _, nested = missing.partition("/")
+    if group in GLOBAL_GROUPS and (conf_dir() / nested.partition("/")[0]).is_dir():
+        axis, _, choice = nested.rpartition("/")
+        return (
+            f"{missing} is no choice: in the defaults of a file of conf/{group}, another group is "
+            f"chosen by `- override /{axis}: {choice}`"
+        )
     keys = [key for each in arguments if (key := _key_of(each))]
     keys = [key for key in keys if missing.startswith(f"{key[2]}/")]
     if not keys or error.options is None:  # a file of conf/, or of the user, is wrong

@@ -8,13 +8,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound
 from e3rl.rewards.answer_reader import answer_instruction
 from e3rl.seeds import derive_seed
 
+GLOBAL_GROUPS = ("experiment", "sweep", "debug")  # whose files speak of the whole configuration
 UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing about what is run
 # Tokens of a forward and backward pass: what the caches of a CPU core hold; on a GPU the kernels of
 # so few wait for their launches (experiments/gpu_smoke).
@@ -39,6 +42,7 @@ def register_resolvers() -> None:
         "run_id": run_id,
         "sweep_name": lambda *_: sweep_name(),
         "subdir": job_folder_name,
+        "group": wandb_group,
         "answer_instruction": answer_instruction,
         "tokens_per_pass": tokens_per_pass,
     }
@@ -141,6 +145,12 @@ def sweep_name() -> str:
     """A unique name for runs started together; child processes inherit it."""
     unique = f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
     return os.environ.setdefault("E3RL_SWEEP", unique)
+
+
+def wandb_group(sweep: str, name: str) -> str:
+    """What the seeds of an arm are called together in W&B: of one sweep, or of all single runs."""
+    in_sweep = HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN
+    return f"{sweep}/{name}" if in_sweep else name
 
 
 def job_folder_name(overrides: Sequence[str]) -> str:

@@ -11,7 +11,10 @@ from e3rl.data.problems import ProblemSet
 # A problem -> (the prompt as the model sees it, its token ids).
 Encode = Callable[[Problem], tuple[str, list[int]]]
 
-OTHER_POLICY = "take a policy that can read it, such as policy=smollm2"
+OTHER_POLICY = (
+    "take a policy that can read it, such as policy=smollm2 (debug=tiny puts one that reads digits "
+    "in the place of any: debug=short keeps yours)"
+)
 
 
 class UnknownTokensError(ValueError):

@@ -61,7 +61,7 @@ def run_parts(
             with _devices(devices[i * each : (i + 1) * each]):
                 process.start()
             running.append(process)
-        _wait(running)
+        wait_for(running)
     finally:
         _end(running)
 
@@ -93,15 +93,21 @@ class _devices:
             os.environ.pop(VISIBLE, None)
 
 
-def _wait(running: Sequence[BaseProcess]) -> None:
+def wait_for(running: Sequence[BaseProcess]) -> None:
+    """Raises ChildProcessError where one ends with another exit code than 0."""
     while any(process.is_alive() for process in running):
         time.sleep(LOOK_S)
-        for i, process in enumerate(running, start=1):
-            if process.exitcode:
-                raise ChildProcessError(
-                    f"process {i} of {len(running)} ended with exit code {process.exitcode}: what "
-                    "it said stands above. The same command goes on with what is finished"
-                )
+        _look(running)
+    _look(running)  # at those that ended after the last look
+
+
+def _look(running: Sequence[BaseProcess]) -> None:
+    for i, process in enumerate(running, start=1):
+        if process.exitcode:
+            raise ChildProcessError(
+                f"process {i} of {len(running)} ended with exit code {process.exitcode}: what "
+                "it said stands above. The same command goes on with what is finished"
+            )
 
 
 def _end(running: Sequence[BaseProcess]) -> None:

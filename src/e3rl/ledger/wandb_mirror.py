@@ -56,8 +56,9 @@ class WandbMirror(WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The run of W&B; raises ConnectionError where it is to be live and nobody answers."""
-        from wandb.errors import CommError
+        """The run of W&B; raises ConnectionError where it is to be live and nobody answers, or is
+        logged in."""
+        from wandb.errors import CommError, UsageError
 
         try:
             return WandbLogger.experiment.fget(self)  # type: ignore[attr-defined]
@@ -65,6 +66,11 @@ class WandbMirror(WandbLogger):
             raise ConnectionError(
                 f"W&B does not answer: {error}\nWith WANDB_MODE=offline the run keeps everything "
                 "on the disk, and `wandb sync` sends it later."
+            ) from error
+        except UsageError as error:
+            raise ConnectionError(
+                f"W&B takes no run: {error}\nLog in with `wandb login`, or leave WANDB_MODE out: "
+                "the run then keeps everything on the disk, and `wandb sync` sends it later."
             ) from error
 
     @rank_zero_only

@@ -1,5 +1,6 @@
 """Entropy bonuses whose weight follows the entropy."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -162,5 +163,5 @@ class DifficultyEntropyBonus(MovingEntropyBonus):
 
 def _require_positive(**values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise ValueError(f"entropy_coef.{name}={value}: use a number above 0")

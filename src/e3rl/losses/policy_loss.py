@@ -9,6 +9,7 @@ Every weight is made from counts of the whole minibatch on all ranks, so the sum
 does not depend on how they were cut.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -67,7 +68,7 @@ class PolicyLoss:
         exploration: ExplorationRule | None = None,
     ) -> None:
         for name, value in (("entropy_coef", entropy_coef), ("kl_coef", kl_coef)):
-            if isinstance(value, float | int) and value < 0:
+            if isinstance(value, float | int) and not 0 <= value < math.inf:
                 raise ValueError(f"loss.{name}={value}: use 0 (off) or a positive weight")
         for choice, given, kind in (
             ("aggregation", aggregation, Aggregation),

@@ -6,9 +6,11 @@ import json
 import logging
 import math
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -30,7 +32,7 @@ INSTALL = {  # what brings a plugin's module
     "hydra_ray_launcher": "e3rl[ray]",
 }
 STARTS_TASKS = {"hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"}
-OF_NO_ARM = ("seed", "experiment")  # a seed makes no other arm, an experiment names its own
+OF_NO_ARM = ("seed", "experiment")  # a seed makes no other arm, an experiment has its own name
 GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -159,8 +161,6 @@ def read_grid(config: DictConfig) -> dict[str, list[str]]:
 def explain_shared_name(config: DictConfig) -> str | None:
     """A caution where jobs of a grid differ in more than their seed and have one name, by which
     reports would take them for seeds of one arm; None where there is nothing to say.
-
-    Experiments have names of their own.
     """
     if config.hydra.sweeper._target_ != GRID:
         return None
@@ -168,8 +168,10 @@ def explain_shared_name(config: DictConfig) -> str | None:
     assert isinstance(plain, dict)
     swept = [key.lstrip("+") for key, each in read_grid(config).items() if len(each) > 1]
     differing = [key for key in swept if key not in OF_NO_ARM]
-    if not differing or "name" in swept or "${" in str(plain["name"]):
+    if "name" in swept or "${" in str(plain["name"]):
         return None
+    if not differing:
+        return explain_nameless_experiments(config)
     values = [
         f"${{hydra:runtime.choices.{key}}}"
         if key in config.hydra.runtime.choices
@@ -181,6 +183,34 @@ def explain_shared_name(config: DictConfig) -> str | None:
         f"caution: jobs differ in {', '.join(differing)} and have one name, by which reports take "
         f"them for seeds of one arm: give 'name={name}', or an experiment file to each"
     )
+
+
+def explain_nameless_experiments(
+    config: DictConfig, name_of: Callable[[str], str] | None = None
+) -> str | None:
+    """A caution where experiments of a grid have one name, as those do whose file says none.
+
+    `name_of` tells the name of an experiment's arm; else each is composed.
+    """
+    grid = read_grid(config)
+    choices = [each.partition("=")[2] for each in grid.get("experiment", ())]
+    if len(choices) < 2:
+        return None
+    by_name: dict[str, list[str]] = {}
+    for choice in choices:
+        name = name_of(choice) if name_of else _composed_name(config, choice)
+        by_name.setdefault(name, []).append(choice)
+    shared = [f"{', '.join(each)} ({name})" for name, each in by_name.items() if len(each) > 1]
+    if not shared:
+        return None
+    return (
+        "caution: experiments have one name, by which reports take them for seeds of one arm: "
+        f"{'; '.join(shared)}. Give each file a `name:` of its own"
+    )
+
+
+def _composed_name(config: DictConfig, experiment: str) -> str:
+    return str(compose(config.hydra.job.config_name, [f"experiment={experiment}"]).name)
 
 
 def _each(override: Override) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from e3rl.statistics.interval import Estimate, Interval
+from e3rl.statistics.means import limit_by_seeds
 from e3rl.statistics.student import detectable_shift, f_bound
 
 ENDLESS = 1e7  # degrees of freedom that stand for a variance that is known
@@ -128,8 +129,7 @@ def seeds_needed(
     None where no number of seeds suffices: the problems alone are too few.
     """
     return _smallest_number(
-        lambda n: detectable_difference(components.expected(n, n_problems), level, power),
-        difference,
+        lambda n: _detectable(components, n, n_problems, level, power), difference
     )
 
 
@@ -144,9 +144,15 @@ def problems_needed(
 
     None where no number of problems suffices: the seeds alone are too few.
     """
-    return _smallest_number(
-        lambda n: detectable_difference(components.expected(n_seeds, n), level, power), difference
-    )
+    return _smallest_number(lambda n: _detectable(components, n_seeds, n, level, power), difference)
+
+
+def _detectable(
+    components: VarianceComponents, n_seeds: int, n_problems: int, level: float, power: float
+) -> float:
+    """What such a design finds by the test that judges it, see `means.limit_by_seeds`."""
+    expected = limit_by_seeds(components.expected(n_seeds, n_problems), n_seeds)
+    return detectable_difference(expected, level, power)
 
 
 def _smallest_number(detectable: Callable[[int], float], difference: float) -> int | None:

@@ -1,5 +1,6 @@
 """The control rule: one temperature for the whole run."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,10 @@ class Fixed:
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
-        if not temperature > 0:
+        if not 0 < temperature < math.inf:
             raise ValueError(
-                f"temperature={temperature} must be above 0; without sampling noise all rollouts "
-                "of a prompt are alike and no group has an advantage"
+                f"temperature={temperature} must be a number above 0; without sampling noise all "
+                "rollouts of a prompt are alike and no group has an advantage"
             )
         self.temperature = temperature
 

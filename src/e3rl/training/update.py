@@ -81,7 +81,7 @@ class UpdateSettings:
                 raise ValueError(f"settings.{name}={getattr(self, name)}: use at least 1")
         if self.nonfinite_steps < 0:
             raise ValueError(f"settings.nonfinite_steps={self.nonfinite_steps}: use 0 or more")
-        if self.max_grad_norm <= 0:
+        if not self.max_grad_norm > 0:
             raise ValueError(f"settings.max_grad_norm={self.max_grad_norm}: use a number > 0")
         for name, kind in (
             ("skip_zero_advantage", Skip),

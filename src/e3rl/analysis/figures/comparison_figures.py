@@ -139,7 +139,7 @@ def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
 
 def _spent_unlike(row: Row) -> bool:
     own, other = row.get("spent"), row.get("against_spent")
-    return own is not None and other is not None and abs(own / other - 1) > 0.0005
+    return own is not None and other is not None and abs(own - other) > 0.0005 * other
 
 
 @with_style

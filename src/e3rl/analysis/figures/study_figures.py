@@ -46,7 +46,7 @@ def reaching_figure(
     figure, axes = make_panels(len(targets), columns=3)
     names = list(dict.fromkeys(row["arm"] for row in rows))
     ends = [row[name] for row in rows for name in ("cost_low", "cost", "cost_high")]
-    most = max((end for end in ends if math.isfinite(end)), default=1.0)
+    most = max((end for end in ends if end is not None and math.isfinite(end)), default=1.0)
     for ax, target in zip(axes, targets, strict=True):
         ax.set_title(f"pass@1 of {100 * target:g} %")
         for row in (row for row in rows if row["target"] == target):
@@ -164,9 +164,9 @@ def _draw_interval(ax: Axes, row: Mapping[str, Any], names: Sequence[str]) -> No
     """One arm's cost with its interval; an arrow where it, or a bound, is infinite."""
     place, colour = names.index(row["arm"]), arm_colour(row["arm"], names)
     low, cost, high = row["cost_low"], row["cost"], row["cost_high"]
-    if math.isfinite(low) and math.isfinite(high):
+    if None not in (low, high) and math.isfinite(low) and math.isfinite(high):
         ax.plot([low, high], [place, place], color=colour, linewidth=1.4)
-    elif math.isfinite(low):
+    elif low is not None and math.isfinite(low):
         ax.annotate(
             "",
             xy=(1.0, place),

@@ -20,6 +20,10 @@ from e3rl.statistics.shares import differences_of_shares, share_intervals
 
 EVALUATION_ORDER = ("t1", "greedy", "live", "matched")
 MEASURED = ("temperature", "entropy")
+NO_COMMON_PROBLEM = (
+    "have no validation problem in common: runs on different data have one name; give them names "
+    "of their own, or report them apart"
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,7 @@ class EvaluationResult:
         for table in tables[1:]:
             common = common.intersection(table.index, sort=False)
         if common.empty:
-            raise ValueError(
-                f"seeds of {self.arm}/{self.name} have no validation problem in common"
-            )
+            raise ValueError(f"seeds of {self.arm}/{self.name} {NO_COMMON_PROBLEM}")
         return sum((table.loc[common] for table in tables[1:]), tables[0].loc[common]) / len(tables)
 
     def pass_at_k(self, ks: Sequence[int], level: float = 0.95) -> list[Interval]:

@@ -156,7 +156,7 @@ def judge_rows(
         arm with one seed, which says nothing of others. None where nothing is compared.
 
     Raises:
-        ValueError: a comparison that two families declare.
+        ValueError: a comparison that two families declare, or two of one name with unlike p.
     """
     declared = families or {}
     groups = {name: _p_values(members) for name, members in declared.items()}
@@ -181,8 +181,17 @@ def judge_rows(
 
 
 def _p_values(rows: Sequence[Row]) -> dict[str, float]:
-    found = {row["comparison"]: row["p"] for row in rows if row.get("comparison")}
-    return {str(comparison): float(p) for comparison, p in found.items()}
+    """By comparison; what several tables print counts once."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row.get("comparison"):
+            name, p = str(row["comparison"]), float(row["p"])
+            if found.setdefault(name, p) != p:
+                raise ValueError(
+                    f"two comparisons are called {name!r}, with p = {found[name]:.4g} and {p:.4g}: "
+                    "give windows and tables names that tell them apart"
+                )
+    return found
 
 
 def fewest_seeds(row: Row) -> int | None:

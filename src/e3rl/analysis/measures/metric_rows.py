@@ -117,4 +117,4 @@ def _row(table: pd.DataFrame, other: pd.DataFrame | None, comparison: str, level
     common = table.columns.intersection(other.columns)
     mine, its = (each[common].mean(axis="columns").to_numpy() for each in (table, other))
     found = difference_of_units(mine, its, same_seeds(table, other))
-    return row | difference_columns(comparison, found, level)
+    return row | difference_columns(comparison, found, level, min(len(table), len(other)))

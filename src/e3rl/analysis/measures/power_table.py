@@ -8,7 +8,7 @@ from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.means import mean_over_seeds_and_problems
+from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import (
     detectable_difference,
     problems_needed,
@@ -73,7 +73,9 @@ def _needed_sizes(table: np.ndarray, differences: Sequence[float]) -> Row:
         "seed_variance_high": seeds.high,
         "problem_variance": parts.problem,
         "rest_variance": parts.residual,
-        "detectable": detectable_difference(mean_over_seeds_and_problems(table)),
+        "detectable": detectable_difference(
+            limit_by_seeds(mean_over_seeds_and_problems(table), n_seeds)
+        ),
     }
     for wanted in differences:
         row[f"seeds_for_{wanted:g}"] = seeds_needed(parts, wanted, n_problems)

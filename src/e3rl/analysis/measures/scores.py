@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import AND
 from e3rl.analysis.measures.costs import cost_before
-from e3rl.analysis.measures.evaluations import MEASURED, pass_table
+from e3rl.analysis.measures.evaluations import MEASURED, NO_COMMON_PROBLEM, pass_table
 from e3rl.analysis.sources.runs import Run, kept_with_run
 
 
@@ -85,7 +85,8 @@ def scores_at(
         return None
     joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
     if joined.empty:
-        raise ValueError(f"seeds of {runs[0].name}/{name} have no validation problem in common")
+        folders = ", ".join(str(run.path) for run in runs)
+        raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({folders})")
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     return Scores(*about, joined, sources, float(np.mean(spent)) if spent else None)

@@ -11,7 +11,7 @@ from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.costs import known_cost, total_cost
 from e3rl.analysis.page.page import render_report
-from e3rl.analysis.sources.runs import Run, group_by_arm
+from e3rl.analysis.sources.runs import Arms, Run, group_by_arm
 from e3rl.analysis.sources.source import read_runs
 from e3rl.analysis.tables.comparison_table import comparison_text
 from e3rl.analysis.tables.tidy import tidy_table
@@ -74,7 +74,16 @@ def write_report(options: Comparison) -> str:
         write_table(runs, options.table)
     table = comparison_text(rows) if rows else "no run was validated"
     warned = [f"WARNING: {each}" for each in find_warnings(Compared(arms, control, rows))]
-    return "\n\n".join([table, *notes, *warned, f"page: {options.out}"])
+    alone = [] if control or len(arms) < 2 else [explain_no_control(arms)]
+    return "\n\n".join([table, *alone, *notes, *warned, f"page: {options.out}"])
+
+
+def explain_no_control(arms: Arms) -> str:
+    """Why a table of several arms compares none with another."""
+    return (
+        f"no arm is called {DEFAULT_CONTROL}, so none is compared with another: give --control and "
+        f"one of {', '.join(arms)}"
+    )
 
 
 def without_untrained(runs: Sequence[Run], axis: str) -> list[Run]:

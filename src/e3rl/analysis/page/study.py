@@ -270,12 +270,15 @@ def _pairs(
     arms = {arm: [*runs, *added.get(arm, [])] for arm, runs in own_runs.items()}
     (family,) = read_families({"pairs": asked}, arms)
     rows = compare_family(arms, family, cost=cost)
+    own += [] if cost is None else [f"at cost {cost:g}"]
     own += [f"with {', '.join(also)}"] if also else []
     return TableDraft(_name_apart(rows, own), comparison_cells)
 
 
 def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
-    return TableDraft(interaction_rows(study.arms, of, **options), interaction_cells)
+    own = [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
+    rows = interaction_rows(study.arms, of, **options)
+    return TableDraft(_name_apart(rows, own), interaction_cells)
 
 
 def _metric(

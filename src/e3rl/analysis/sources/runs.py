@@ -127,7 +127,8 @@ def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     else:
         folders = [Path(folder) for folder in source]
     if not folders:
-        raise FileNotFoundError(f"no run folder (one with {METRICS}) in {source}")
+        place = f"{source}" if not isinstance(source, str | Path) else f"{Path(source).absolute()}"
+        raise FileNotFoundError(f"no run folder (one with {METRICS}) in {place}")
     return sorted((load_run(folder) for folder in folders), key=arm_and_seed)
 
 

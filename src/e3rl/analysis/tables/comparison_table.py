@@ -134,9 +134,10 @@ def error_note(rows: Sequence[Row]) -> str:
 
 
 def _spent(row: Row) -> str:
-    """How much more an arm had cost than its control, in percent, where costs are not equal."""
+    """How much more an arm had cost than its control, in percent, where costs are not equal
+    and there were any: the untrained policy has cost nothing."""
     spent, other = row.get("spent"), row.get("against_spent")
-    return "" if spent is None or other is None else f"{100 * (spent / other - 1):+.1f}"
+    return "" if spent is None or not other else f"{100 * (spent / other - 1):+.1f}"
 
 
 def correction_note(rows: Sequence[Row]) -> str:

@@ -85,6 +85,25 @@ def _shortened(commits: Iterable[str]) -> str:
     return ", ".join(sorted(each[:LETTERS] for each in commits))
 
 
+def unlike_runs(compared: Compared) -> list[str]:
+    """An arm whose runs differ in more than their seed, so that it is not one arm."""
+    of_versions = settings_of_versions(compared.arms, compared.control or next(iter(compared.arms)))
+    lines = []
+    for arm, runs in compared.arms.items():
+        different = config_differences({str(run.path): [run] for run in runs})
+        names = settings_of(
+            key
+            for key, texts in different.items()
+            if key not in of_versions and not is_unsaid(texts.values())
+        )
+        if names:
+            lines.append(
+                f"Runs that are called {arm} differ in more than their seed: {', '.join(names)}. "
+                "They are taken for seeds of one arm; give runs that differ names of their own."
+            )
+    return lines
+
+
 def repeated_seeds(compared: Compared) -> list[str]:
     """Several runs of one arm and one seed, which are taken for as many seeds."""
     lines = []

@@ -6,6 +6,7 @@ from e3rl.analysis.warnings.changed_settings import (
     other_base_policy,
     repeated_seeds,
     several_settings,
+    unlike_runs,
 )
 from e3rl.analysis.warnings.compared import Compared
 from e3rl.analysis.warnings.selection import many_arms, tried_on_validation, tuned_on_validation
@@ -21,6 +22,7 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     few_seeds,
     other_base_policy,
     several_settings,
+    unlike_runs,
     repeated_seeds,
     unmatched_entropies,
     unequal_entropies,
