@@ -17,6 +17,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("arithmetic_schedules", "arithmetic_policies"), (201, 205)),
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_rule_weights", "carries_shootout"), (101, 105)),
+    "carries_more_weights": (101, 105),
     "carries_breadth": (116, 120),
     "carries_budget": (141, 150),
     "carries_factorial": (151, 158),

@@ -171,6 +171,17 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     assert f"have {with_interval(row, 'difference')} after as many steps, worse" in flat(STUDIED)
 
 
+def test_what_rules_do_without_the_weight_of_their_rollouts_is_said() -> None:
+    results = ROOT / "experiments" / "carries_more_weights" / "results"
+    (mean,) = pd.read_csv(results / "weight.csv").to_dict("records")
+    assert f"until a prompt is mixed) {with_interval(mean, 'difference')}: not" in flat(STUDIED)
+    assert mean["verdict"] == "not distinguishable"
+    found = pd.read_csv(results / "pass_at_1.csv").query("arm == 'balanced_by_prompt'")
+    (row,) = found.to_dict("records")
+    assert f"have {with_interval(row, 'difference')} of pass@1 without it" in flat(STUDIED)
+    assert row["verdict"] == "better"
+
+
 def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
     results = ROOT / "experiments" / "carries_all_seeds" / "results"
     sets = pd.read_csv(results / "sets.csv")

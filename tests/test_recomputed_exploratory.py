@@ -66,8 +66,9 @@ def runs_of(study: str, table: str = "") -> Runs:
     runs: Runs = {}
     for folder in [*folders, *asked["tables"].get(table, {}).get("also", ())]:
         for run in read_archive((ROOT / study / f"{folder}.tar.xz").resolve()):
-            wanted = asked.get("arms", [run.arm]), asked.get("seeds", [run.seed])
-            if run.arm in wanted[0] and run.seed in wanted[1]:
+            arms, seeds = asked.get("arms", [run.arm]), asked.get("seeds", [run.seed])
+            compared = str(asked["tables"].get(table, {}).get("comparisons", ()))
+            if (run.arm in arms or f"'{run.arm}'" in compared) and run.seed in seeds:
                 runs.setdefault(run.arm, {})[run.seed] = run
     return runs
 

@@ -19,7 +19,7 @@ def test_the_page_says_what_was_recorded() -> None:
     [
         ("budget", "e3_rank", "**trained** ([carries_budget], [carries_core], "),
         ("budget", "mopps", "**trained** ([carries_shootout])"),
-        ("budget.weight", "cures", "**trained** ([carries_shootout])"),
+        ("budget.weight", "cures", "**trained** ([carries_more_weights], [carries_shootout])"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
         ("loss", "gspo", "untried"),
         ("loss/exploration", "kl_cov", "**trained** ([carries_shootout])"),

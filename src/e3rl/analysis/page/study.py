@@ -262,17 +262,31 @@ def _pairs(
     seeds: Sequence[int] = (),
 ) -> TableDraft:
     """As a declared family, but exploratory; with `seeds`, of these alone; of the runs in the
-    folders `also` as well, where these are of the same arms."""
+    folders `also` as well, where these are of the study's arms or of others that are compared."""
     asked = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
-    more = chain.from_iterable(load_runs(study.folder / place) for place in also)
-    added = group_by_arm([run for run in more if run.name in study.arms])
     own_runs, own = _of_seeds(study, seeds)
-    arms = {arm: [*runs, *added.get(arm, [])] for arm, runs in own_runs.items()}
+    there = {run.path for runs in own_runs.values() for run in runs}
+    more = chain.from_iterable(load_runs(study.folder / place) for place in also)
+    wanted = {*study.arms, *_named(comparisons)}
+    added = group_by_arm(
+        [
+            run
+            for run in more
+            if run.name in wanted and run.path not in there and run.seed in (seeds or [run.seed])
+        ]
+    )
+    arms = {arm: [*own_runs.get(arm, []), *added.get(arm, [])] for arm in {**own_runs, **added}}
     (family,) = read_families({"pairs": asked}, arms)
     rows = compare_family(arms, family, cost=cost)
     own += [] if cost is None else [f"at cost {cost:g}"]
     own += [f"with {', '.join(also)}"] if also else []
     return TableDraft(_name_apart(rows, own), comparison_cells)
+
+
+def _named(comparisons: list[tuple[Side, Side]]) -> set[str]:
+    """The arms of comparisons, those of sides that are means of several among them."""
+    sides = chain.from_iterable(comparisons)
+    return {arm for side in sides for arm in ([side] if isinstance(side, str) else side)}
 
 
 def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
