@@ -19,6 +19,7 @@ def test_it_has_every_comparison_of_pass_at_1_that_was_declared_at_equal_tokens(
     declared = {
         path.parent.name: yaml.safe_load(path.read_text(encoding="utf-8"))["families"]
         for path in STUDY.parent.glob("carries_*/study.declared.yaml")
+        if path.with_name("study.yaml").is_file()  # it has been judged
     }
     asked = {
         (page, name)
@@ -61,8 +62,7 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
         found["own_verdict"] == found["end_verdict"]
     )
     lasting = found[alike & (found["own_verdict"] != "not distinguishable")]
-    assert set(lasting["arm"]) == {"abort"}
-    assert len(lasting) == 2
+    assert sorted(lasting["arm"]) == ["abort", "abort", "balanced_by_prompt"]
 
 
 def test_compound_arms_are_compared_at_the_common_cost() -> None:
