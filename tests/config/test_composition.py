@@ -1,8 +1,11 @@
 """Folders of runs and sweeps, keys of the command line, and what a checkpoint path means."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +21,7 @@ from e3rl.config.composition import (
     run_folder_of,
     run_id,
     tokens_per_pass,
+    wandb_group,
 )
 
 
@@ -91,6 +95,16 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_an_error(tmp_path: Path) -> 
 def test_the_run_id_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_id("runs/a") == run_id(str(tmp_path / "runs" / "a")) != run_id("runs/b")
+
+
+def test_seeds_of_an_arm_are_one_group_of_a_sweep_or_of_all_single_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert wandb_group("2026-11-27_04-04", "mine") == "mine"
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    for mode, group in ((RunMode.RUN, "mine"), (RunMode.MULTIRUN, "first/mine")):
+        monkeypatch.setattr(HydraConfig, "get", lambda mode=mode: SimpleNamespace(mode=mode))
+        assert wandb_group("first", "mine") == group
 
 
 def test_a_sweeps_folders_tell_what_their_jobs_are() -> None:
