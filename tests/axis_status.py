@@ -48,6 +48,8 @@ PARENTS = {
     "policy/template": ("policy=pretrained", "policy.path=x"),
     "engine/weights": ("engine=vllm_server",),
 }
+# A setting that tells a choice by itself, whatever else of the group an experiment then changes.
+IDENTITIES = {"policy": "policy.path", "policy/template": "policy.render"}
 # Of the tests in end_to_end: no step is trained, or with others in the place of what is named.
 SAMPLING_ALONE = {"test_preflight.py", "test_cluster_page.py"}
 HEAD = """# What was tried
@@ -65,8 +67,8 @@ The studies named are those in which arms differ by the choice, where there are 
 
 Derived from `experiments/` and `tests/` by `python tests/axis_status.py > docs/what_was_tried.md`;
 a test fails where this page and the recordings differ. A choice is looked up in a run by its
-classes where they tell it from the other choices of its group, or else by all settings in which
-these differ.
+classes, or the path of a policy, where they tell it from the other choices of its group, or else by
+all settings in which these differ.
 """
 Flat = dict[str, Any]
 
@@ -163,17 +165,19 @@ def _looks(group: str) -> dict[str, Flat]:
         return {str(value): {**target, group: yaml.safe_load(str(value))} for value in values}
     names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
     settings = {name: _own(group, name) for name in names}
-    return {name: _telling(name, settings) for name in names}
+    return {name: _telling(name, settings, IDENTITIES.get(group)) for name in names}
 
 
-def _telling(name: str, settings: Mapping[str, Flat]) -> Flat:
-    """The settings that tell a choice from all others: classes where they do, or whatever differs.
+def _telling(name: str, settings: Mapping[str, Flat], identity: str | None = None) -> Flat:
+    """The settings that tell a choice from all others: its identity or classes where they do, or
+    whatever differs.
 
     Raises ValueError where none do.
     """
     keys = sorted({key for each in settings.values() for key in each})
     differing = [k for k in keys if len({str(each.get(k)) for each in settings.values()}) > 1]
-    for kind in ([key for key in differing if key.endswith("_target_")], differing):
+    classes = [key for key in differing if key.endswith("_target_")]
+    for kind in ([identity] if identity else [], classes, differing):
         looks = {each: {key: own.get(key) for key in kind} for each, own in settings.items()}
         if all(looks[name] != look for other, look in looks.items() if other != name):
             return looks[name]
