@@ -171,6 +171,16 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     assert f"have {with_interval(row, 'difference')} after as many steps, worse" in flat(STUDIED)
 
 
+def test_what_a_schedule_does_beside_constants_from_other_policies_is_said() -> None:
+    found = pd.read_csv(ROOT / "experiments" / "carries_constants" / "results" / "pass_at_1.csv")
+    found = found[found["arm"] == "ts_an"].set_index("against")
+    hot, cool = (found.loc[f"{arm} t1"].to_dict() for arm in ("hot", "cool"))
+    said = f"has {with_interval(hot, 'difference')} of pass@1 beside a constant T = 1.2"
+    assert f"{said} and {with_interval(cool, 'difference')} beside T = .8" in flat(STUDIED)
+    assert {hot["verdict"], cool["verdict"]} == {"not distinguishable"}
+    assert {hot["seeds"], cool["seeds"]} == {6}
+
+
 def test_what_rules_do_without_the_weight_of_their_rollouts_is_said() -> None:
     results = ROOT / "experiments" / "carries_more_weights" / "results"
     (mean,) = pd.read_csv(results / "weight.csv").to_dict("records")
