@@ -115,7 +115,7 @@ def _class_of(node: Mapping[str, Any]) -> Any:
     """What a node makes; None for what cannot be imported, which is told elsewhere."""
     try:
         return get_object(str(node["_target_"]))
-    except Exception:
+    except (ImportError, ValueError):
         return None
 
 
