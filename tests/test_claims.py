@@ -6,8 +6,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from pages import ROOT
+from raw_ledgers import adjusted
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +101,27 @@ def test_a_verdict_hangs_on_the_cost_where_that_of_all_pages_leaves_it_open(
     test = {"study": "one", "table": "t", "row": {"arm": "x"}, "expect": "above"}
     assert found(test) == marked
     assert not found(test | {"table": "many"})
+
+
+def test_what_one_correction_over_all_that_was_declared_leaves_is_counted_again(
+    ledger: dict[str, Any],
+) -> None:
+    """From the plans and the tables, with Holm's steps of other code."""
+    declared, judged = 0, []
+    for path in (ROOT / "experiments").glob("*/study.yaml"):
+        plan = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, family in plan.get("families", {}).items():
+            declared += len(family["endpoints"]) * len(family["comparisons"])
+            (table,) = (t for t, x in plan["tables"].items() if x.get("name") == name)
+            rows = pd.read_csv(path.parent / "results" / f"{table}.csv")
+            for row in rows[rows["p"].notna()].to_dict("records"):
+                told = row["verdict"].split(" (")[0] in ("better", "worse")
+                judged.append((min(1.0, family.get("looks", 1) * row["p"]), told))
+    counted = ledger["count_declared"]()
+    assert counted["comparisons"] == len(judged) == declared
+    assert counted["told"] == sum(told for _, told in judged)
+    corrected = adjusted([p for p, _ in judged])
+    left = [
+        p for p, (_, told) in zip(corrected, judged, strict=True) if told and p < ledger["ALPHA"]
+    ]
+    assert counted["left"] == len(left) == counted["kept"].count(";") + 1

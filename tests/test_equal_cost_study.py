@@ -1,5 +1,8 @@
 """What is said of declared verdicts at other costs is what its tables hold."""
 
+import math
+import runpy
+
 import pandas as pd
 import yaml
 
@@ -65,9 +68,12 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     assert sorted(lasting["arm"]) == ["abort", "abort", "balanced_by_prompt"]
 
 
-def test_compound_arms_are_compared_at_the_common_cost() -> None:
+def test_pages_that_put_studies_together_compare_at_the_common_cost() -> None:
     (common,) = comparisons()["common_cost"].unique()
-    folder = ROOT / "experiments" / "compound_arms"
-    tables = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))["tables"]
-    assert {table["cost"] for table in tables.values()} == {common}
-    assert f"pass@1 is at {common:,.0f} tokens" in (folder / "README.md").read_text()
+    for name, words in (("compound_arms", "pass@1 is at"), ("carries_all_seeds", "pass@4 are at")):
+        folder = ROOT / "experiments" / name
+        tables = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))["tables"]
+        assert {table["cost"] for table in tables.values()} - {math.inf} == {common}
+        assert f"{words} {common:,.0f} tokens" in (folder / "README.md").read_text()
+    sets = runpy.run_path(str(ROOT / "experiments" / "carries_all_seeds" / "sets.py"))
+    assert sets["COMMON_TOKENS"] == common

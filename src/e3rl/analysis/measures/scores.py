@@ -85,11 +85,14 @@ def scores_at(
         return None
     joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
     if joined.empty:
-        folders = ", ".join(str(run.path) for run in runs)
-        raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({folders})")
+        raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({_places(runs)})")
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     return Scores(*about, joined, sources, float(np.mean(spent)) if spent else None)
+
+
+def _places(runs: Sequence[Run]) -> str:
+    return ", ".join(str(run.path) for run in runs)
 
 
 def mean_of_arms(several: Sequence[Scores]) -> Scores:
