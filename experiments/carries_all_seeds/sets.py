@@ -58,6 +58,7 @@ EFFECTS = (
     Effect(("budget", "weight_by_rank"), ("budget_by_prompt", "grpo"), 16, math.inf, HALVES),
 )
 DIVISIONS = 20_000
+studies = cache(read_study)  # four of the sets are of one
 
 
 @cache
@@ -67,7 +68,7 @@ def runs_of(name: str) -> dict[str, list[Run]]:
     seeds = SETS.get(name, SETS["carries_core"])
     return {
         arm: [run for run in runs if run.seed in seeds]
-        for arm, runs in read_study(FOLDER.parent / home).arms.items()
+        for arm, runs in studies(FOLDER.parent / home).arms.items()
     }
 
 
