@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.comparison import compare_family
 from e3rl.analysis.measures.costs import common_cost
+from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.page.study import Study, insert_table, read_study
@@ -58,7 +58,7 @@ def compare_page(page: Study, common: float) -> list[Row]:
     for family in families_at_cost(page):
         judged = {}
         for name, cost in costs.items():
-            rows = compare_family(page.arms, family, cost=cost)
+            rows = declared_rows(page.arms, family, cost=cost)
             judged[name] = judge_rows(rows, {family.name: rows})
         for place, row in enumerate(judged[OWN]):
             facts: Row = {"page": page.folder.name} | {name: row[name] for name in IDENTITY}

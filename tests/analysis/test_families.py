@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.families import Family, hangs_on_problems, judge_rows, read_families
+from e3rl.analysis.measures.reaching import costs_to_reach
+from e3rl.analysis.measures.subsets import compare_on_problems, start_pass_rates
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.comparison_table import comparison_cells, correction_note
 from e3rl.statistics.interval import Estimate
@@ -17,6 +20,8 @@ ASKED: dict[str, Any] = {
     "endpoints": [{"evaluation": "t1", "measure": "pass@1"}],
     "comparisons": [["ts_an", "grpo"], ["e3", "ts_an"]],
 }
+
+REACH = {"evaluation": "t1", "reach": 0.3}
 
 
 def row(comparison: str | None, p: float | None, difference: float = 0.1) -> dict[str, Any]:
@@ -161,6 +166,18 @@ def test_families_are_read_and_know_their_size(arms: Arms) -> None:
             {"comparisons": [[["e3", "ts_an"], "grpo"]], "at_equal_entropy": True},
             "has no entropy to be matched at",
         ),
+        ({"untrained": [0.5, 0.1]}, r"untrained=\[0.5, 0.1\]: give shares, the lower first"),
+        ({"untrained": [0, 10]}, r"untrained=\[0, 10\]: give shares"),
+        ({"untrained": 0.5}, "primary: untrained=0.5"),
+        ({"endpoints": [{"evaluation": "t1", "reach": 40}]}, "give {evaluation: t1, reach: 0.4}"),
+        ({"endpoints": [{"reach": 0.4}]}, "give {evaluation: t1, reach: 0.4}"),
+        ({"endpoints": [*ASKED["endpoints"], REACH]}, "a family of their own"),
+        ({"endpoints": [REACH], "untrained": [0, 1]}, "a family of their own, on all problems"),
+        ({"endpoints": [REACH], "at_equal_entropy": True}, "not at equal entropy"),
+        (
+            {"endpoints": [REACH], "comparisons": [[["e3", "ts_an"], "grpo"]]},
+            "e3&ts_an is a mean, which has no curve",
+        ),
     ],
 )
 def test_a_family_of_arms_that_are_not_there_is_an_early_error(
@@ -225,3 +242,47 @@ def test_a_mean_of_arms_with_other_seeds_is_refused(arms: Arms) -> None:
     (family,) = read_families({"a": {**ASKED, "comparisons": [[["ts_an", "e3"], "grpo"]]}}, fewer)
     with pytest.raises(ValueError, match=r"mean of ts_an&e3: .* same seeds: ts_an 1, 2; e3 1"):
         compare_family(fewer, family)
+
+
+def test_a_family_of_some_problems_is_judged_as_declared_on_these_alone(arms: Arms) -> None:
+    """As the table of these problems has it, which then is of the family and no more."""
+    rates = start_pass_rates(arms)
+    hard = [0.0, float(rates.median())]
+    (family,) = read_families({"hard": {**ASKED, "untrained": hard}}, arms)
+    declared = declared_rows(arms, family)
+    assert [each["problems"] for each in declared] == [int((rates <= hard[1]).sum())] * 2
+    printed = [
+        each
+        for each in compare_on_problems(
+            arms, "grpo", hard, ks=(1,), evaluations=["t1"], measures=["pass@1"]
+        )
+        if each["arm"] == "ts_an"
+    ]
+    assert [(x["comparison"], x["p"], x["subset"]) for x in printed] == [
+        (x["comparison"], x["p"], x["subset"]) for x in declared[:1]
+    ]
+    (whole,) = read_families({"whole": ASKED}, arms)
+    families = {"hard": declared, "whole": declared_rows(arms, whole)}
+    judged = judge_rows([*printed, *families["whole"]], families)
+    assert [each["family"] for each in judged] == ["hard", "whole", "whole"]
+    first, second = (each["p"] for each in declared)
+    expected = 2 * first if first <= second else max(2 * second, first)
+    assert judged[0]["p_adjusted"] == min(1.0, expected)
+
+
+def test_a_family_of_accuracies_to_reach_is_what_its_table_prints(arms: Arms) -> None:
+    rates = [0.35, 0.4]
+    ends = [{"evaluation": "t1", "reach": target} for target in rates]
+    asked = {"endpoints": ends, "comparisons": [["e3", "grpo"]], "axis": "rollouts", "looks": 2}
+    (family,) = read_families({"rollouts_to": asked}, arms)
+    assert len(family) == 2
+    declared = declared_rows(arms, family)
+    assert [(each["arm"], each["target"], each["looks"]) for each in declared] == [
+        ("e3", target, 2) for target in rates
+    ]
+    table = costs_to_reach(arms, "grpo", rates)
+    judged = judge_rows(table, {"rollouts_to": declared})
+    found = {each["comparison"]: each["family"] for each in judged if each["comparison"]}
+    own = {each["comparison"] for each in declared if each["comparison"]}
+    assert own
+    assert found == {name: "rollouts_to" if name in own else "exploratory" for name in found}

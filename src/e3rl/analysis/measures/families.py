@@ -8,7 +8,7 @@ corrected by the same method for all exploratory ones of the study, or of the pa
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from e3rl.analysis.measures.arms import AND, Row
@@ -23,8 +23,9 @@ BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 DAGGER = "†"  # marks what `hangs_on_problems`
 EXPLORATORY = "exploratory"
 POWER = 0.8
-MAY = "have an axis, be at_equal_entropy, or count looks"
-KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy", "looks"}
+MAY = "have an axis, be at_equal_entropy, count looks, or be of untrained pass rates"
+ALONE = "are a family of their own, on all problems and not at equal entropy"
+KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy", "looks", "untrained"}
 Side = str | list[str]  # of a comparison: an arm, or several, whose mean it is
 
 
@@ -32,10 +33,11 @@ Side = str | list[str]  # of a comparison: an arm, or several, whose mean it is
 class Declaration:
     """What `study.yaml` says of a family."""
 
-    endpoints: list[dict[str, str]]
+    endpoints: list[dict[str, str | float]]
     comparisons: list[tuple[Side, Side]]
     axis: str
     at_equal_entropy: bool
+    untrained: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Family:
     At equal entropy: after the last step, with the second arm read at the first one's entropy.
     `looks` is how often its question is judged where seeds are added because of what earlier ones
     showed, this time included; p values count as often (Bonferroni), so that all looks together
-    are wrong as rarely as one.
+    are wrong as rarely as one. With `untrained`, on the problems alone that the untrained policy
+    solves so often.
+
+    A family has endpoints, or else accuracies to `reach`, whose costs on the axis are compared.
     """
 
     name: str
@@ -57,10 +62,12 @@ class Family:
     axis: str = "tokens"
     at_equal_entropy: bool = False
     looks: int = 1
+    untrained: tuple[float, float] | None = None  # lowest and highest pass rate
+    reach: tuple[tuple[str, float], ...] = ()  # evaluation, and pass@1 as a share
 
     def __len__(self) -> int:
         """How many comparisons it is corrected for."""
-        return len(self.endpoints) * len(self.comparisons)
+        return (len(self.endpoints) + len(self.reach)) * len(self.comparisons)
 
     def pairs(self) -> list[tuple[tuple[str, str], tuple[str, str]]]:
         """Every comparison with every endpoint."""
@@ -76,13 +83,19 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
           axis: tokens
           at_equal_entropy: false  # true: the second arm of each pair is read at the first's
           looks: 1  # 2: seeds were added because of what the first ones showed; p counts twice
+          untrained: [0, 0.1]  # on problems that the untrained policy solves so often; or on all
+        rollouts_to:
+          endpoints: [{evaluation: t1, reach: 0.4}]  # the cost at which pass@1 is .4
+          comparisons: [[ts_an, grpo]]
+          axis: rollouts
 
     A side in brackets is the mean of its arms.
 
     Raises:
         ValueError: unknown keys, values of another kind, nothing to compare, an arm that has no
-            recorded run, a mean of fewer than two arms or at equal entropy, or looks that are no
-            whole number from 1 on.
+            recorded run, a mean of fewer than two arms or at equal entropy, looks that are no
+            whole number from 1 on, pass rates that are no shares in order, or accuracies to reach
+            beside other endpoints, at equal entropy, of a mean or on some problems alone.
     """
     families = []
     for name, given in asked.items():
@@ -97,14 +110,20 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
             (_side(str(name), arm, arms, matched), _side(str(name), other, arms, matched))
             for arm, other in given["comparisons"]
         )
-        ends = tuple(_endpoint(str(name), end) for end in given["endpoints"])
-        if not pairs or not ends:
+        if not pairs or not given["endpoints"]:
             raise ValueError(f"family {name} compares nothing: {given}")
+        reach = tuple(_accuracy(str(name), end) for end in given["endpoints"] if "reach" in end)
+        if reach and (matched or "untrained" in given or len(reach) < len(given["endpoints"])):
+            raise ValueError(f"family {name}: accuracies to reach {ALONE}")
+        if reach and (means := [side for side in chain.from_iterable(pairs) if AND in side]):
+            raise ValueError(f"family {name}: {means[0]} is a mean, which has no curve")
+        ends = () if reach else tuple(_endpoint(str(name), end) for end in given["endpoints"])
         looks = given.get("looks", 1)
         if type(looks) is not int or looks < 1:
             raise ValueError(f"family {name}: looks={looks!r} is to be a whole number from 1 on")
         axis = str(given.get("axis", "tokens"))
-        families.append(Family(str(name), ends, pairs, axis, matched, looks))
+        subset = _pass_rates(str(name), given.get("untrained"))
+        families.append(Family(str(name), ends, pairs, axis, matched, looks, subset, reach))
     return families
 
 
@@ -124,14 +143,34 @@ def _side(family: str, given: Side, arms: Arms, at_equal_entropy: bool) -> str:
     return AND.join(names)
 
 
-def _endpoint(family: str, given: Mapping[str, str]) -> tuple[str, str]:
+def _pass_rates(family: str, given: Sequence[float] | None) -> tuple[float, float] | None:
+    """Lowest and highest. Raises ValueError where they are no shares in order."""
+    if given is None:
+        return None
+    low, high = given
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"family {family}: untrained={list(given)}: give shares, the lower first")
+    return low, high
+
+
+def _accuracy(family: str, given: Mapping[str, Any]) -> tuple[str, float]:
+    """Evaluation and pass@1. Raises ValueError where one lacks, or pass@1 is no share."""
+    target = given["reach"]
+    if given.keys() != {"evaluation", "reach"} or type(target) is not float or not 0 < target < 1:
+        raise ValueError(
+            f"family {family}: endpoint {dict(given)}: give {{evaluation: t1, reach: 0.4}}"
+        )
+    return str(given["evaluation"]), target
+
+
+def _endpoint(family: str, given: Mapping[str, Any]) -> tuple[str, str]:
     """Evaluation and measure. Raises ValueError where one lacks, or the measure is of no k."""
-    measure = given.get("measure", "")
+    measure = str(given.get("measure", ""))
     if given.keys() != {"evaluation", "measure"} or not measure.rpartition("@")[2].isdecimal():
         raise ValueError(
             f"family {family}: endpoint {dict(given)}: give {{evaluation: t1, measure: pass@1}}"
         )
-    return given["evaluation"], measure
+    return str(given["evaluation"]), measure
 
 
 def judge_rows(

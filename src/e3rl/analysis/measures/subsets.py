@@ -21,11 +21,16 @@ def compare_on_problems(
     `subset` says so in words, with how many rollouts of a problem that rests on. They are
     comparisons of their own, in no declared family.
     """
+    rows = compare_arms(keep_problems(arms, untrained), control, **options)
+    return name_subset(rows, arms, untrained)
+
+
+def name_subset(rows: Sequence[Row], arms: Arms, untrained: Sequence[float]) -> list[Row]:
+    """Rows of `keep_problems` as comparisons of their own; `subset` says of which problems."""
     low, high = untrained
     share = f"{100 * low:g} to {100 * high:g} %" if low < high else f"{100 * low:g} %"
     fewest = start_counts(arms)["n"].min()
     words = f"solved by the untrained policy in {share} of its {fewest} rollouts"
-    rows = compare_arms(keep_problems(arms, untrained), control, **options)
     return [
         row
         | {"subset": words}

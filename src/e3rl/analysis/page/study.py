@@ -16,6 +16,7 @@ from e3rl.analysis.figures import run_figures as figures
 from e3rl.analysis.figures.style import save_with_palette
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.families import Family, Side, judge_rows, read_families
 from e3rl.analysis.measures.gain import gain_rows
 from e3rl.analysis.measures.interaction import interaction_rows
@@ -68,7 +69,7 @@ class Study:
     @cached_property
     def declared(self) -> dict[str, list[Row]]:
         """The comparisons of every declared family, by its name; not yet judged."""
-        return {name: compare_family(self.arms, each) for name, each in self.families.items()}
+        return {name: declared_rows(self.arms, each) for name, each in self.families.items()}
 
 
 def read_study(folder: Path) -> Study:
@@ -249,12 +250,14 @@ def _family(study: Study, name: str) -> TableDraft:
     if name not in study.families:
         there = ", ".join(study.families) or "none"
         raise ValueError(f"family {name!r} is not declared under `families`; there is {there}")
+    if study.families[name].reach:
+        raise ValueError(f"family {name!r} is of costs: a table of kind reaching shows them")
     return TableDraft(study.declared[name], comparison_cells)
 
 
 def _pairs(
     study: Study,
-    endpoints: list[dict[str, str]],
+    endpoints: list[dict[str, str | float]],
     comparisons: list[tuple[Side, Side]],
     axis: str = "tokens",
     cost: float | None = None,
@@ -277,6 +280,8 @@ def _pairs(
     )
     arms = {arm: [*own_runs.get(arm, []), *added.get(arm, [])] for arm in {**own_runs, **added}}
     (family,) = read_families({"pairs": asked}, arms)
+    if family.reach:
+        raise ValueError("pairs have measures; a table of kind reaching has accuracies to reach")
     rows = compare_family(arms, family, cost=cost)
     own += [] if cost is None else [f"at cost {cost:g}"]
     own += [f"with {', '.join(also)}"] if also else []
@@ -313,7 +318,14 @@ def _metric(
 
 
 def _reaching(study: Study, **options: Any) -> TableDraft:
-    return TableDraft(costs_to_reach(study.arms, study.control, **options), reaching_cells)
+    declared = chain.from_iterable(study.declared.values())
+    looks = {row["comparison"]: row["looks"] for row in declared if "looks" in row}
+    rows = costs_to_reach(study.arms, study.control, **options)
+    counted = [
+        row | ({"looks": looks[row["comparison"]]} if row["comparison"] in looks else {})
+        for row in rows
+    ]
+    return TableDraft(counted, reaching_cells)
 
 
 def _gain(study: Study, **options: Any) -> TableDraft:
