@@ -39,6 +39,9 @@ class RawRun(NamedTuple):
     entropies: dict[str, dict[int, float]]  # nats per token, of the same
 
 
+Runs = dict[str, dict[int, RawRun]]  # by arm and seed
+
+
 @cache
 def read_archive(archive: Path) -> tuple[RawRun, ...]:
     parts: dict[str, dict[str, str]] = {}
@@ -76,6 +79,25 @@ def raw_run(files: dict[str, str]) -> RawRun:
         nats = row["entropy_sum"] / row["tokens"]
         entropies.setdefault(row["name"], {})[row["rollout_step"]] = nats
     return RawRun(config["name"], config["seed"], costs, measured, validations, entropies)
+
+
+def untrained(runs: Runs) -> dict[str, tuple[int, int]]:
+    """(n, right) by problem before training at temperature 1; equal draws count once."""
+    starts: list[dict[str, tuple[int, int]]] = []
+    for run in (run for seeds in runs.values() for run in seeds.values()):
+        start = run.validations["t1"].get(0)
+        if start and start not in starts:
+            starts.append(start)
+    return {
+        problem: (sum(s[problem][0] for s in starts), sum(s[problem][1] for s in starts))
+        for problem in starts[0]
+    }
+
+
+def solved_untrained(runs: Runs, low: float, high: float) -> set[str]:
+    """The problems that the untrained policy solves in such a share of its rollouts."""
+    rates = {problem: right / n for problem, (n, right) in untrained(runs).items()}
+    return {problem for problem, rate in rates.items() if low <= rate <= high}
 
 
 @cache

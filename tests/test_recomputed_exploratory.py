@@ -19,6 +19,7 @@ from raw_ledgers import (
     Judged,
     RawRun,
     Reals,
+    Runs,
     adjusted,
     at_entropy,
     at_the_end,
@@ -27,10 +28,11 @@ from raw_ledgers import (
     mean_score,
     read_archive,
     score,
+    solved_untrained,
+    untrained,
 )
 
 pytestmark = pytest.mark.end_to_end
-Runs = dict[str, dict[int, RawRun]]
 Row = dict[str, Any]
 LAST_DIGIT = 6e-6  # tables have six digits
 
@@ -73,25 +75,11 @@ def runs_of(study: str, table: str = "") -> Runs:
     return runs
 
 
-def untrained(runs: Runs) -> dict[str, tuple[int, int]]:
-    """(n, right) by problem before training at temperature 1; equal draws count once."""
-    starts: list[dict[str, tuple[int, int]]] = []
-    for run in (run for seeds in runs.values() for run in seeds.values()):
-        start = run.validations["t1"].get(0)
-        if start and start not in starts:
-            starts.append(start)
-    return {
-        problem: (sum(s[problem][0] for s in starts), sum(s[problem][1] for s in starts))
-        for problem in starts[0]
-    }
-
-
 def problems_of(study: str, table: str) -> set[str] | None:
     bounds = asked_of(study)["tables"][table].get("untrained")
     if bounds is None:
         return None
-    rates = {problem: right / n for problem, (n, right) in untrained(runs_of(study)).items()}
-    return {problem for problem, rate in rates.items() if bounds[0] <= rate <= bounds[1]}
+    return solved_untrained(runs_of(study), *bounds)
 
 
 def differences(study: str, table: str, row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:

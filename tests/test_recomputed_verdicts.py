@@ -10,17 +10,28 @@ import pandas as pd
 import pytest
 import yaml
 
-from raw_ledgers import ROOT, RawRun, adjusted, at_entropy, at_the_end, judge, read_archive, score
+from raw_curves import POINTS, cost_ratio, curve
+from raw_ledgers import (
+    ROOT,
+    Runs,
+    adjusted,
+    at_entropy,
+    at_the_end,
+    judge,
+    read_archive,
+    score,
+    solved_untrained,
+)
 
 STUDIES = sorted(f.parent.name for f in ROOT.glob("*/study.declared.yaml"))
 JUDGED = [name for name in STUDIES if (ROOT / name / "study.yaml").is_file()]
 pytestmark = pytest.mark.end_to_end
 
 
-def runs_of(name: str, asked: dict[str, Any]) -> dict[str, dict[int, RawRun]]:
+def runs_of(name: str, asked: dict[str, Any]) -> Runs:
     """Those that a study asks for, by arm and seed."""
     folders = [asked["runs"]] if isinstance(asked["runs"], str) else asked["runs"]
-    runs: dict[str, dict[int, RawRun]] = {}
+    runs: Runs = {}
     for folder in folders:
         for run in read_archive((ROOT / name / f"{folder}.tar.xz").resolve()):
             if run.arm in asked["arms"] and run.seed in asked.get("seeds", [run.seed]):
@@ -31,13 +42,15 @@ def runs_of(name: str, asked: dict[str, Any]) -> dict[str, dict[int, RawRun]]:
 def families(
     name: str, cost: float | None = None, wanted: str = ""
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Comparisons of every declared family at a cost, or at that of the page's cheapest run; of
-    those alone that have the wanted measure throughout."""
+    """Comparisons of every declared family of pass@k at a cost, or at that of the page's cheapest
+    run; of those alone that have the wanted measure throughout."""
     asked = yaml.safe_load((ROOT / name / "study.yaml").read_text())
     runs = runs_of(name, asked)
     for family, node in asked["families"].items():
-        if wanted and {end["measure"] for end in node["endpoints"]} != {wanted}:
+        measures = {end.get("measure") for end in node["endpoints"]}
+        if None in measures or (wanted and measures != {wanted}):
             continue
+        kept = solved_untrained(runs, *node["untrained"]) if "untrained" in node else None
         rows, axis = [], node.get("axis", "tokens")
         reached = min(run.costs[axis][-1] for seeds in runs.values() for run in seeds.values())
         budget = reached if cost is None else cost
@@ -66,7 +79,8 @@ def families(
                         pair = [at_the_end(mine, end["evaluation"], k), matched]
                     else:
                         pair = [score(x, end["evaluation"], k, axis, budget) for x in (mine, other)]
-                    table.append([pair[0][problem] - pair[1][problem] for problem in pair[0]])
+                    mine_there = [x for x in pair[0] if kept is None or x in kept]
+                    table.append([pair[0][x] - pair[1][x] for x in mine_there])
                 found = judge(np.array(table))._asdict()
                 names = dict(
                     zip(("arm", "against"), ("&".join(side) for side in sides), strict=True)
@@ -97,6 +111,47 @@ def test_declared_differences_and_verdicts_follow_from_the_raw_ledgers(name: str
             assert found == said["verdict"]
             seen += 1
     assert seen
+
+
+def ratios(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Comparisons of every declared family of accuracies to reach."""
+    asked = yaml.safe_load((ROOT / name / "study.yaml").read_text())
+    runs = runs_of(name, asked)
+    for family, node in asked["families"].items():
+        rows, axis = [], node.get("axis", "tokens")
+        last = min(run.costs[axis][-1] for seeds in runs.values() for run in seeds.values())
+        points = np.linspace(0.0, last, POINTS)
+        for end in (end for end in node["endpoints"] if "reach" in end):
+            assert end["evaluation"] == "t1"
+            for pair in node["comparisons"]:
+                curves = [
+                    np.array([curve(runs[x][seed], axis, points) for seed in sorted(runs[x])])
+                    for x in pair
+                ]
+                assert runs[pair[0]].keys() == runs[pair[1]].keys()
+                found = cost_ratio(*curves, points, end["reach"])
+                assert found is not None
+                rows.append({"arm": pair[0], "target": end["reach"]} | found._asdict())
+        for row, p in zip(rows, adjusted([row["p"] for row in rows]), strict=True):
+            row["p_adjusted"] = min(1.0, p * node.get("looks", 1))
+        if rows:
+            yield family, rows
+
+
+def test_declared_ratios_of_costs_follow_from_the_raw_ledgers() -> None:
+    seen = 0
+    for name in JUDGED:
+        for family, rows in ratios(name):
+            table = pd.read_csv(ROOT / name / "results" / f"{family}.csv")
+            for row in rows:
+                alike = (table["arm"] == row["arm"]) & (table["target"] == row["target"])
+                (said,) = table[alike].to_dict("records")
+                assert said["family"] == family
+                for mine, column in (("mean", ""), ("low", "_low"), ("high", "_high")):
+                    assert row[mine] == pytest.approx(said[f"ratio{column}"], rel=2e-5)
+                assert row["p_adjusted"] == pytest.approx(said["p_adjusted"], rel=2e-3, abs=1e-6)
+                seen += 1
+    assert seen or "carries_confirmation" not in JUDGED
 
 
 @pytest.mark.parametrize("cost", ["own", "common", "end"])
