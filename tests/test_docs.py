@@ -200,3 +200,15 @@ def test_a_word_of_the_glossary_has_one_meaning() -> None:
     words = [row[0] for heading in headings for row in rows(text, heading)]
     assert len(words) > 60
     assert sorted(words) == sorted(set(words))
+
+
+def test_every_study_that_has_been_judged_stands_in_the_index_once() -> None:
+    """A declared one has no results/ until its runs are there."""
+    folders = (path.parent for path in (ROOT / "experiments").glob("*/README.md"))
+    judged = {
+        folder.name
+        for folder in folders
+        if not (folder / "study.declared.yaml").is_file() or (folder / "study.yaml").is_file()
+    }
+    linked = re.findall(r"(?m)^\| \[[^]]+\]\(\.\./experiments/(\w+)/README\.md\)", page("studies"))
+    assert sorted(linked) == sorted(judged)
