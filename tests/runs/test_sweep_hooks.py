@@ -21,6 +21,7 @@ from e3rl.runs import sweep_hooks as sweep_start
 from e3rl.runs.sweep_hooks import (
     SweepStart,
     expand_grid,
+    explain_borrowed_name,
     explain_lone_processes,
     explain_nameless_experiments,
     explain_shared_name,
@@ -268,3 +269,45 @@ def test_experiments_of_one_name_are_told() -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "sweep").glob("*")))
 def test_arms_of_every_sweep_of_conf_have_names(name: str) -> None:
     assert shared_name(f"sweep={name}") is None
+
+
+def borrowed_name(*overrides: str) -> str | None:
+    cfg = composed(*overrides)
+    cfg.hydra.job.config_name = "train"
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return explain_borrowed_name(cfg)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "other"),
+    [
+        (("experiment=grpo", "budget=knapsack"), "budget"),
+        (("experiment=grpo", "loss/exploration=entropy_bonus"), "loss"),
+        (
+            ("experiment=grpo", "budget=knapsack", "temperature.temperature=1.3"),
+            "budget and temperature",
+        ),
+    ],
+)
+def test_a_run_with_other_rules_than_its_experiment_and_that_name_is_told(
+    overrides: tuple[str, ...], other: str
+) -> None:
+    assert borrowed_name(*overrides) == (
+        "caution: this run is called grpo, as experiment=grpo is, but has another "
+        f"{other}: reports take it for a seed of that arm. Give name=..."
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("experiment=grpo", "seed=3", "engine=transformers", "rollouts_per_prompt=16"),
+        ("experiment=grpo", "budget=knapsack", "name=knapsack"),
+        ("experiment=grpo", "budget=uniform"),
+        ("experiment=budget", "budget=e3_rank"),
+    ],
+)
+def test_a_run_as_its_experiment_or_with_a_name_of_its_own_is_not_warned_of(
+    overrides: tuple[str, ...],
+) -> None:
+    assert borrowed_name(*overrides) is None

@@ -1,4 +1,5 @@
-"""Around a sweep: what it lacks and how long it will take, told before it; what failed, at once."""
+"""Around runs and sweeps: what a sweep lacks and how long it will take, and which runs one would
+take for another arm's, told before; what failed, at once."""
 
 import importlib.util
 import itertools
@@ -6,6 +7,7 @@ import json
 import logging
 import math
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,19 @@ INSTALL = {  # what brings a plugin's module
 }
 STARTS_TASKS = {"hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"}
 OF_NO_ARM = ("seed", "experiment")  # a seed makes no other arm, an experiment has its own name
+RULES = ("budget", "temperature", "advantage", "loss", "shaping")  # what arms differ in
 GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 class SweepStart(Callback):
     """Hydra callback: ends a sweep whose plugin is missing or that cannot run, else prints its
-    planned hours, and puts in order what a launcher's processes lack."""
+    planned hours, and puts in order what a launcher's processes lack; warns of a single run that
+    has another arm's name."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes of a run
+        if first and (caution := explain_borrowed_name(config)):
+            print(caution)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         for part in ("launcher", "sweeper"):
@@ -207,6 +216,31 @@ def explain_nameless_experiments(
         "caution: experiments have one name, by which reports take them for seeds of one arm: "
         f"{'; '.join(shared)}. Give each file a `name:` of its own"
     )
+
+
+def explain_borrowed_name(config: DictConfig) -> str | None:
+    """A caution where a single run has other rules than its experiment, and the experiment's name,
+    by which reports would take it for a seed of that arm; None where there is nothing to say.
+    """
+    grid = read_grid(config)
+    touched = {key.lstrip("+").partition(".")[0].partition("/")[0] for key in grid}
+    changed = [rule for rule in RULES if rule in touched]
+    if not changed or "name" in grid or config.hydra.job.config_name != "train":
+        return None
+    experiment = config.hydra.runtime.choices.experiment
+    own = compose("train", [f"experiment={experiment}"])
+    plain = {rule: (_plain(config[rule]), _plain(own[rule])) for rule in changed}
+    other = [rule for rule, (mine, theirs) in plain.items() if mine != theirs]
+    if not other or config.name != own.name:
+        return None
+    return (
+        f"caution: this run is called {own.name}, as experiment={experiment} is, but has another "
+        f"{' and '.join(other)}: reports take it for a seed of that arm. Give name=..."
+    )
+
+
+def _plain(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node
 
 
 def _composed_name(config: DictConfig, experiment: str) -> str:
