@@ -20,6 +20,7 @@ SETS = {  # studies in whose archives the seeds of a set are
     "carries_first_policies": ("carries_first_policies",),
     "carries_budget": ("carries_budget",),
     "carries_factorial": ("carries_factorial",),
+    "carries_confirmation": ("carries_confirmation",),
 }
 TOKENS = 1_145_860
 
@@ -88,7 +89,7 @@ def test_sets_that_cannot_be_told_apart_agree_and_others_do_not() -> None:
 def test_no_seed_is_in_two_sets() -> None:
     sets = runpy.run_path(str(STUDY / "sets.py"))["SETS"]
     seeds = [seed for part in sets.values() for seed in part]
-    assert len(seeds) == len(set(seeds)) == 37
+    assert len(seeds) == len(set(seeds)) == 43
 
 
 def test_the_spread_between_runs_of_grpo_is_that_of_the_ledgers() -> None:

@@ -18,6 +18,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_weights": (101, 110),
     **dict.fromkeys(("carries_abort", "carries_rule_weights", "carries_shootout"), (101, 105)),
     "carries_more_weights": (101, 105),
+    "carries_confirmation": (171, 180),
     "carries_constants": (131, 140),
     "carries_breadth": (116, 120),
     "carries_budget": (141, 150),
@@ -30,6 +31,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
 RAN = {
+    "carries_confirmation": (171, 176),
     "carries_constants": (131, 136),
     "carries_budget": (141, 146),
     "carries_factorial": (151, 156),

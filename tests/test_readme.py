@@ -85,6 +85,9 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("arithmetic_policies", "pass_at_16", "ts", "no finding, and {} of pass@16", 5, True),
     ("carries_core", "primary", "e3", "pass@1, {}, at equal tokens", 10, True),
     ("carries_tuned", "primary", "e3", "({}; tuning chose", 5, False),
+    ("carries_confirmation", "primary", "e3", "declared, E3 has {} of pass@1 at", 6, False),
+    ("carries_confirmation", "many_tries", "budget", "same size, is open: {}.", 6, False),
+    ("carries_confirmation", "many_tries", "dapo", "and {} on six fresh seeds (p {p})", 6, True),
     ("parity", "primary", "trl", "TRL's GRPO is {} beside", 10, False),
     ("carries_breadth", "pass_at_16", "pass_at_4", "pass@4's advantages by {}, MaxRL", 5, True),
     ("carries_breadth", "pass_at_16", "maxrl", "MaxRL {}, sampling until right", 5, True),
@@ -106,6 +109,7 @@ LINES = (  # the same, of README
     ),
     ("carries_budget", "pass_at_16", "budget", "looks before, by {} beside GRPO sampled", 6, True),
     ("carries_core", "primary", "e3", "at equal tokens, {}, and from", 10, True),
+    ("carries_confirmation", "easy", "budget", "solves pay for it: {} of pass@1", 6, True),
     ("carries_first_policies", "pass_at_1", "e3", "other first policies, {}; after", 10, True),
 )
 
@@ -123,7 +127,8 @@ def test_the_results_are_those_of_the_studies(
     p = f"{row['p_adjusted']:.3f}".removeprefix("0")
     assert words.format(with_interval(row, "difference"), p=p) in text
     assert (row["p_adjusted"] < 0.05) == told
-    assert (row["seeds"], row["problems"]) == (seeds, 1024)
+    assert row["seeds"] == seeds
+    assert row["problems"] == 1024 or isinstance(row.get("subset"), str)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +203,10 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
     of_budget = sets.query("arm == 'budget' and less == 'grpo'").to_dict("records")
     said = {(row["measure"], row["set"]): with_interval(row, "difference") for row in of_budget}
     assert f"have {said['pass@16', 'all']} (exploratory)" in flat(README)
-    assert f"budget has {said['pass@16', 'all']} of pass@16, over the 27" in flat(STUDIED)
+    assert f"budget has {said['pass@16', 'all']} of pass@16, over the 33" in flat(STUDIED)
     assert f"had not seen {said['pass@16', 'all but carries_core']}, and at" in flat(STUDIED)
-    assert f"equal tokens {said['pass@4', 'all']} of pass@4 (25 seeds)" in flat(STUDIED)
-    three = pd.read_csv(results / "three_sets.csv")
+    assert f"equal tokens {said['pass@4', 'all']} of pass@4 (31 seeds)" in flat(STUDIED)
+    three = pd.read_csv(results / "four_sets.csv")
     beside = three[three["against"] == "grpo t1"].set_index(["arm", "measure"])
     at_1, at_16, schedule = (
         with_interval(beside.loc[row].to_dict(), "difference")

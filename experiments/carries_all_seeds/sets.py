@@ -32,8 +32,13 @@ SETS = {
     "carries_first_policies": range(131, 141),
     "carries_budget": range(141, 147),
     "carries_factorial": range(151, 157),
+    "carries_confirmation": range(171, 177),
 }
-CURVES = ("carries_core", "carries_tuned", "carries_first_policies")  # with validations on the way
+CURVES = (  # with validations on the way
+    *("carries_core", "carries_tuned", "carries_first_policies"),
+    "carries_confirmation",
+)
+BONUS = tuple(name for name in CURVES if name != "carries_first_policies")
 COMMON_TOKENS = 1_145_860
 HALVES = ("carries_weights", "carries_factorial")  # studies of a budget's rollouts and its weight
 
@@ -53,7 +58,7 @@ EFFECTS = (
     Effect(("budget",), ("grpo",), 4, COMMON_TOKENS),
     Effect(("e3",), ("grpo",), 1, COMMON_TOKENS),
     Effect(("ts_an",), ("grpo",), 1, COMMON_TOKENS),
-    Effect(("grpo_er",), ("grpo",), 16, math.inf, CURVES[:2]),
+    Effect(("grpo_er",), ("grpo",), 16, math.inf, BONUS),
     Effect(("budget", "budget_by_prompt"), ("weight_by_rank", "grpo"), 16, math.inf, HALVES),
     Effect(("budget", "weight_by_rank"), ("budget_by_prompt", "grpo"), 16, math.inf, HALVES),
 )
