@@ -17,7 +17,11 @@ def test_the_page_says_what_was_recorded() -> None:
 @pytest.mark.parametrize(
     ("group", "choice", "mark"),
     [
-        ("budget", "e3_rank", "**trained** ([carries_budget], [carries_core], "),
+        (
+            "budget",
+            "e3_rank",
+            "**trained** ([carries_budget], [carries_confirmation], [carries_core], ",
+        ),
         ("budget", "mopps", "**trained** ([carries_shootout])"),
         ("policy", "smollm2", "**trained** ([smollm2], [smollm2_control], [smollm2_schedules])"),
         ("budget.weight", "cures", "**trained** ([carries_more_weights], [carries_shootout])"),
