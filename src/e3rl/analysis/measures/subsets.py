@@ -19,7 +19,7 @@ def compare_on_problems(
     """Rows of `compare_arms` on the problems whose pass rate before training is in [low, high].
 
     `subset` says so in words, with how many rollouts of a problem that rests on. They are
-    comparisons of their own, in no declared family.
+    comparisons of their own, exploratory unless a family declares them on these problems.
     """
     rows = compare_arms(keep_problems(arms, untrained), control, **options)
     return name_subset(rows, arms, untrained)
