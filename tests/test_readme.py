@@ -86,7 +86,7 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("carries_core", "primary", "e3", "pass@1, {}, at equal tokens", 10, True),
     ("carries_tuned", "primary", "e3", "({}; tuning chose", 5, False),
     ("carries_confirmation", "primary", "e3", "declared, E3 has {} of pass@1 at", 6, False),
-    ("carries_confirmation", "many_tries", "budget", "same size, is open: {}.", 6, False),
+    ("carries_confirmation", "many_tries", "budget", "more tokens, is open: {}.", 6, False),
     ("carries_confirmation", "many_tries", "dapo", "and {} on six fresh seeds (p {p})", 6, True),
     ("parity", "primary", "trl", "TRL's GRPO is {} beside", 10, False),
     ("carries_breadth", "pass_at_16", "pass_at_4", "pass@4's advantages by {}, MaxRL", 5, True),
@@ -109,8 +109,17 @@ LINES = (  # the same, of README
     ),
     ("carries_budget", "pass_at_16", "budget", "looks before, by {} beside GRPO sampled", 6, True),
     ("carries_core", "primary", "e3", "at equal tokens, {}, and from", 10, True),
-    ("carries_confirmation", "easy", "budget", "solves pay for it: {} of pass@1", 6, True),
-    ("carries_first_policies", "pass_at_1", "e3", "other first policies, {}; after", 10, True),
+    (
+        "carries_confirmation",
+        "many_tries",
+        "budget",
+        "declared, pass@16 is open, {}, and",
+        6,
+        False,
+    ),
+    ("carries_confirmation", "primary", "e3", "seeds that is open, {}, and after", 6, False),
+    ("carries_confirmation", "easy", "budget", "mostly solves is lower, {}.", 6, True),
+    ("carries_first_policies", "pass_at_1", "e3", "other first policies, {}; on those", 10, True),
 )
 
 
@@ -169,7 +178,7 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     assert row["end_p_adjusted"] > 0.05
     others = table.query("page == 'carries_first_policies' and arm == 'e3'")
     assert (others["end_p_adjusted"] > 0.05).all()
-    assert "after as many steps that depends on the runs" in flat(README)
+    assert "after as many steps it depends on the runs" in flat(README)
     anew = pd.read_csv(ROOT / "experiments" / "carries_ten_seeds" / "results" / "at_one.csv")
     (row,) = anew.query("arm == 'e3' and measure == 'pass@1'").to_dict("records")
     assert row["verdict"] == "worse"
@@ -212,8 +221,8 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
         with_interval(beside.loc[row].to_dict(), "difference")
         for row in (("e3", "pass@1"), ("e3", "pass@16"), ("ts_an", "pass@1"))
     )
-    assert f"it has {at_1} of pass@1 and {at_16} of pass@16" in flat(STUDIED)
-    assert f"which alone has {schedule}, the" in flat(STUDIED)
+    assert f"it has {at_1} of pass@1; its" in flat(STUDIED)
+    assert f"not distinguishable, has {schedule}. Its pass@16, {at_16}, is no" in flat(STUDIED)
     (bonus,) = (
         pd.read_csv(results / "entropy_bonus.csv")
         .query("arm == 'budget' and measure == 'pass@16'")
