@@ -168,7 +168,7 @@ def load_declared() -> pd.DataFrame:
         for name, family in plan.get("families", {}).items():
             rows = declared_table(path.parent, plan, name).dropna(subset="p")
             looks = family.get("looks", 1)
-            page = {"page": path.parent.name, "control": plan["control"]}
+            page = {"page": path.parent.name, "control": plan.get("control")}
             found.append(
                 rows.assign(
                     **page,
@@ -192,8 +192,7 @@ def declared_table(folder: Path, plan: Mapping[str, Any], family: str) -> pd.Dat
 
 def name_declared(row: Mapping[str, Any]) -> str:
     """What a comparison is of, and its page."""
-    costs = isinstance(row.get("axis"), str) and "ratio" in row and row["ratio"] == row["ratio"]
-    if costs:
+    if pd.notna(row["ratio"]):
         what = f"`{row['arm']}` by `{row['control']}` in {row['axis']} to {100 * row['target']:g} %"
     else:
         what = f"`{row['arm']}` less `{row['against'].split()[0]}` in {row['measure']}"

@@ -89,6 +89,13 @@ def test_a_second_look_counts_every_p_twice() -> None:
     assert never["p_adjusted"] == 1.0
 
 
+def test_the_looks_of_a_family_count_in_every_table_that_prints_its_comparisons() -> None:
+    declared = {"primary": [row("a", 0.01) | {"looks": 2}, row("b", 0.03) | {"looks": 2}]}
+    judged = judge_rows([row("a", 0.01), row("c", 0.04)], declared)
+    assert [each["p_adjusted"] for each in judged] == [0.04, 0.04]  # 2 x .01 x 2, and once
+    assert "looks" not in judged[1]
+
+
 def test_a_declared_comparison_without_a_p_still_counts_for_the_correction() -> None:
     unmatched = row(None, None) | {"unmatched": "entropies differ by +1.0 %"}
     declared = [row("a", 0.02), row("b", 0.03), row("c", 0.04), unmatched]
@@ -286,3 +293,4 @@ def test_a_family_of_accuracies_to_reach_is_what_its_table_prints(arms: Arms) ->
     own = {each["comparison"] for each in declared if each["comparison"]}
     assert own
     assert found == {name: "rollouts_to" if name in own else "exploratory" for name in found}
+    assert all(each.get("looks") == 2 for each in judged if each["comparison"] in own)

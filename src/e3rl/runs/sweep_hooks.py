@@ -225,9 +225,9 @@ def explain_borrowed_name(config: DictConfig) -> str | None:
     grid = read_grid(config)
     touched = {key.lstrip("+").partition(".")[0].partition("/")[0] for key in grid}
     changed = [rule for rule in RULES if rule in touched]
-    if not changed or "name" in grid or config.hydra.job.config_name != "train":
+    experiment = config.hydra.runtime.choices.get("experiment")
+    if not changed or not experiment or "name" in grid or config.hydra.job.config_name != "train":
         return None
-    experiment = config.hydra.runtime.choices.experiment
     own = compose("train", [f"experiment={experiment}"])
     plain = {rule: (_plain(config[rule]), _plain(own[rule])) for rule in changed}
     other = [rule for rule, (mine, theirs) in plain.items() if mine != theirs]

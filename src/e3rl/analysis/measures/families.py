@@ -97,34 +97,42 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
             whole number from 1 on, pass rates that are no shares in order, or accuracies to reach
             beside other endpoints, at equal entropy, of a mean or on some problems alone.
     """
-    families = []
-    for name, given in asked.items():
-        if not isinstance(given, dict) or not {"endpoints", "comparisons"} <= given.keys() <= KEYS:
-            raise ValueError(f"family {name} must have endpoints and comparisons, and may {MAY}")
-        if name == EXPLORATORY:
-            raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
-        if mistakes := list(wrong_values(given, Declaration)):
-            raise ValueError(f"family {name}: {'; '.join(mistakes)}")
-        matched = bool(given.get("at_equal_entropy", False))
-        pairs = tuple(
-            (_side(str(name), arm, arms, matched), _side(str(name), other, arms, matched))
-            for arm, other in given["comparisons"]
-        )
-        if not pairs or not given["endpoints"]:
-            raise ValueError(f"family {name} compares nothing: {given}")
-        reach = tuple(_accuracy(str(name), end) for end in given["endpoints"] if "reach" in end)
-        if reach and (matched or "untrained" in given or len(reach) < len(given["endpoints"])):
-            raise ValueError(f"family {name}: accuracies to reach {ALONE}")
-        if reach and (means := [side for side in chain.from_iterable(pairs) if AND in side]):
-            raise ValueError(f"family {name}: {means[0]} is a mean, which has no curve")
-        ends = () if reach else tuple(_endpoint(str(name), end) for end in given["endpoints"])
-        looks = given.get("looks", 1)
-        if type(looks) is not int or looks < 1:
-            raise ValueError(f"family {name}: looks={looks!r} is to be a whole number from 1 on")
-        axis = str(given.get("axis", "tokens"))
-        subset = _pass_rates(str(name), given.get("untrained"))
-        families.append(Family(str(name), ends, pairs, axis, matched, looks, subset, reach))
-    return families
+    return [_read_family(str(name), given, arms) for name, given in asked.items()]
+
+
+def _read_family(name: str, given: Any, arms: Arms) -> Family:
+    """One of them. Raises ValueError as `read_families` says."""
+    if not isinstance(given, dict) or not {"endpoints", "comparisons"} <= given.keys() <= KEYS:
+        raise ValueError(f"family {name} must have endpoints and comparisons, and may {MAY}")
+    if name == EXPLORATORY:
+        raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
+    if mistakes := list(wrong_values(given, Declaration)):
+        raise ValueError(f"family {name}: {'; '.join(mistakes)}")
+    matched = bool(given.get("at_equal_entropy", False))
+    pairs = tuple(
+        (_side(name, arm, arms, matched), _side(name, other, arms, matched))
+        for arm, other in given["comparisons"]
+    )
+    if not pairs or not given["endpoints"]:
+        raise ValueError(f"family {name} compares nothing: {given}")
+    reach = tuple(_accuracy(name, end) for end in given["endpoints"] if "reach" in end)
+    if reach and (matched or "untrained" in given or len(reach) < len(given["endpoints"])):
+        raise ValueError(f"family {name}: accuracies to reach {ALONE}")
+    if reach and (means := [side for side in chain.from_iterable(pairs) if AND in side]):
+        raise ValueError(f"family {name}: {means[0]} is a mean, which has no curve")
+    looks = given.get("looks", 1)
+    if type(looks) is not int or looks < 1:
+        raise ValueError(f"family {name}: looks={looks!r} is to be a whole number from 1 on")
+    return Family(
+        name=name,
+        endpoints=() if reach else tuple(_endpoint(name, end) for end in given["endpoints"]),
+        comparisons=pairs,
+        axis=str(given.get("axis", "tokens")),
+        at_equal_entropy=matched,
+        looks=looks,
+        untrained=_pass_rates(name, given.get("untrained")),
+        reach=reach,
+    )
 
 
 def _side(family: str, given: Side, arms: Arms, at_equal_entropy: bool) -> str:
@@ -182,8 +190,8 @@ def judge_rows(
 
     Args:
         rows: all that are printed together; those of comparisons have the columns of
-            `comparison.difference_columns`, others stay as they are. `looks` counts their p as
-            often.
+            `comparison.difference_columns`, others stay as they are. `looks`, their own or that
+            of the family which declares them, counts their p as often.
         families: rows of each declared family by name, whether printed or not; one without a p,
             whose entropies could not be made equal, counts for the correction as p = 1.
         level: 1 - level is the error that the correction keeps.
@@ -198,6 +206,12 @@ def judge_rows(
         ValueError: a comparison that two families declare, or two of one name with unlike p.
     """
     declared = families or {}
+    looks = {
+        row["comparison"]: {"looks": row["looks"]}
+        for row in chain.from_iterable(declared.values())
+        if "looks" in row
+    }
+    rows = [row | looks.get(row.get("comparison"), {}) for row in rows]
     groups = {name: _p_values(members) for name, members in declared.items()}
     sizes = {name: max(len(members), len(groups[name])) for name, members in declared.items()}
     family_of: dict[str, str] = {}

@@ -318,14 +318,7 @@ def _metric(
 
 
 def _reaching(study: Study, **options: Any) -> TableDraft:
-    declared = chain.from_iterable(study.declared.values())
-    looks = {row["comparison"]: row["looks"] for row in declared if "looks" in row}
-    rows = costs_to_reach(study.arms, study.control, **options)
-    counted = [
-        row | ({"looks": looks[row["comparison"]]} if row["comparison"] in looks else {})
-        for row in rows
-    ]
-    return TableDraft(counted, reaching_cells)
+    return TableDraft(costs_to_reach(study.arms, study.control, **options), reaching_cells)
 
 
 def _gain(study: Study, **options: Any) -> TableDraft:
