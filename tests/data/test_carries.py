@@ -97,6 +97,8 @@ def test_problems_are_distinct_in_equal_strata_and_mixed_order():
     levels = [problem.level for problem in problems]
     assert Counter(levels) == {0: 51, 1: 51, 2: 50, 3: 50}
     assert levels != sorted(levels)
+    ranks = {0: 0.125, 1: 0.375, 2: 0.625, 3: 0.875}  # the middle of each quarter
+    assert [problem.prior for problem in problems] == [ranks[level] for level in levels]
     for problem in problems:
         assert problem.id == f"carries-{problem.level}:{problem.prompt}"
         assert len(re.findall(r"[-+*]", problem.prompt)) >= problem.level

@@ -149,7 +149,8 @@ def split_of(prompt: str) -> str:
 def carry_problems(split: Split, size: int, seed: int = 0) -> list[Problem]:
     """`size` distinct problems, spread evenly over 0 to 3 carries, in mixed order.
 
-    A problem's level is the number of its carries. Raises ValueError for an unknown split, a size
+    A problem's level is the number of its carries, and its prior the middle of the ranks that its
+    level has among even strata. Raises ValueError for an unknown split, a size
     below 1, or more problems than a stratum has.
     """
     if split not in SPLIT_BUCKETS:
@@ -168,6 +169,7 @@ def carry_problems(split: Split, size: int, seed: int = 0) -> list[Problem]:
                 answer=str(chain.answer),
                 source="carries",
                 level=carries,
+                prior=(carries + 0.5) / len(CARRIES),
             )
             for chain in chains
         ]
