@@ -10,7 +10,7 @@ from recorded_runs import write_run
 
 from e3rl.analysis.figures.run_figures import overview_figure
 from e3rl.analysis.figures.time_panels import PHASE_COLOURS, format_seconds
-from e3rl.analysis.measures.phases import (
+from e3rl.analysis.measures.resources import (
     BARS,
     SINCE_LAST_ROW,
     mean_phase_seconds,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.resource_rows import resource_rows
+from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.study_cells import resource_cells
 

@@ -54,9 +54,10 @@ def test_one_seed_shares_its_validation_with_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({}, "mine (+13 %)"),  # .266 nats against .235
-        ({"entropy": 0.245}, None),  # 4 % is near enough
-        ({"measure": "pass@1"}, "mine (+13 %)"),  # loses by it
+        ({}, "mine (+13.2 %)"),  # .266 nats against .235
+        ({"entropy": 0.237}, None),  # .9 % is near enough
+        ({"entropy": 0.2375}, "mine (+1.1 %)"),
+        ({"measure": "pass@1"}, "mine (+13.2 %)"),  # loses by it
         ({"entropy_gap": 0.001}, None),  # compared at equal entropy
         ({"temperature": 0.0}, None),  # has none
         ({"difference": None}, None),  # the control itself
@@ -90,9 +91,8 @@ def test_both_measures_of_flatter_and_sharper_policies_are_told_in_one_line() ->
     rows = [row(measure=each, **sharper) for each in ("pass@1", "pass@16")]
     rows += [row(entropy=0.266, against_entropy=0.235)]
     (line,) = unequal_entropies(Compared({}, "grpo", rows))
-    assert (
-        "than the control: E3 (-20 %), mine (+13 %). There a sharper policy has more pass@1" in line
-    )
+    named = "than the control: E3 (-20.0 %), mine (+13.2 %)."
+    assert f"{named} There a sharper policy has more pass@1" in line
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan])

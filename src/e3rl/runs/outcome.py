@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.analysis.measures.phases import SINCE_LAST_ROW
+from e3rl.analysis.measures.resources import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import Run, load_run, load_runs
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.checkpoints.durable import write_atomically

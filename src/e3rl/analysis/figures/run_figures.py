@@ -42,7 +42,7 @@ from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.curves import smoothing_window
 from e3rl.analysis.measures.evaluations import evaluation_names, has_groups
 from e3rl.analysis.measures.model_scores import ModelResult
-from e3rl.analysis.measures.phases import SINCE_LAST_ROW
+from e3rl.analysis.measures.resources import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import Arms, Run, load_run
 
 # Arms that one panel can hold, more have a panel each: with intervals over problems, that are wide,

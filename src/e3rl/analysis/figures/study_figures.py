@@ -29,7 +29,7 @@ from e3rl.analysis.figures.validation_panels import draw_pass_at_1_of_arms
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.axes import AXIS_LABELS
 from e3rl.analysis.measures.reaching import costs_to_reach
-from e3rl.analysis.measures.resource_rows import resource_rows
+from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import entropy_errors, find_disturbance
 from e3rl.analysis.sources.runs import Arms, Run
 

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from e3rl.analysis.figures.style import INK, MUTED, draw_empty
-from e3rl.analysis.measures.phases import phase_seconds, phases_by_step
+from e3rl.analysis.measures.resources import phase_seconds, phases_by_step
 from e3rl.analysis.sources.runs import Run
 
 # Shades of one hue belong together: the engine's, the update's; what is not training is grey.

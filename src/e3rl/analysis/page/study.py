@@ -17,13 +17,14 @@ from e3rl.analysis.figures.style import save_with_palette
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.declared import declared_rows
+from e3rl.analysis.measures.deviation_rows import deviation_rows
 from e3rl.analysis.measures.families import Family, Side, judge_rows, read_families
 from e3rl.analysis.measures.gain import gain_rows
 from e3rl.analysis.measures.interaction import interaction_rows
 from e3rl.analysis.measures.metric_rows import metric_rows
 from e3rl.analysis.measures.power_table import power_table
 from e3rl.analysis.measures.reaching import costs_to_reach
-from e3rl.analysis.measures.resource_rows import resource_rows
+from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
 from e3rl.analysis.page.study_file import read_study_file
@@ -31,6 +32,7 @@ from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
 from e3rl.analysis.tables.study_cells import (
+    deviation_cells,
     gain_cells,
     interaction_cells,
     metric_cells,
@@ -325,6 +327,10 @@ def _gain(study: Study, **options: Any) -> TableDraft:
     return TableDraft(gain_rows(study.arms, **options), gain_cells)
 
 
+def _deviation(study: Study, to: str | None = None, **options: Any) -> TableDraft:
+    return TableDraft(deviation_rows(study.arms, to or study.control, **options), deviation_cells)
+
+
 def _resources(study: Study) -> TableDraft:
     return TableDraft(resource_rows(study.arms), resource_cells)
 
@@ -342,6 +348,7 @@ def _power(study: Study, differences: Sequence[float] = (0.01, 0.02), **options:
 
 TABLES: dict[str, Callable[..., TableDraft]] = {
     "comparison": _comparison,
+    "deviation": _deviation,
     "family": _family,
     "gain": _gain,
     "interaction": _interaction,
@@ -353,10 +360,10 @@ TABLES: dict[str, Callable[..., TableDraft]] = {
     "power": _power,
 }
 
-
 # What takes the options that the function of a table passes on.
 PASSED_ON: dict[Callable[..., Any], Callable[..., Any]] = {
     _comparison: compare_arms,
+    _deviation: deviation_rows,
     _gain: gain_rows,
     _interaction: interaction_rows,
     _power: power_table,

@@ -4,7 +4,7 @@ from html import escape
 
 from e3rl.analysis.figures.time_panels import PHASE_COLOURS, format_seconds
 from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.measures.phases import mean_phase_seconds
+from e3rl.analysis.measures.resources import mean_phase_seconds
 from e3rl.analysis.sources.runs import Arms
 from e3rl.ledger.phases import PHASES
 

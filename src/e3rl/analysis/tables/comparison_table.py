@@ -97,8 +97,8 @@ def comparison_note(rows: Sequence[Row]) -> str:
         )
     if any(_entropies(row) and not _is_matched(row) for row in rows):
         text += (
-            " Entropies are of the last validation, nats per token: where they differ, so may "
-            "pass@k by a flatter policy alone."
+            " Entropies are of the last validation, nats per token: where they differ, a flatter "
+            "policy may have less pass@1 and more pass@k by that alone."
         )
     if few < ENOUGH_SEEDS:
         where = "With" if few == most else "In rows of"
@@ -190,13 +190,11 @@ def _against(row: Row) -> str:
 
 
 def _entropies(row: Row) -> str:
-    """Of the arm and of the control it is compared with, where they are to be equal, or pass@k
-    depends on them."""
+    """Of the arm and of the control it is compared with, where accuracy depends on them."""
     if not row["against_entropy"]:
         return ""
     if not _is_matched(row):
-        one = row["measure"].endswith("@1")
-        return "" if one else f"{row['entropy']:.3f} / {row['against_entropy']:.3f}"
+        return f"{row['entropy']:.3f} / {row['against_entropy']:.3f}"
     return f"{row['entropy']:.4f} / {row['against_entropy']:.4f}"
 
 

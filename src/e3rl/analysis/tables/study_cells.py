@@ -156,6 +156,35 @@ def gain_cells(rows: Sequence[Row]) -> Cells:
     return drop_empty_columns(texts, note)
 
 
+def deviation_cells(rows: Sequence[Row]) -> Cells:
+    """Mean, least and greatest run of each arm, their standard deviation, and its ratio."""
+    if not rows:
+        raise ValueError(NO_ROWS)
+    texts = [
+        {
+            "arm": arm_label(row["arm"]),
+            "sampling": row["evaluation"],
+            "measure": row["of"],
+            "seeds": str(row["seeds"]),
+            "mean %": number_text(row["mean"], ".1f", 100),
+            "least": number_text(row["least"], ".1f", 100),
+            "greatest": number_text(row["greatest"], ".1f", 100),
+            "sd, points": interval_text(row, "deviation", ".1f", 100),
+            "against": row["against"] or "",
+            "pairs": "" if row["paired_seeds"] is None else str(row["paired_seeds"]),
+            "ratio of sd": interval_text(row, "ratio", ".2f"),
+            "p": p_text(row["p_adjusted"]),
+        }
+        for row in rows
+    ]
+    note = (
+        "Of runs after their last step, the noise of their validation included; "
+        f"{100 * rows[0]['level']:g} % intervals over seeds, each by itself, exact where scores "
+        "are normal; ratios over the seeds that both have, paired. "
+    )
+    return drop_empty_columns(texts, note + correction_note(rows))
+
+
 def power_cells(rows: Sequence[Row], differences: Sequence[float]) -> Cells:
     """Standard deviations and detectable differences in points, and the numbers needed."""
     if not rows:

@@ -1,0 +1,91 @@
+"""How much the seeds of an arm differ from each other, beside those of a control."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import interval_columns
+from e3rl.analysis.measures.scores import scores_at
+from e3rl.analysis.sources.runs import Arms
+from e3rl.statistics.deviation import FEWEST_PAIRS, deviation_interval, ratio_of_deviations
+
+
+def deviation_rows(
+    arms: Arms,
+    control: str | None,
+    evaluations: Sequence[str] = ("t1",),
+    ks: Sequence[int] = (1,),
+    of: Sequence[str] = (),
+    level: float = 0.95,
+) -> list[Row]:
+    """What pass@k after the last step of every run comes to from seed to seed.
+
+    The standard deviation is that of the runs' own scores, the noise of their validation included;
+    the ratio to the control's is of the seeds that both have, paired, where these are three or
+    more, and exploratory unless a family declares it.
+
+    Args:
+        arms: runs by arm; those with one seed have no row.
+        control: arm that the others are compared with, None for none.
+        evaluations: names, such as t1.
+        ks: of pass@k; those for which an arm has too few rollouts have no row.
+        of: names of arms, without any all of them.
+        level: coverage of all intervals.
+
+    Returns:
+        dicts with arm, evaluation, of (such as pass@1), level, seeds, mean, least, greatest,
+        deviation, against, paired_seeds and ratio (None for the control), deviation and ratio with
+        _low and _high, and comparison and p of a ratio of 1, for `families.judge_rows`.
+
+    Raises:
+        ValueError: the control, or a name in `of`, is no arm.
+    """
+    names = list(of or arms)
+    for name in [*names, *([] if control is None else [control])]:
+        if name not in arms:
+            raise ValueError(f"deviation of {name!r}: no recorded arm; there are {', '.join(arms)}")
+    rows = []
+    for evaluation in evaluations:
+        for k in ks:
+            scores = {
+                arm: ends
+                for arm in dict.fromkeys([*names, *([] if control is None else [control])])
+                if len(ends := _ends(arms, arm, evaluation, k)) > 1
+            }
+            base = scores.get(control or "")
+            for arm in (name for name in names if name in scores):
+                other = None if arm == control else base
+                label = f"{arm} - {control}: deviation of pass@{k}, {evaluation}"
+                row = _row(scores[arm], other, label, level)
+                about = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
+                rows.append(about | {"against": control if other else None} | row)
+    return rows
+
+
+def _ends(arms: Arms, arm: str, evaluation: str, k: int) -> dict[int, float]:
+    """The score of every seed after its last step."""
+    found = scores_at(arms[arm], evaluation, k, "tokens", math.inf)
+    if found is None:
+        return {}
+    means = found.table.mean(axis="columns")
+    return {int(seed): float(mean) for seed, mean in means.items()}
+
+
+def _row(mine: dict[int, float], other: dict[int, float] | None, label: str, level: float) -> Row:
+    values = np.array(list(mine.values()))
+    row: Row = {
+        "seeds": len(values),
+        "mean": float(values.mean()),
+        "least": float(values.min()),
+        "greatest": float(values.max()),
+        **interval_columns("deviation", deviation_interval(values, level)),
+        **dict.fromkeys(("paired_seeds", "ratio", "ratio_low", "ratio_high", "comparison", "p")),
+    }
+    shared = [seed for seed in mine if other is not None and seed in other]
+    if other is None or len(shared) < FEWEST_PAIRS:
+        return row
+    found = ratio_of_deviations([mine[s] for s in shared], [other[s] for s in shared], level)
+    ratio = interval_columns("ratio", found.interval)
+    return row | ratio | {"paired_seeds": len(shared), "comparison": label, "p": found.p_value}
