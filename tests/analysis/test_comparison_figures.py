@@ -64,6 +64,24 @@ def test_a_forest_says_what_its_marks_mean_and_what_the_paper_has(made: Arms) ->
     assert note.endswith("diamonds: the paper")
 
 
+def test_a_pair_stands_below_the_others_with_what_the_paper_has_of_it(made: Arms) -> None:
+    pair = compare_arms({arm: made[arm] for arm in ("mine", "e3")}, "mine", [1])
+    both = [*rows_of(made), *pair]
+    paper = {"e3": {"pass@1": 2.2}, "e3 - mine": {"pass@1": 0.6}}
+    figure = figures.forest_figure(both, list(made), paper=paper, also=[("e3", "mine")])
+    (ax,) = figure.axes
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names == ["E3", "mine", "E3 \u2212 mine"]
+    (row,) = [row for row in pair if row["arm"] == "e3"]
+    assert marks(figure, 0)["E3 \u2212 mine"][0] == pytest.approx(100 * row["difference"])
+    diamonds = [line.get_data() for line in ax.get_lines() if line.get_marker() == "D"]
+    assert [(x.tolist(), y.tolist()) for x, y in diamonds] == [([2.2], [0]), ([0.6], [2])]
+    assert "where no other arm is named" in ax.get_xlabel()
+    assert "mine" not in [text.get_text() for text in figures.forest_figure(both, list(made)).texts]
+    with pytest.raises(ValueError, match="no table compares e3 with hot"):
+        figures.forest_figure(both, list(made), also=[("e3", "hot")])
+
+
 def test_a_forest_of_nothing_is_refused(made: Arms) -> None:
     with pytest.raises(ValueError, match="no arm has"):
         figures.forest_figure(rows_of(made), list(made), ["pass@1"], ["greedy"])
@@ -105,9 +123,25 @@ def test_the_policy_before_training_has_a_frontier_too(arms: Arms) -> None:
     assert before
     assert min(r["pass@1"] for r in rows if r["arm"] == "e3") > min(r["pass@1"] for r in before)
     assert {row["k"] for row in rows} == {16}
-    figure = figures.frontier_figure(arms)
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert labels == ["GRPO", "GRPO + TS + AN", "E3", "before training"]
+    figure = figures.frontier_figure(arms)  # it lies below all arms: a panel of its own
+    labels = [ax.get_legend_handles_labels()[1] for ax in figure.axes]
+    assert labels == [["before training"], ["GRPO", "GRPO + TS + AN", "E3"]]
+    assert figure._supxlabel is not None
+    assert "each panel has its own scales" in " ".join(figure._supxlabel.get_text().split())
+
+
+@pytest.mark.parametrize(
+    ("before", "beyond"),
+    [((0.2, 0.5), True), ((0.45, 0.7), False), ((0.7, 0.9), True), ((0.45, 0.5), True)],
+)
+def test_a_first_policy_is_beyond_where_it_has_less_or_more_than_all(
+    before: tuple[float, float], beyond: bool
+) -> None:
+    points = [("grpo", 0.4, 0.8), ("e3", 0.5, 0.6), (UNTRAINED, *before)]
+    rows = [{"arm": arm, "pass@1": x, "pass@k": y} for arm, x, y in points]
+    assert figures.is_beyond(rows) == beyond
+    assert not figures.is_beyond(rows[:2])
+    assert not figures.is_beyond(rows[2:])
 
 
 def test_single_samples_have_no_frontier() -> None:

@@ -26,6 +26,8 @@ from e3rl.analysis.sources.runs import Arms
 
 Paper = Mapping[str, Mapping[str, float]]  # points by arm and measure
 ROW_HEIGHT = 0.36  # inches
+FRONTIER = "Frontier over sampling temperatures"
+NARROWEST = 0.06  # that a panel of shares shows
 
 
 class Place(NamedTuple):
@@ -47,6 +49,7 @@ def forest_figure(
     measures: Sequence[str] = ("pass@1",),
     evaluations: Sequence[str] = ("t1",),
     paper: Paper | None = None,
+    also: Sequence[tuple[str, str]] = (),
 ) -> Figure:
     """Paired differences to the control: an arm a row, an endpoint a panel.
 
@@ -55,22 +58,30 @@ def forest_figure(
         arms: all, for their colours.
         measures: endpoints, such as pass@1.
         evaluations: endpoints, such as t1.
-        paper: what a paper reports as differences, in points, by arm and measure.
+        paper: what a paper reports as differences, in points, by arm and measure; of pairs by
+            "arm - other".
+        also: pairs of arms, the first less the second, that stand below the others.
 
-    Raises ValueError where no row has such an endpoint.
+    Raises ValueError where no row has such an endpoint, or none is of a pair.
     """
-    shown = compared_rows(rows, measures, evaluations)
+    shown = compared_rows(rows, measures, evaluations, also)
     ends = list(dict.fromkeys((row["evaluation"], row["measure"]) for row in shown))
     if not ends:
         raise ValueError(f"no arm has {list(measures)} in {list(evaluations)} to compare")
-    names = list(dict.fromkeys(row["arm"] for row in shown))
+    control = control_name(shown[0])
+    names = list(dict.fromkeys(row_name(row, control) for row in shown))
     height = 1.1 + ROW_HEIGHT * (len(names) + 1)
     figure, axes = make_panels(len(ends), columns=3, share_x=True, height=height)
     for i, (ax, end) in enumerate(zip(axes, ends, strict=True)):
         ax.set_title(f"{end[1]} {evaluation_title(end[0])}", fontsize=9)
-        here = [row for row in shown if (row["evaluation"], row["measure"]) == end]
+        here = {
+            row_name(row, control): row
+            for row in shown
+            if (row["evaluation"], row["measure"]) == end
+        }
         draw_forest(ax, here, names, arms, (paper or {}))
-        ax.set_xlabel(f"points, less {arm_label(control_name(shown[0]))}")
+        elsewhere = " where no other arm is named" if also else ""
+        ax.set_xlabel(f"points, less {arm_label(control)}{elsewhere}")
         if i % 3:
             ax.set_yticklabels([])
     note_below(figure, forest_note(shown, bool(paper)))
@@ -78,17 +89,36 @@ def forest_figure(
 
 
 def compared_rows(
-    rows: Sequence[Row], measures: Sequence[str], evaluations: Sequence[str]
+    rows: Sequence[Row],
+    measures: Sequence[str],
+    evaluations: Sequence[str],
+    also: Sequence[tuple[str, str]] = (),
 ) -> list[Row]:
     """Rows of arms that are compared with a control, of these endpoints; each once, and all with
-    the control of the first."""
-    found: dict[tuple[str, str, str], Row] = {}
+    the control of the first, but for the pairs `also`, which come last.
+
+    Raises ValueError where one of these is in no row.
+    """
+    found: dict[tuple[str, str, str, str], Row] = {}
     for row in rows:
         wanted = row.get("measure") in measures and row.get("evaluation") in evaluations
         if wanted and row.get("against") and row["difference"] is not None:
-            found.setdefault((row["arm"], row["evaluation"], row["measure"]), row)
-    control = control_name(next(iter(found.values()))) if found else ""
-    return [row for row in found.values() if control_name(row) == control]
+            key = row["arm"], control_name(row), row["evaluation"], row["measure"]
+            found.setdefault(key, row)
+    control = next((key[1] for key in found), "")
+    kept = [row for key, row in found.items() if key[1] == control]
+    for pair in map(tuple, also):
+        of_pair = [row for key, row in found.items() if key[:2] == pair]
+        if not of_pair:
+            raise ValueError(f"no table compares {' with '.join(pair)}, which a forest is to show")
+        kept += of_pair
+    return kept
+
+
+def row_name(row: Row, control: str) -> str:
+    """The arm, and what it is less, where that is not the control of the others."""
+    own = control_name(row)
+    return str(row["arm"]) if own == control else f"{row['arm']} - {own}"
 
 
 def control_name(row: Row) -> str:
@@ -97,12 +127,13 @@ def control_name(row: Row) -> str:
 
 
 def draw_forest(
-    ax: Axes, rows: Sequence[Row], names: Sequence[str], arms: Sequence[str], paper: Paper
+    ax: Axes, rows: Mapping[str, Row], names: Sequence[str], arms: Sequence[str], paper: Paper
 ) -> None:
-    """One endpoint: differences in points with intervals, filled where there is a verdict."""
+    """One endpoint: differences in points with intervals, by name, filled where there is a
+    verdict."""
     ax.axvline(0, color=INK, linewidth=0.9)
-    for row in rows:
-        place, colour = names.index(row["arm"]), arm_colour(row["arm"], arms)
+    for name, row in rows.items():
+        place, colour = names.index(name), arm_colour(row["arm"], arms)
         mean = 100 * row["difference"]
         if row["difference_low"] is not None and row["difference_high"] is not None:
             ends = [100 * row["difference_low"], 100 * row["difference_high"]]
@@ -110,10 +141,11 @@ def draw_forest(
             ax.plot(ends, [place, place], color=colour, linewidth=1.5, linestyle=style)
         face = colour if row["verdict"] in (BETTER, WORSE) else "white"
         ax.plot([mean], [place], "o", color=colour, markersize=5.5, markerfacecolor=face)
-        claimed = paper.get(row["arm"], {}).get(row["measure"])
+        claimed = paper.get(name, {}).get(row["measure"])
         if claimed is not None:
             ax.plot([claimed], [place], "D", color=INK, markersize=4.5, markerfacecolor="white")
-    ax.set_yticks(range(len(names)), [arm_label(name) for name in names], color=INK)
+    labels = [" \u2212 ".join(map(arm_label, name.split(" - "))) for name in names]
+    ax.set_yticks(range(len(names)), labels, color=INK)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.grid(False, axis="y")
 
@@ -144,26 +176,57 @@ def _spent_unlike(row: Row) -> bool:
 
 @with_style
 def frontier_figure(arms: Arms, k: int | None = None) -> Figure:
-    """pass@k against pass@1 over sampling temperatures, a curve per arm and the first policy.
+    """pass@k against pass@1 over sampling temperatures, a curve per arm and the first policy; that
+    one in a panel of its own where it lies beyond all arms.
 
     What was sampled at one temperature has no curve: it is left out, and named, beside what has.
     """
     rows, left_out = curves_alone(frontier_rows(arms, k))
-    figure, (ax,) = make_panels(1)
-    ax.set_title("Frontier over sampling temperatures")
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        _draw_curve(ax, [row for row in rows if row["arm"] == arm], arm, list(arms))
-    format_percent_axis(ax, f"pass@{rows[0]['k']}")
-    format_percent_axis(ax, "pass@1", vertical=False)
-    ax.legend(loc="best")
+    first = [row for row in rows if row["arm"] == UNTRAINED] if is_beyond(rows) else []
+    groups = [group for group in (first, [row for row in rows if row not in first]) if group]
+    figure, axes = make_panels(len(groups))
+    titles = ["Before training", "After training"] if first else [FRONTIER]
+    for ax, group, title in zip(axes, groups, titles, strict=True):
+        ax.set_title(title)
+        for arm in dict.fromkeys(row["arm"] for row in group):
+            _draw_curve(ax, [row for row in group if row["arm"] == arm], arm, list(arms))
+        format_percent_axis(ax, f"pass@{rows[0]['k']}")
+        format_percent_axis(ax, "pass@1", vertical=False)
+        widen(ax)
+        ax.legend(loc="best")
     notes = ["numbers: temperatures, where there is room", frontier_sources(rows)]
+    if first:
+        notes[0] += "; each panel has its own scales"
     if left_out:
         names = ", ".join(_curve_label(arm) for arm in left_out)
         notes.append(f"At one temperature, and left out: {names}.")
     note_below(figure, "\n".join(notes))
     figure.draw_without_rendering()  # before it axes have neither their limits nor their place
-    write_temperatures(ax, ends_first(rows), list(arms))
+    for ax, group in zip(axes, groups, strict=True):
+        write_temperatures(ax, ends_first(group), list(arms))
     return figure
+
+
+def widen(ax: Axes) -> None:
+    """Room around the points, and at least `NARROWEST` on either axis."""
+    ax.margins(0.12)
+    for limits, change in ((ax.get_xlim(), ax.set_xlim), (ax.get_ylim(), ax.set_ylim)):
+        middle, half = sum(limits) / 2, max(NARROWEST, limits[1] - limits[0]) / 2
+        change(middle - half, middle + half)
+
+
+def is_beyond(rows: Sequence[Row]) -> bool:
+    """Whether the first policy has less, or more, of one measure than all arms at any temperature,
+    so that one scale for all would leave no room for the arms."""
+    before = [row for row in rows if row["arm"] == UNTRAINED]
+    after = [row for row in rows if row["arm"] != UNTRAINED]
+    if not before or not after:
+        return False
+    return any(
+        max(row[axis] for row in one) < min(row[axis] for row in other)
+        for axis in ("pass@1", "pass@k")
+        for one, other in ((before, after), (after, before))
+    )
 
 
 def curves_alone(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
