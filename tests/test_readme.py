@@ -111,24 +111,30 @@ LINES = (  # the same, of README
         "carries_first_policies",
         "pass_at_16",
         "budget",
-        "it has {} from ten other first policies",
+        "from ten other first policies by {}; on",
         10,
         True,
     ),
-    ("carries_budget", "pass_at_16", "budget", "policies; {} beside GRPO sampled", 6, True),
-    ("carries_core", "primary", "e3", "at equal tokens, {}, and from", 10, True),
+    ("carries_core", "primary", "e3", "at equal tokens, {}; from", 10, True),
     (
         "carries_confirmation",
         "many_tries",
         "budget",
-        "and, open, {} on six other seeds, where",
+        "on six other seeds that is open, {}, and",
         6,
         False,
     ),
-    ("carries_confirmation", "primary", "e3", "seeds that is open, {}. After", 6, False),
-    ("carries_confirmation", "easy", "budget", "mostly solves is lower, {}.", 6, True),
-    ("carries_ten_seeds", "pass_at_1", "e3", "nor does one at equal entropy, {}.", 10, False),
-    ("carries_first_policies", "pass_at_1", "e3", "other first policies, {}; on those", 10, True),
+    ("carries_confirmation", "primary", "e3", "seeds that is open, {}, and so", 6, False),
+    ("carries_confirmation", "easy", "budget", "easy problems lower, {}.", 6, True),
+    ("carries_ten_seeds", "pass_at_1", "e3", "it is at equal entropy, {}.", 10, False),
+    (
+        "carries_first_policies",
+        "pass_at_1",
+        "e3",
+        "other first policies too, {}; on those",
+        10,
+        True,
+    ),
 )
 
 
@@ -189,8 +195,6 @@ def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:
     assert {"carries_core", "carries_first_policies", "carries_confirmation"} < {*others["page"]}
     all_problems = others[~others["family"].isin(["easy"])]
     assert (all_problems["end_p_adjusted"] > 0.05).all()
-    said = "After as many steps no declared comparison over all problems tells the two apart"
-    assert said in flat(README)
     anew = pd.read_csv(ROOT / "experiments" / "carries_ten_seeds" / "results" / "at_one.csv")
     (row,) = anew.query("arm == 'e3' and measure == 'pass@1'").to_dict("records")
     assert row["verdict"] == "worse"
@@ -223,7 +227,6 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
     sets = pd.read_csv(results / "sets.csv")
     of_budget = sets.query("arm == 'budget' and less == 'grpo'").to_dict("records")
     said = {(row["measure"], row["set"]): with_interval(row, "difference") for row in of_budget}
-    assert f"have {said['pass@16', 'all']} (exploratory)" in flat(README)
     assert f"budget has {said['pass@16', 'all']} of pass@16, over the 33" in flat(STUDIED)
     assert f"had not seen {said['pass@16', 'all but carries_core']}, and at" in flat(STUDIED)
     assert f"equal tokens {said['pass@4', 'all']} of pass@4 (31 seeds)" in flat(STUDIED)
