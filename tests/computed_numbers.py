@@ -188,7 +188,7 @@ COMPUTED = (
     ),
     Computed(
         "coverage",
-        "more than two points**: {} to {} of 100",
+        "simulation's own error: {} to {} of 100",
         lambda: covered("results", of_seeds),
     ),
     Computed(

@@ -3,6 +3,7 @@
 import math
 
 import pandas as pd
+import yaml
 
 from pages import ROOT
 
@@ -56,3 +57,10 @@ def test_a_finding_is_confirmed_where_its_family_tells_it_in_the_same_direction(
         assert digits.format(*ends) in line
         assert line.endswith(f"| {word} |")
         assert f"{place + 1}. `{arm}`" in " ".join(TEXT.split("## Results")[0].split())
+
+
+def test_the_samples_are_judged_by_the_family_that_was_declared_before_the_runs() -> None:
+    declared = yaml.safe_load((HERE / "study.sampled.yaml").read_text(encoding="utf-8"))
+    page = HERE.parent / "carries_more_policies"
+    judged = yaml.safe_load((page / "study.declared.yaml").read_text(encoding="utf-8"))
+    assert judged | {"runs": declared["runs"]} == declared

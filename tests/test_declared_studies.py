@@ -27,6 +27,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_first_policies": (131, 140),
     "carries_prompt_weights": (121, 125),
     "carries_policies": (105, 110),
+    "carries_more_policies": (171, 176),
     "carries_ten_seeds": (101, 110),
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }

@@ -25,7 +25,7 @@ from e3rl.statistics.interval import Interval
 from e3rl.statistics.iqm import interquartile_mean, iqm_interval
 from e3rl.statistics.means import mean_over_units
 from e3rl.statistics.power import seed_variance_interval
-from e3rl.statistics.shares import difference_of_shares, share_interval
+from e3rl.statistics.shares import difference_of_shares, gain_interval, share_interval
 
 FOLDER = Path(__file__).parent
 LEVELS = {".5": Model(0.2), ".02": Model(-5.0), ".98": Model(5.0)}  # by the mean pass rate
@@ -35,6 +35,7 @@ FAMILIES = 16  # of 8 problems each
 COSTS = np.array([0.0, 1.0, 2.0, 3.0, 4.0])  # of the validations of a run
 POINTS = np.linspace(0.0, 4.0, 9)
 SPEED = 1.3  # of the arm, by the control's
+HEAD_START = 1.5  # of a trained policy, on the scale of logits
 
 Truths = dict[str, float]  # by what is estimated
 Draw = Callable[[np.random.Generator], tuple[dict[str, Interval], Truths]]
@@ -81,6 +82,32 @@ def draw_unpaired(model: Model, n_seeds: int) -> Draw:
     def draw(rng: np.random.Generator) -> tuple[dict[str, Interval], Truths]:
         control, arm = apart.draw_scores(rng, n_seeds, 1)
         return dict.fromkeys(truths, difference_of_shares(arm, control).interval()), truths
+
+    return draw
+
+
+def draw_factorial(model: Model, n_seeds: int) -> Draw:
+    """The main effect of the first of two changes and their interaction, of four arms where the
+    second change does nothing; and the gain of an arm over the policy that its seeds share."""
+    start = replace(model, mean=model.mean - HEAD_START, seed=0.0, rest=0.0)
+    truths = {
+        "main effect": model.truth(1, 1) - model.truth(0, 1),
+        "interaction": 0.0,
+        "gain over the untrained": model.truth(0, 1) - start.truth(0, 1),
+    }
+
+    def draw(rng: np.random.Generator) -> tuple[dict[str, Interval], Truths]:
+        problems = model.draw_problems(rng)
+        neither, first = model.score(model.draw_runs(rng, problems, n_seeds), 1)
+        second, both = model.score(model.draw_runs(rng, problems, n_seeds), 1)
+        rates = logistic(problems[0] - HEAD_START)
+        before = rng.binomial(model.rollouts, rates, (n_seeds, model.n_problems)) / model.rollouts
+        pairs = {
+            "main effect": ((both + first) / 2, (second + neither) / 2),
+            "interaction": (both - first, second - neither),
+        }
+        found = {name: difference_of_shares(*pair, True).interval() for name, pair in pairs.items()}
+        return found | {"gain over the untrained": gain_interval(neither, before)}, truths
 
     return draw
 
@@ -213,6 +240,11 @@ def cases() -> Iterator[Case]:
     for level, plain in LEVELS.items():
         few = replace(plain, n_problems=64)
         yield Case(level, 0.0, 1, 1.0, lambda few=few: draw_means(few, 1))
+    for n in SEEDS:
+        for share in SEED_SHARES:
+            for level, plain in LEVELS.items():
+                model = with_seed_share(plain, share, n)
+                yield Case(level, share, n, 0.5, lambda m=model, n=n: draw_factorial(m, n))
 
 
 def table_cells(rows: list[dict[str, Any]]) -> Cells:

@@ -41,6 +41,26 @@ def test_means_and_differences_of_five_seeds(coverage: Any, level: str, share: f
     assert held["pass@1"] >= (0.91 if level == ".5" else 0.895)  # few of 64 problems tell at .02
 
 
+@pytest.mark.parametrize("n_seeds", [5, 10])
+@pytest.mark.parametrize("share", [0.0, 0.99])
+def test_effects_of_factorials_and_gains(coverage: Any, share: float, n_seeds: int) -> None:
+    """250 studies: of 95 % as few as 90.8 % or as many as 99.2 % are three errors off; a gain is
+    surer than it says where luck is large."""
+    plain = replace(coverage.LEVELS[".5"], n_problems=64)
+    model = coverage.with_seed_share(plain, share, n_seeds)
+    held = coverage.count_hits(coverage.draw_factorial(model, n_seeds), 250)
+    assert set(held) == {"main effect", "interaction", "gain over the untrained"}
+    assert all(0.908 <= covered <= 0.996 for covered in held.values()), held
+
+
+@pytest.mark.parametrize("share", [0.0, 0.99])
+def test_means_and_differences_of_ten_seeds(coverage: Any, share: float) -> None:
+    plain = replace(coverage.LEVELS[".5"], n_problems=64)
+    model = coverage.with_seed_share(plain, share, 10)
+    held = coverage.count_hits(coverage.draw_means(model, 10), 250)
+    assert all(0.908 <= held[name] <= 0.996 for name in ("pass@1", "Δ pass@1", "Δ pass@16")), held
+
+
 def test_robust_measures_of_five_seeds(coverage: Any) -> None:
     model = coverage.with_seed_share(replace(coverage.LEVELS[".5"], n_problems=64), 0.99, 5)
     held = coverage.count_hits(coverage.draw_robust(model, 5, sets=1), 250)

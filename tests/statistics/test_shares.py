@@ -9,6 +9,7 @@ from e3rl.statistics.shares import (
     difference_of_shares,
     differences_of_sets,
     differences_of_shares,
+    gain_interval,
     share_interval,
     share_intervals,
     share_intervals_of_sets,
@@ -172,3 +173,29 @@ def test_differences_of_most_problems_are_left_alone():
 def test_what_is_no_share_is_refused():
     with pytest.raises(ValueError, match=r"shares lie in \[0, 1\], got \[46"):
         share_interval([0.5, 46.0])
+
+
+def test_a_gain_is_a_difference_whose_bound_moves_with_lucky_runs() -> None:
+    """Five runs of which one finds what the others do not: the share's bound moves, and so does
+    that of the gain over a policy that solves nothing, by as much in squares."""
+    rng = np.random.default_rng(3)
+    rates = np.array([0.01, 0.01, 0.01, 0.02, 0.3])[:, None]
+    after = rng.binomial(16, np.broadcast_to(rates, (5, 200))) / 16
+    before = np.zeros_like(after)
+    plain = difference_of_shares(after, before, paired_seeds=True).interval()
+    found = gain_interval(after, before)
+    assert (found.mean, found.low) == (plain.mean, plain.low)
+    assert found.high > plain.high + 0.01
+    even = np.full((5, 1), 0.5) * np.ones((1, 200))
+    level = rng.binomial(16, even) / 16  # nothing is lopsided at one half
+    assert gain_interval(level, before).high == pytest.approx(
+        difference_of_shares(level, before, paired_seeds=True).interval().high, abs=1e-3
+    )
+    mirrored = gain_interval(1 - after, np.ones_like(after))  # a loss from all to nearly all
+    assert mirrored.low == pytest.approx(-found.high)
+    assert mirrored.high == pytest.approx(-found.low)
+
+
+def test_a_gain_of_one_run_is_the_difference() -> None:
+    after, before = np.array([[1.0, 0.5, 0.0, 1.0]]), np.array([[0.5, 0.5, 0.0, 0.0]])
+    assert gain_interval(after, before) == difference_of_shares(after, before, True).interval()

@@ -129,6 +129,26 @@ def difference_of_shares(a: ArrayLike, b: ArrayLike, paired_seeds: bool = False)
     return replace(wider, mean=found.mean, center=wider.mean)
 
 
+def gain_interval(after: ArrayLike, before: ArrayLike, level: float = 0.95) -> Interval:
+    """What seeds (S, P) have gained over the policy that they share, seen anew by each (S, P).
+
+    As `difference_of_shares`, paired; and since luck is the seeds' alone, and none of it is in what
+    they started from, its bound towards the middle moves out as that of the share `after` does, the
+    less the nearer that is to one half.
+
+    Raises ValueError as `difference_of_shares`.
+    """
+    table = np.atleast_2d(np.asarray(after, dtype=np.float64))
+    found = difference_of_shares(table, before, paired_seeds=True).interval(level)
+    if len(table) == 1:
+        return found
+    low, more = _reach_of_lucky_runs(table, level)
+    more *= math.sqrt(abs(1 - 2 * float(table.mean())))  # Student's bound is wider than Wilson's
+    if low:
+        return replace(found, high=min(1.0, found.mean + math.hypot(found.high - found.mean, more)))
+    return replace(found, low=max(-1.0, found.mean - math.hypot(found.mean - found.low, more)))
+
+
 def differences_of_shares(differences: ArrayLike) -> list[Estimate]:
     """The means of K differences of shares (P, K), paired by problem; see the module."""
     return [_mean_difference(column) for column in _columns(differences)]
@@ -144,24 +164,30 @@ def differences_of_sets(tables: Sequence[ArrayLike]) -> list[Estimate]:
 
 def _allow_for_lucky_runs(interval: Interval, table: Reals) -> Interval:
     """The bound towards the middle, farther out where runs' luck is lopsided; see the module."""
+    low, more = _reach_of_lucky_runs(table, interval.level)
+    if low:
+        out = math.hypot(interval.high - interval.mean, more)
+        return replace(interval, high=min(1.0, interval.mean + out))
+    out = math.hypot(interval.mean - interval.low, more)
+    return replace(interval, low=max(0.0, interval.mean - out))
+
+
+def _reach_of_lucky_runs(table: Reals, level: float) -> tuple[bool, float]:
+    """Whether the nearer edge is 0, and how much farther from it than Student's bound of the same
+    runs the lognormal one is, in squares."""
     n_seeds, n_problems = table.shape
-    low = interval.mean <= 0.5
+    low = float(table.mean()) <= 0.5
     x = np.maximum(table.mean(axis=1) if low else 1 - table.mean(axis=1), UNSEEN / n_problems)
     mean, noise = float(x.mean()), 0.0
     if n_problems > 1:
         noise = variance_components(table).residual / n_problems
     variance = max(0.0, float(x.var(ddof=1)) - noise)
     logs = max(0.0, float(np.log(x).var(ddof=1)) - noise / mean**2)
-    t = t_bound(interval.level, n_seeds - 1)
+    t = t_bound(level, n_seeds - 1)
     reach = t * math.sqrt(logs / n_seeds + logs**2 / (2 * (n_seeds - 1)))
     upper = math.exp(min(FARTHEST, float(np.log(x).mean()) + logs / 2 + reach)) - mean
     farther = max(0.0, upper) ** 2 - t**2 * variance / n_seeds
-    more = math.sqrt(max(0.0, farther * (1 - 2 * min(mean, 0.5))))
-    if low:
-        out = math.hypot(interval.high - interval.mean, more)
-        return replace(interval, high=min(1.0, interval.mean + out))
-    out = math.hypot(interval.mean - interval.low, more)
-    return replace(interval, low=max(0.0, interval.mean - out))
+    return low, math.sqrt(max(0.0, farther * (1 - 2 * min(mean, 0.5))))
 
 
 def _mean_difference(column: Reals) -> Estimate:

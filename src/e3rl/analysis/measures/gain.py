@@ -8,7 +8,7 @@ from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.statistics.shares import difference_of_shares, share_interval
+from e3rl.statistics.shares import gain_interval, share_interval
 
 
 def gain_rows(
@@ -69,7 +69,6 @@ def _row(runs: Sequence[Run], seed: int | None, name: str, k: int, level: float)
     if common.empty:
         return None
     before, after = (np.array([pair[end][common] for pair in tables]) for end in (0, 1))
-    gain = difference_of_shares(after, before, paired_seeds=True).interval(level)
     return {
         "arm": runs[0].name,
         "seed": seed,
@@ -80,5 +79,5 @@ def _row(runs: Sequence[Run], seed: int | None, name: str, k: int, level: float)
         "problems": len(common),
         **interval_columns("before", share_interval(before, level)),
         **interval_columns("after", share_interval(after, level)),
-        **interval_columns("gain", gain),
+        **interval_columns("gain", gain_interval(after, before, level)),
     }
