@@ -111,10 +111,11 @@ LINES = (  # the same, of README
         "carries_first_policies",
         "pass_at_16",
         "budget",
-        "from ten other first policies by {}; on",
+        "from ten other first policies by {}; beside",
         10,
         True,
     ),
+    ("carries_budget", "pass_at_16", "budget", "the third look at that, by {}; on", 6, True),
     ("carries_core", "primary", "e3", "at equal tokens, {}; from", 10, True),
     (
         "carries_confirmation",
@@ -126,7 +127,7 @@ LINES = (  # the same, of README
     ),
     ("carries_confirmation", "primary", "e3", "seeds that is open, {}, and so", 6, False),
     ("carries_confirmation", "easy", "budget", "easy problems lower, {}.", 6, True),
-    ("carries_ten_seeds", "pass_at_1", "e3", "it is at equal entropy, {}.", 10, False),
+    ("carries_ten_seeds", "pass_at_1", "e3", "on the core study's seeds, {}.", 10, False),
     (
         "carries_first_policies",
         "pass_at_1",

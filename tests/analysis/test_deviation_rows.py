@@ -53,6 +53,12 @@ def test_deviations_are_of_all_seeds_and_ratios_of_those_that_both_have(arms: Ar
     assert (few["seeds"], few["paired_seeds"], few["ratio"]) == (2, None, None)
 
 
+def test_runs_that_all_end_alike_have_no_ratio(arms: Arms, tmp_path: Path) -> None:
+    lost = [trained(tmp_path / f"lost-{seed}", "lost", seed, 0) for seed in (1, 2, 3)]
+    *_, row = deviation_rows(arms | {"lost": lost}, "grpo", of=["grpo", "lost"])
+    assert (row["arm"], row["deviation"], row["ratio"], row["p"]) == ("lost", 0, None, None)
+
+
 def test_ratios_are_corrected_together_and_shown(arms: Arms) -> None:
     rows = judge_rows(deviation_rows(arms, "grpo", ks=(1, 2), of=["mine"]))
     assert [row["family_size"] for row in rows] == [2, 2]

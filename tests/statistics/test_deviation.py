@@ -76,6 +76,7 @@ def test_values_in_step_have_a_ratio_without_error() -> None:
         ([1, 2], [1, 2], r"first of shape \(2,\): give 3"),
         ([1, 2, 3], [1, 2, 3, 4], "3 values of one and 4 of the other"),
         ([1, 1, 1], [1, 2, 3], "equal values have no ratio"),
+        ([1, 2, 3], [0.1, 0.1, 0.1], "equal values have no ratio"),  # but for rounding
     ],
 )
 def test_what_has_no_ratio_is_refused(first: list[float], second: list[float], words: str) -> None:

@@ -184,7 +184,7 @@ def test_a_gain_is_a_difference_whose_bound_moves_with_lucky_runs() -> None:
     before = np.zeros_like(after)
     plain = difference_of_shares(after, before, paired_seeds=True).interval()
     found = gain_interval(after, before)
-    assert (found.mean, found.low) == (plain.mean, plain.low)
+    assert (found.mean, found.low) == (plain.mean, max(0.0, plain.low))
     assert found.high > plain.high + 0.01
     even = np.full((5, 1), 0.5) * np.ones((1, 200))
     level = rng.binomial(16, even) / 16  # nothing is lopsided at one half
@@ -196,6 +196,26 @@ def test_a_gain_is_a_difference_whose_bound_moves_with_lucky_runs() -> None:
     assert mirrored.high == pytest.approx(-found.low)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([[0.9] * 4] * 5, [[0.0] * 4] * 4 + [[0.1] * 4]),  # a loss, and one run that lost less
+        ([[0.2] * 4] * 5, [[1.0] * 4] * 4 + [[0.0] * 4]),  # a gain, and one run that is lost
+        ([[0.0] * 4] * 5, [[1.0] * 4] * 5),
+        ([[0.5], [0.5]], [[0.2], [0.2]]),  # one problem
+        ([[0.0] * 50] * 2, [[0.01] * 50, [0.02] * 50]),
+    ],
+)
+def test_no_gain_is_beyond_what_can_be_gained_or_lost(
+    before: list[list[float]], after: list[list[float]]
+) -> None:
+    found, start = gain_interval(after, before), np.mean(before)
+    assert -start - 1e-12 <= found.low <= found.mean <= found.high <= 1 - start + 1e-12
+
+
 def test_a_gain_of_one_run_is_the_difference() -> None:
     after, before = np.array([[1.0, 0.5, 0.0, 1.0]]), np.array([[0.5, 0.5, 0.0, 0.0]])
-    assert gain_interval(after, before) == difference_of_shares(after, before, True).interval()
+    plain = difference_of_shares(after, before, True).interval()
+    found = gain_interval(after, before)
+    assert (found.mean, found.high) == (plain.mean, min(0.75, plain.high))
+    assert found.low == max(-0.25, plain.low)

@@ -10,6 +10,7 @@ from e3rl.statistics.interval import Interval
 from e3rl.statistics.power import error_range
 from e3rl.statistics.student import t_bound, t_p_value
 
+ROUNDING = 1e-12
 FEWEST_PAIRS = 3  # of a ratio: with two their correlation is ±1
 
 
@@ -37,11 +38,12 @@ def ratio_of_deviations(first: ArrayLike, second: ArrayLike, level: float = 0.95
     """How many times as much one measurement spreads as another of the same n units.
 
         t = (F - 1)·√(n - 2)/(2·√(F·(1 - r²))),   F = s₁²/s₂²,   n - 2 degrees of freedom
-        F·(K ± √(K² - 1)),   K = 1 + 2·(1 - r²)·t²₉₅/(n - 2)
+        F·(K ± √(K² - 1)),   K = 1 + 2·(1 - r²)·b²/(n - 2)
 
-    with r the correlation of the pairs, whose square roots are returned: exact for pairs that are
-    normal together (Pitman 1939, Morgan 1939, Biometrika 31). Values with heavier tails than the
-    normal's make the interval too narrow.
+    with r the correlation of the pairs and b the bound of |t| at the level. F and the interval are
+    of variances, and their square roots are returned: exact for pairs that are normal together
+    (Pitman 1939, Morgan 1939, Biometrika 31). Values with heavier tails than the normal's make the
+    interval too narrow.
 
     Args:
         first: (n,) values.
@@ -57,7 +59,7 @@ def ratio_of_deviations(first: ArrayLike, second: ArrayLike, level: float = 0.95
     if len(mine) != len(its):
         raise ValueError(f"{len(mine)} values of one and {len(its)} of the other: give pairs")
     one, other = (float(x.std(ddof=1)) for x in (mine, its))
-    if not (one > 0 and other > 0):
+    if not min(one, other) > ROUNDING:
         raise ValueError(f"standard deviations {one:g} and {other:g}: equal values have no ratio")
     df, ratio = len(mine) - 2, (one / other) ** 2
     rest = max(0.0, 1 - float(np.corrcoef(mine, its)[0, 1]) ** 2)

@@ -133,20 +133,22 @@ def gain_interval(after: ArrayLike, before: ArrayLike, level: float = 0.95) -> I
     """What seeds (S, P) have gained over the policy that they share, seen anew by each (S, P).
 
     As `difference_of_shares`, paired; and since luck is the seeds' alone, and none of it is in what
-    they started from, its bound towards the middle moves out as that of the share `after` does, the
-    less the nearer that is to one half.
+    they started from, the bound towards the middle moves out by what lucky runs ask of the share
+    `after` (see the module), times |1 - 2m|^(1/2) of its mean m: a factor that simulated coverage
+    chose. No bound says that less than nothing, or more than everything, is solved after.
 
     Raises ValueError as `difference_of_shares`.
     """
     table = np.atleast_2d(np.asarray(after, dtype=np.float64))
     found = difference_of_shares(table, before, paired_seeds=True).interval(level)
-    if len(table) == 1:
-        return found
-    low, more = _reach_of_lucky_runs(table, level)
-    more *= math.sqrt(abs(1 - 2 * float(table.mean())))  # Student's bound is wider than Wilson's
-    if low:
-        return replace(found, high=min(1.0, found.mean + math.hypot(found.high - found.mean, more)))
-    return replace(found, low=max(-1.0, found.mean - math.hypot(found.mean - found.low, more)))
+    bounds = [found.low, found.high]
+    if len(table) > 1:
+        low, more = _reach_of_lucky_runs(table, level)
+        more *= math.sqrt(abs(1 - 2 * float(table.mean())))
+        sign, side = (1, 1) if low else (-1, 0)
+        bounds[side] = found.mean + sign * math.hypot(bounds[side] - found.mean, more)
+    least = found.mean - float(table.mean())  # nothing is solved after
+    return replace(found, low=max(least, bounds[0]), high=min(least + 1, bounds[1]))
 
 
 def differences_of_shares(differences: ArrayLike) -> list[Estimate]:

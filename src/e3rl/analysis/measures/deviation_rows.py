@@ -11,6 +11,8 @@ from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.deviation import FEWEST_PAIRS, deviation_interval, ratio_of_deviations
 
+ROUNDING = 1e-12  # within which scores count as alike
+
 
 def deviation_rows(
     arms: Arms,
@@ -24,7 +26,7 @@ def deviation_rows(
 
     The standard deviation is that of the runs' own scores, the noise of their validation included;
     the ratio to the control's is of the seeds that both have, paired, where these are three or
-    more, and exploratory unless a family declares it.
+    more and not all alike in either arm.
 
     Args:
         arms: runs by arm; those with one seed have no row.
@@ -86,6 +88,9 @@ def _row(mine: dict[int, float], other: dict[int, float] | None, label: str, lev
     shared = [seed for seed in mine if other is not None and seed in other]
     if other is None or len(shared) < FEWEST_PAIRS:
         return row
-    found = ratio_of_deviations([mine[s] for s in shared], [other[s] for s in shared], level)
+    pairs = [mine[seed] for seed in shared], [other[seed] for seed in shared]
+    if any(max(scores) - min(scores) <= ROUNDING for scores in pairs):  # such as all runs lost
+        return row
+    found = ratio_of_deviations(*pairs, level)
     ratio = interval_columns("ratio", found.interval)
     return row | ratio | {"paired_seeds": len(shared), "comparison": label, "p": found.p_value}
