@@ -26,9 +26,11 @@ from raw_ledgers import (
     judge,
     judge_units,
     mean_score,
+    quantile,
     read_archive,
     score,
     solved_untrained,
+    two_sided_p,
     untrained,
 )
 
@@ -66,11 +68,14 @@ def runs_of(study: str, table: str = "") -> Runs:
     asked = asked_of(study)
     folders = [asked["runs"]] if isinstance(asked["runs"], str) else asked["runs"]
     runs: Runs = {}
-    for folder in [*folders, *asked["tables"].get(table, {}).get("also", ())]:
+    own = len(folders)
+    for place, folder in enumerate([*folders, *asked["tables"].get(table, {}).get("also", ())]):
         for run in read_archive((ROOT / study / f"{folder}.tar.xz").resolve()):
             arms, seeds = asked.get("arms", [run.arm]), asked.get("seeds", [run.seed])
             compared = str(asked["tables"].get(table, {}).get("comparisons", ()))
-            if (run.arm in arms or f"'{run.arm}'" in compared) and run.seed in seeds:
+            if (run.arm in arms or f"'{run.arm}'" in compared) and (
+                run.seed in seeds or place >= own  # what a table adds is of any seed
+            ):
                 runs.setdefault(run.arm, {})[run.seed] = run
     return runs
 
@@ -190,6 +195,38 @@ def is_ratio(row: Row) -> bool:
 
 
 def ratio(study: str, row: Row) -> Judged:
+    return deviations(study, row) if "deviation" in row else ratio_of_costs(study, row)
+
+
+def deviations(study: str, row: Row) -> Judged:
+    """The ratio of standard deviations of runs of the same seeds. A ratio x is where sum and
+    difference of one score and x times the other do not correlate, and its interval holds all x
+    at which a t test of that correlation finds nothing."""
+    k = int(row["of"].rpartition("@")[2])
+    mine, other = (runs_of(study)[row[side]] for side in ("arm", "against"))
+    seeds = sorted(mine.keys() & other.keys())
+    assert len(seeds) == row["paired_seeds"]
+    one, two = (
+        np.array([np.mean([*at_the_end(arm[s], row["evaluation"], k).values()]) for s in seeds])
+        for arm in (mine, other)
+    )
+
+    def t_of(x: float) -> float:
+        r = float(np.corrcoef(one + x * two, one - x * two)[0, 1])
+        return r * math.sqrt((len(seeds) - 2) / (1 - r * r))
+
+    def where(t: float) -> float:
+        low, high = -12.0, 12.0  # logarithms; t falls as x grows
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if t_of(math.exp(middle)) > t else (low, middle)
+        return math.exp(low)
+
+    bound = quantile(len(seeds) - 2)
+    return Judged(where(0.0), two_sided_p(t_of(1.0), len(seeds) - 2), where(bound), where(-bound))
+
+
+def ratio_of_costs(study: str, row: Row) -> Judged:
     points, curves = curves_of(study, row["axis"])
     control = asked_of(study)["control"]
     assert runs_of(study)[row["arm"]].keys() == runs_of(study)[control].keys()  # pairs
@@ -255,6 +292,8 @@ def test_subsets_name_the_rollouts_that_they_rest_on() -> None:
 
 def test_ratios_of_costs_are_among_what_is_recomputed() -> None:
     """Some of them with no other end, since it is not known that the arm gets there."""
-    found = [row for study in STUDIES for _, row in exploratory(study) if is_ratio(row)]
+    every = [row for study in STUDIES for _, row in exploratory(study) if is_ratio(row)]
+    found = [row for row in every if "deviation" not in row]
+    assert len(every) - len(found) == 18
     assert len(found) >= 60
     assert any(math.isinf(row["ratio_high"]) for row in found)

@@ -2,7 +2,9 @@
 windows of its training, follow from the raw ledgers by code of their own, and so do the claims that
 rest on them."""
 
+import math
 import re
+import statistics
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from raw_ledgers import (
     judge_all,
     judge_units,
     pass_at,
+    quantile,
     read_archive,
 )
 from test_recomputed_exploratory import asked_of, mean_of_steps, runs_of
@@ -50,8 +53,34 @@ def shares(counts: Counts, k: int) -> Reals:
 
 def gained(runs: list[RawRun], evaluation: str, k: int) -> Judged:
     pairs = [ends(run, evaluation) for run in runs]
-    table = np.array([shares(last, k) - shares(first, k) for first, last in pairs])
-    return judge(table) if len(runs) > 1 else judge_units(table[0])
+    before, after = (np.array([shares(pair[end], k) for pair in pairs]) for end in (0, 1))
+    found = judge(after - before) if len(runs) > 1 else judge_units((after - before)[0])
+    low, high = found.low, found.high
+    middle = float(after.mean())
+    out = far_luck(after) * math.sqrt(abs(1 - 2 * middle)) if len(runs) > 1 else 0.0
+    if middle <= 0.5:
+        high = found.mean + math.sqrt((high - found.mean) ** 2 + out**2)
+    else:
+        low = found.mean - math.sqrt((low - found.mean) ** 2 + out**2)
+    start = float(before.mean())
+    return found._replace(low=max(low, -start), high=min(high, 1 - start))
+
+
+def far_luck(after: Reals) -> float:
+    """How much farther than Student's bound the lognormal one of the runs' mean distances from the
+    nearer edge is, in squares, times what is left of it near one half."""
+    n_seeds, n_problems = after.shape
+    cells = after - after.mean(axis=0) - after.mean(axis=1, keepdims=True) + after.mean()
+    noise = float((cells**2).sum()) / ((n_seeds - 1) * (n_problems - 1)) / n_problems
+    runs = after.mean(axis=1)
+    away = [max(x if after.mean() <= 0.5 else 1 - x, 0.25 / n_problems) for x in runs.tolist()]
+    logs, mean, t = [math.log(x) for x in away], math.fsum(away) / n_seeds, quantile(n_seeds - 1)
+    of_runs = max(0.0, statistics.variance(away) - noise)
+    of_logs = max(0.0, statistics.variance(logs) - noise / mean**2)
+    reach = t * math.sqrt(of_logs / n_seeds + of_logs**2 / (2 * (n_seeds - 1)))
+    above = math.exp(math.fsum(logs) / n_seeds + of_logs / 2 + reach) - mean
+    square = max(0.0, above) ** 2 - t * t * of_runs / n_seeds
+    return math.sqrt(max(0.0, square * (1 - 2 * min(mean, 0.5))))
 
 
 @pytest.mark.parametrize(("study", "table"), GAINS)

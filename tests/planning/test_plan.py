@@ -182,5 +182,7 @@ def test_a_mean_below_the_first_round_is_refused_before_any_work(policy: Policy)
 
 
 def test_ranks_of_the_data_as_difficulty_need_data_that_bring_them(policy: Policy) -> None:
+    asked = ("budget=e3_rank", "budget.difficulty=prior")
     with pytest.raises(ConfigurationError, match=r"difficulty=prior: 16 of 16 .* rank column"):
-        plan(policy, "budget=e3_rank", "budget.difficulty=prior")
+        plan(policy, *asked, "data=arithmetic")
+    assert plan(policy, *asked).total_steps == 12  # the default brings them
