@@ -59,7 +59,7 @@ def ratio_of_deviations(first: ArrayLike, second: ArrayLike, level: float = 0.95
     if len(mine) != len(its):
         raise ValueError(f"{len(mine)} values of one and {len(its)} of the other: give pairs")
     one, other = (float(x.std(ddof=1)) for x in (mine, its))
-    if not min(one, other) > ROUNDING:
+    if not (differ(mine) and differ(its)):
         raise ValueError(f"standard deviations {one:g} and {other:g}: equal values have no ratio")
     df, ratio = len(mine) - 2, (one / other) ** 2
     rest = max(0.0, 1 - float(np.corrcoef(mine, its)[0, 1]) ** 2)
@@ -69,6 +69,11 @@ def ratio_of_deviations(first: ArrayLike, second: ArrayLike, level: float = 0.95
     t = (ratio - 1) * math.sqrt(df)
     t = t / (2 * math.sqrt(ratio * rest)) if rest > 0 else math.copysign(math.inf, t) if t else 0.0
     return DeviationRatio(interval, t_p_value(t, df))
+
+
+def differ(values: ArrayLike) -> bool:
+    """Whether values are not all alike, but for rounding."""
+    return float(np.ptp(np.asarray(values, dtype=np.float64))) > ROUNDING
 
 
 def _vector(name: str, values: ArrayLike, fewest: int) -> NDArray[np.float64]:

@@ -2,16 +2,20 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.sources.runs import Arms
-from e3rl.statistics.deviation import FEWEST_PAIRS, deviation_interval, ratio_of_deviations
-
-ROUNDING = 1e-12  # within which scores count as alike
+from e3rl.analysis.sources.runs import Arms, Run
+from e3rl.statistics.deviation import (
+    FEWEST_PAIRS,
+    deviation_interval,
+    differ,
+    ratio_of_deviations,
+)
 
 
 def deviation_rows(
@@ -45,37 +49,33 @@ def deviation_rows(
         ValueError: the control, or a name in `of`, is no arm.
     """
     names = list(of or arms)
-    for name in [*names, *([] if control is None else [control])]:
-        if name not in arms:
-            raise ValueError(f"deviation of {name!r}: no recorded arm; there are {', '.join(arms)}")
+    wanted = dict.fromkeys([*names, *([] if control is None else [control])])
+    if unknown := [arm for arm in wanted if arm not in arms]:
+        there = ", ".join(arms)
+        raise ValueError(f"deviation of {unknown[0]!r}: no recorded arm; there are {there}")
     rows = []
-    for evaluation in evaluations:
-        for k in ks:
-            scores = {
-                arm: ends
-                for arm in dict.fromkeys([*names, *([] if control is None else [control])])
-                if len(ends := _ends(arms, arm, evaluation, k)) > 1
-            }
-            base = scores.get(control or "")
-            for arm in (name for name in names if name in scores):
-                other = None if arm == control else base
-                label = f"{arm} - {control}: deviation of pass@{k}, {evaluation}"
-                row = _row(scores[arm], other, label, level)
-                about = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
-                rows.append(about | {"against": control if other else None} | row)
+    for evaluation, k in product(evaluations, ks):
+        scores = {arm: _ends(arms[arm], evaluation, k) for arm in wanted}
+        base = scores.get(control or "", {})
+        for arm in (name for name in names if len(scores[name]) > 1):
+            other = {} if arm == control else base
+            label = f"{arm} - {control}: deviation of pass@{k}, {evaluation}"
+            about = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
+            against = {"against": control if len(other) > 1 else None}
+            rows.append(about | against | _row(scores[arm], other, label, level))
     return rows
 
 
-def _ends(arms: Arms, arm: str, evaluation: str, k: int) -> dict[int, float]:
+def _ends(runs: Sequence[Run], evaluation: str, k: int) -> dict[int, float]:
     """The score of every seed after its last step."""
-    found = scores_at(arms[arm], evaluation, k, "tokens", math.inf)
+    found = scores_at(runs, evaluation, k, "tokens", math.inf)
     if found is None:
         return {}
     means = found.table.mean(axis="columns")
     return {int(seed): float(mean) for seed, mean in means.items()}
 
 
-def _row(mine: dict[int, float], other: dict[int, float] | None, label: str, level: float) -> Row:
+def _row(mine: dict[int, float], other: dict[int, float], label: str, level: float) -> Row:
     values = np.array(list(mine.values()))
     row: Row = {
         "seeds": len(values),
@@ -85,11 +85,9 @@ def _row(mine: dict[int, float], other: dict[int, float] | None, label: str, lev
         **interval_columns("deviation", deviation_interval(values, level)),
         **dict.fromkeys(("paired_seeds", "ratio", "ratio_low", "ratio_high", "comparison", "p")),
     }
-    shared = [seed for seed in mine if other is not None and seed in other]
-    if other is None or len(shared) < FEWEST_PAIRS:
-        return row
+    shared = [seed for seed in mine if seed in other]
     pairs = [mine[seed] for seed in shared], [other[seed] for seed in shared]
-    if any(max(scores) - min(scores) <= ROUNDING for scores in pairs):  # such as all runs lost
+    if len(shared) < FEWEST_PAIRS or not all(map(differ, pairs)):  # such as where all are lost
         return row
     found = ratio_of_deviations(*pairs, level)
     ratio = interval_columns("ratio", found.interval)

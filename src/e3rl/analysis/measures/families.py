@@ -206,12 +206,7 @@ def judge_rows(
         ValueError: a comparison that two families declare, or two of one name with unlike p.
     """
     declared = families or {}
-    looks = {
-        row["comparison"]: {"looks": row["looks"]}
-        for row in chain.from_iterable(declared.values())
-        if "looks" in row
-    }
-    rows = [row | looks.get(row.get("comparison"), {}) for row in rows]
+    rows = _with_looks(rows, declared)
     groups = {name: _p_values(members) for name, members in declared.items()}
     sizes = {name: max(len(members), len(groups[name])) for name, members in declared.items()}
     family_of: dict[str, str] = {}
@@ -231,6 +226,16 @@ def judge_rows(
         every = adjust_holm([*group.values(), *[1.0] * (size - len(group))])
         adjusted |= {each: (name, size, p) for each, p in zip(group, every, strict=False)}
     return [row | _judgement(row, adjusted, level) for row in rows]
+
+
+def _with_looks(rows: Sequence[Row], declared: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """The rows with the looks of the family that declares their comparison."""
+    looks = {
+        row["comparison"]: {"looks": row["looks"]}
+        for row in chain.from_iterable(declared.values())
+        if "looks" in row
+    }
+    return [row | looks.get(row.get("comparison"), {}) for row in rows]
 
 
 def _p_values(rows: Sequence[Row]) -> dict[str, float]:
