@@ -22,6 +22,7 @@ from computed_values import (
     memory_forecast,
     noise_of_knapsack,
     of_failures,
+    of_policies,
     of_schedules_and_e3,
     of_seeds,
     of_stage,
@@ -206,6 +207,14 @@ COMPUTED = (
         "between two evaluations, {} to {} of 100",
         lambda: covered("equal_entropy", of_seeds),
     ),
+    Computed("coverage", "of these first policies in {} to {} of 100", of_policies("these")),
+    Computed(
+        "coverage", "in {} to {} where a method does the same", of_policies("first", multiple=0.0)
+    ),
+    Computed(
+        "coverage", "in {} to {} where what it does varies half", of_policies("first", multiple=0.5)
+    ),
+    Computed("coverage", "in {} to {} where as much", of_policies("first", multiple=1.0)),
     Computed(
         "coverage",
         "long tails and rare failures {} to {} of 100",

@@ -249,6 +249,16 @@ def of_seeds(row: dict[str, Any]) -> bool:
     return row["n_seeds"] in (5, 10)
 
 
+def of_policies(truth: str, multiple: float | None = None) -> Callable[[], Iterator[str]]:
+    """Of the truth that starts with this word, at one multiple or at all."""
+    return lambda: covered(
+        "pooled",
+        lambda row: (
+            row["truth"].startswith(truth) and (multiple is None or row["multiple"] == multiple)
+        ),
+    )
+
+
 def of_failures(*measures: str) -> Callable[[dict[str, Any]], bool]:
     return lambda row: row["luck"] == "failures" and row["measure"] in measures
 

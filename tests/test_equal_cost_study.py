@@ -1,6 +1,7 @@
 """What is said of declared verdicts at other costs is what its tables hold."""
 
 import math
+import re
 import runpy
 
 import pandas as pd
@@ -50,6 +51,29 @@ def test_the_table_of_changes_lists_all_that_change() -> None:
     assert table.count("\n| carries_") == len(changes) == 6
     for row in changes.to_dict("records"):
         assert f"| {row['page']} | {row['family']} | {row['arm']} | {row['against']} |" in table
+
+
+def test_every_page_says_which_of_its_verdicts_another_cost_changes() -> None:
+    found = comparisons()
+    changed = {
+        (str(row["page"]), str(row["arm"]))
+        for row in found.to_dict("records")
+        if len({row[f"{cost}_verdict"] for cost in COSTS}) > 1
+    }
+    silent = [
+        (page, arm)
+        for page, arm in changed
+        if not any(f"`{arm}`" in each for each in paragraphs_on_cost(page))
+    ]
+    assert changed
+    assert not silent
+
+
+def paragraphs_on_cost(page: str) -> list[str]:
+    """Of what a page says after its tables, what links to this study."""
+    text = (STUDY.parent / page / "README.md").read_text(encoding="utf-8")
+    said = re.split(r"\n\n|\n(?=- )", text.split("## What can be said")[-1])
+    return [each for each in said if "../equal_cost/README.md" in each]
 
 
 def test_the_verdict_says_what_the_tables_hold() -> None:

@@ -18,7 +18,6 @@ from raw_ledgers import (
     RawRun,
     Reals,
     judge,
-    judge_all,
     judge_units,
     pass_at,
     quantile,
@@ -54,10 +53,14 @@ def shares(counts: Counts, k: int) -> Reals:
 def gained(runs: list[RawRun], evaluation: str, k: int) -> Judged:
     pairs = [ends(run, evaluation) for run in runs]
     before, after = (np.array([shares(pair[end], k) for pair in pairs]) for end in (0, 1))
-    found = judge(after - before) if len(runs) > 1 else judge_units((after - before)[0])
+    return gained_between(before, after)
+
+
+def gained_between(before: Reals, after: Reals) -> Judged:
+    found = judge(after - before) if len(after) > 1 else judge_units((after - before)[0])
     low, high = found.low, found.high
     middle = float(after.mean())
-    out = far_luck(after) * math.sqrt(abs(1 - 2 * middle)) if len(runs) > 1 else 0.0
+    out = far_luck(after) * math.sqrt(abs(1 - 2 * middle)) if len(after) > 1 else 0.0
     if middle <= 0.5:
         high = found.mean + math.sqrt((high - found.mean) ** 2 + out**2)
     else:
@@ -128,7 +131,7 @@ def test_what_the_bed_says_that_grpo_gains_follows_too(what: str, evaluation: st
             starts.append(first)
     before = {x: tuple(sum(s[x][i] for s in starts) for i in (0, 1)) for x in starts[0]}
     after = np.array([shares(ends(run, evaluation)[1], k) for run in runs])
-    found = judge_all(after - shares(before, k))
+    found = gained_between(np.tile(shares(before, k), (len(after), 1)), after)
     mean, low, high = (f"{100 * x:+.1f}" for x in (found.mean, found.low, found.high))
     text = (ROOT / "carries_bed" / "README.md").read_text(encoding="utf-8")
     table = text.split("<!-- table: ten_seeds -->")[1].split("<!-- end -->")[0]

@@ -22,8 +22,8 @@ from e3rl.analysis.sources.runs import Run, load_run, load_runs
 from e3rl.ledger.archive import open_runs
 from e3rl.ledger.ledger import find_ledger, pack, read_rows
 from e3rl.statistics.interval import Interval
-from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.shares import difference_of_shares, gain_interval, share_interval
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -79,11 +79,6 @@ def by_problem(counts: Counts, k: int) -> NDArray[np.float64]:
     return np.asarray(pass_at_k(n, right, k))
 
 
-def interval(values: NDArray[np.float64]) -> Interval:
-    """Of (S, P) or (P,) values: over runs and problems, or over problems."""
-    return mean_over_seeds_and_problems(np.atleast_2d(values)).interval()
-
-
 def percent(found: Interval, sign: str = "") -> str:
     mean, low, high = (100 * x for x in (found.mean, found.low, found.high))
     return f"{mean:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
@@ -96,7 +91,7 @@ def temperature_rows() -> Iterator[list[str]]:
         entropy = f"{counts['entropy_sum'] / counts['tokens']:.3f}"
         hot = counts["temperature"] > 0
         passes = [
-            percent(interval(by_problem(counts, k))) if hot or k == 1 else "" for k in (1, 16)
+            percent(share_interval(by_problem(counts, k))) if hot or k == 1 else "" for k in (1, 16)
         ]
         yield [f"{counts['temperature']:g}", entropy, *passes]
 
@@ -110,8 +105,8 @@ def hotter_rows() -> Iterator[list[str]]:
         row = [f"{temperature:g}", str(n.min())]
         for k in (1, 16):
             mine, plain = (np.asarray(pass_at_k(*each, k)) for each in ((n, right), drawn[1.0]))
-            gain = percent(interval(mine - plain), "+")
-            row += [percent(interval(mine)), "" if temperature == 1 else gain]
+            gain = percent(difference_of_shares(mine, plain).interval(), "+")
+            row += [percent(share_interval(mine)), "" if temperature == 1 else gain]
         yield row
 
 
@@ -144,8 +139,8 @@ def learned_rows() -> Iterator[list[str]]:
 
 
 def three(before: NDArray[np.float64], after: NDArray[np.float64]) -> list[str]:
-    gain = interval(after - before[None])
-    return [percent(interval(before)), percent(interval(after)), percent(gain, "+")]
+    gain = gain_interval(after, np.tile(before, (len(after), 1)))
+    return [percent(share_interval(before)), percent(share_interval(after)), percent(gain, "+")]
 
 
 def greedy() -> list[str]:
@@ -206,7 +201,7 @@ def training_rows() -> Iterator[list[str]]:
         ("at most one among 64", right <= 1),
         ("pass@8 below one half", by_problem(counts, 8) < 0.5),
     ):
-        yield [words, percent(interval(known.astype(float)))]
+        yield [words, percent(share_interval(known.astype(float)))]
 
 
 def markdown(rows: Iterator[list[str]]) -> str:
