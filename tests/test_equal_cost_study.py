@@ -53,6 +53,16 @@ def test_the_table_of_changes_lists_all_that_change() -> None:
         assert f"| {row['page']} | {row['family']} | {row['arm']} | {row['against']} |" in table
 
 
+def test_every_page_has_its_comparisons_at_all_three_costs() -> None:
+    study = runpy.run_path(str(STUDY / "compare.py"))
+    for page, rows in comparisons().groupby("page"):
+        cells = study["cells_of_page"](rows.to_dict("records"))
+        text = (STUDY.parent / str(page) / "README.md").read_text(encoding="utf-8")
+        between = text.split("<!-- table: other_costs -->")[1].split("<!-- end -->")[0]
+        assert between.strip() == study["as_markdown"](cells, study["WORDS"]).strip()
+        assert len(cells.body) == len(rows)
+
+
 def test_every_page_says_which_of_its_verdicts_another_cost_changes() -> None:
     found = comparisons()
     changed = {

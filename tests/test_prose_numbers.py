@@ -23,7 +23,10 @@ TABLE = """| arm | Δ points | p | detectable |
 
 
 def text_of(name: str) -> str:
-    return (STUDIES / name / "README.md").read_text(encoding="utf-8")
+    """A page without the table that repeats its comparisons at other costs: among so many numbers
+    another last digit would be one of them."""
+    text = (STUDIES / name / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"(?s)<!-- table: other_costs -->.*?<!-- end -->", "", text)
 
 
 @cache

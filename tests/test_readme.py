@@ -182,7 +182,7 @@ def test_where_grpo_ends_from_other_first_policies_is_what_their_page_has() -> N
     table = pd.read_csv(ROOT / "experiments" / "carries_first_policies" / "results/by_policy.csv")
     ends = 100 * table[table["seed"].notna()]["after"]
     assert len(ends) == 10
-    assert f"ends between {ends.min():.1f} and {ends.max():.1f} % of pass@1" in flat(STUDIED)
+    assert f"end between {ends.min():.1f} and {ends.max():.1f} % of pass@1" in flat(STUDIED)
 
 
 def test_a_verdict_that_other_costs_change_is_said_with_both() -> None:

@@ -1,6 +1,7 @@
 """The declared comparisons of all pages on carries again, at two other costs than their own.
 
-    .venv/bin/python experiments/equal_cost/compare.py    # two minutes; results/ and README.md
+    .venv/bin/python experiments/equal_cost/compare.py    # some minutes; results/, README.md and
+                                                          # the table `other_costs` of each page
 
 Each page compares at the tokens that its own cheapest run had generated. Here the same comparisons
 are made where the cheapest run of all pages ends, and after every run's last step, whatever it had
@@ -15,13 +16,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.page.study import Study, insert_table, read_study
 from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.analysis.tables.comparison_table import p_text
 from e3rl.checkpoints.durable import write_atomically
 
 FOLDER = Path(__file__).parent
@@ -29,6 +31,9 @@ AXIS, MEASURE = "tokens", "pass@1"
 OWN, COMMON, END = "own", "common", "end"  # the page's own cost, that of all pages, the last step
 KEPT = ("cost", "difference", "difference_low", "difference_high", "p_adjusted", "verdict")
 IDENTITY = ("family", "arm", "against", "evaluation")
+OTHERS = "other_costs"  # the table that every page has of its own comparisons
+PLACES = ("its own", "common", "end")  # of costs, in words
+WORDS = ("page", "family", "arm", "against", *(f"verdict, {place}" for place in PLACES))
 
 
 def declared_pages() -> list[Study]:
@@ -124,11 +129,7 @@ def page_cells(rows: Sequence[Row], common: float) -> Cells:
 def changed_cells(rows: Sequence[Row]) -> Cells:
     """A row for every comparison whose verdict is not the same at all three costs."""
     header = ["page", "family", "arm", "against"]
-    header += [
-        f"{what}, {where}"
-        for where in ("its own", "common", "end")
-        for what in ("Δ points", "p", "verdict")
-    ]
+    header += headers_of_costs()
     changed = [row for row in rows if len({row[f"{n}_verdict"] for n in (OWN, COMMON, END)}) > 1]
     body = [
         [
@@ -141,9 +142,38 @@ def changed_cells(rows: Sequence[Row]) -> Cells:
     return Cells(header, body, note)
 
 
+def headers_of_costs() -> list[str]:
+    return [f"{what}, {where}" for where in PLACES for what in ("Δ points", "p", "verdict")]
+
+
+def cells_of_page(rows: Sequence[Row]) -> Cells:
+    """A row for every comparison of one page, for that page."""
+    body = [
+        [
+            *(arm_label(str(row["arm"])), str(row["family"]), str(row["against"])),
+            *(cell for name in (OWN, COMMON, END) for cell in _said(row, name)),
+        ]
+        for row in rows
+    ]
+    own, common = (rows[0][f"{name}_cost"] for name in (OWN, COMMON))
+    note = (
+        f"pass@1 at this page's {own:,.0f} tokens, at the {common:,.0f} that the runs of all pages "
+        "reach, and after 128 steps, whatever they had cost; Holm's correction within the declared "
+        "family at each cost. Made by [equal_cost](../equal_cost/README.md), and not declared."
+    )
+    return Cells(["arm", "family", "against", *headers_of_costs()], body, note)
+
+
+def write_into_page(folder: Path, rows: Sequence[Row]) -> None:
+    """The table of a page's own comparisons at all three costs, into that page."""
+    readme = folder / "README.md"
+    table = as_markdown(cells_of_page(rows), WORDS)
+    write_atomically(readme, insert_table(readme.read_text(encoding="utf-8"), OTHERS, table))
+
+
 def _said(row: Row, cost: str) -> list[str]:
     mean, low, high = (100 * row[f"{cost}_difference{end}"] for end in ("", "_low", "_high"))
-    p = f"{row[f'{cost}_p_adjusted']:.3f}".removeprefix("0")
+    p = p_text(row[f"{cost}_p_adjusted"])
     return [f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", p, row[f"{cost}_verdict"]]
 
 
@@ -159,16 +189,10 @@ def main() -> None:
         pd.DataFrame(table).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
     text = readme.read_text(encoding="utf-8")
     text = insert_table(text, "pages", as_markdown(page_cells(pages, common), ("page",)))
-    words = (
-        "page",
-        "family",
-        "arm",
-        "against",
-        *(f"verdict, {n}" for n in ("its own", "common", "end")),
-    )
-    write_atomically(
-        readme, insert_table(text, "changed", as_markdown(changed_cells(every), words))
-    )
+    text = insert_table(text, "changed", as_markdown(changed_cells(every), WORDS))
+    write_atomically(readme, text)
+    for page in studies:
+        write_into_page(page.folder, by_page[page.folder.name])
 
 
 if __name__ == "__main__":

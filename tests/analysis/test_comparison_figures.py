@@ -210,3 +210,9 @@ def test_an_evaluation_with_several_numbers_of_rollouts_is_named_once() -> None:
         for name, n in (("grpo", 64), ("e3", 32))
     }
     assert frontier_sources(frontier_rows(arms, k=4)) == "Evaluations: t1 (n = 32 to 64, 2 seeds)."
+
+
+def test_the_other_arm_of_a_pair_has_brackets_where_its_label_is_of_several_words() -> None:
+    assert figures.pair_label("e3 - ts_an") == "E3 \u2212 (GRPO + TS + AN)"
+    assert figures.pair_label("e3 - mine") == "E3 \u2212 mine"
+    assert figures.pair_label("ts_an") == "GRPO + TS + AN"

@@ -144,10 +144,16 @@ def draw_forest(
         claimed = paper.get(name, {}).get(row["measure"])
         if claimed is not None:
             ax.plot([claimed], [place], "D", color=INK, markersize=4.5, markerfacecolor="white")
-    labels = [" \u2212 ".join(map(arm_label, name.split(" - "))) for name in names]
-    ax.set_yticks(range(len(names)), labels, color=INK)
+    ax.set_yticks(range(len(names)), [pair_label(name) for name in names], color=INK)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.grid(False, axis="y")
+
+
+def pair_label(name: str) -> str:
+    """An arm's label, or the two of "arm - other", of which one of several words has brackets."""
+    first, *others = [arm_label(arm) for arm in name.split(" - ")]
+    less = [f"({label})" if " " in label else label for label in others]
+    return " \u2212 ".join([first, *less])
 
 
 def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
