@@ -13,6 +13,7 @@ from e3rl.analysis.warnings.changed_settings import (
     repeated_seeds,
     several_settings,
     unlike_runs,
+    weighty_rollouts,
 )
 
 
@@ -26,6 +27,34 @@ def test_settings_that_an_arm_differs_in_are_named(tmp_path: Path) -> None:
     assert line.startswith(
         "mine differs from GRPO in 3 settings: budget, loss.clip_high, temperature"
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, False),
+        ({"budget": {"_target_": "e3rl.budgets.e3_rank.E3Rank", "n_low": 4}}, True),
+        ({"budget": {"_target_": "MyOwn"}}, True),
+        ({"budget": {"_target_": "E3Rank", "spend": "weight"}}, False),
+        ({"budget": {"_target_": "E3Rank"}, "loss": {"prompt_weight": "prompt"}}, False),
+        ({"budget": {"_target_": "E3Rank"}, "loss": {"aggregation": "prompt_mean"}}, False),
+        ({"budget": {"_target_": "DynamicSampling"}}, False),
+    ],
+)
+def test_rollouts_that_are_also_weight_are_told(
+    changed: dict[str, Any], told: bool, tmp_path: Path
+) -> None:
+    lines = weighty_rollouts(compared(folder(tmp_path, changed=changed)))
+    assert [line.startswith("mine has more rollouts for some prompts") for line in lines] == (
+        [True] * told
+    )
+
+
+def test_weight_that_the_control_has_too_is_not_told(tmp_path: Path) -> None:
+    root = folder(tmp_path, changed={"budget": {"_target_": "E3Rank"}})
+    for run in root.glob("grpo-*"):
+        configure(run, budget={"_target_": "E3Rank"})
+    assert weighty_rollouts(compared(root)) == []
 
 
 def test_a_setting_that_came_with_a_later_version_is_no_difference(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it st
 # Ways to compute the same, and where a run took place.
 SAME_NUMBERS = ("policy.head", "policy.gradient_checkpointing", "trainer.enable", "figures")
 PRECISION = "dtype"  # which counts, of the head and of the engine too
+EVEN_BUDGETS = ("Uniform", "DynamicSampling")  # the same number of rollouts for all prompts
 LETTERS = 7  # of a commit that tell it from others
 
 
@@ -57,6 +58,32 @@ def several_settings(compared: Compared) -> list[str]:
                 f"{', '.join(names)}. A difference in accuracy may come from any of them."
             )
     return lines
+
+
+def weighty_rollouts(compared: Compared) -> list[str]:
+    """Arms that give some prompts more rollouts than others, under an objective in which these
+    prompts then weigh more too: two changes in one slot."""
+    if compared.control is None or rollouts_weigh(compared.arms[compared.control]):
+        return []
+    arms = [arm_label(arm) for arm, runs in compared.others.items() if rollouts_weigh(runs)]
+    if not arms:
+        return []
+    have = "has" if len(arms) == 1 else "have"
+    return [
+        f"{', '.join(arms)} {have} more rollouts for some prompts than for others, which under "
+        "loss.prompt_weight=sample weigh more in the update by that: what rollouts do and what "
+        "their weight does is not told apart. An arm with loss.prompt_weight=prompt beside it does."
+    ]
+
+
+def rollouts_weigh(runs: Sequence[Run]) -> bool:
+    """Whether by its settings an arm's rollouts count alike, and its prompts may have unlike
+    numbers of them."""
+    budget, loss = (runs[0].config.get(slot) or {} for slot in ("budget", "loss"))
+    rule = str(budget.get(TARGET, EVEN_BUDGETS[0])).rpartition(".")[2]
+    even = rule in EVEN_BUDGETS or budget.get("spend") == "weight"
+    by_prompt = loss.get("prompt_weight") == "prompt" or loss.get("aggregation") == "prompt_mean"
+    return not (even or by_prompt)
 
 
 def other_code(compared: Compared, of_versions: set[str]) -> list[str]:

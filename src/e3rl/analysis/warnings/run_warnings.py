@@ -7,6 +7,7 @@ from e3rl.analysis.warnings.changed_settings import (
     repeated_seeds,
     several_settings,
     unlike_runs,
+    weighty_rollouts,
 )
 from e3rl.analysis.warnings.compared import Compared
 from e3rl.analysis.warnings.selection import many_arms, tried_on_validation, tuned_on_validation
@@ -22,6 +23,7 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     few_seeds,
     other_base_policy,
     several_settings,
+    weighty_rollouts,
     unlike_runs,
     repeated_seeds,
     unmatched_entropies,
