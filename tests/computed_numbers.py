@@ -43,6 +43,7 @@ from computed_values import (
     sds_of_seeds,
     seconds_of_a_step,
     seconds_of_a_step_in_the_ledger,
+    surer_than_said,
     token_means,
     updates_forecast,
     updates_of_trl,
@@ -206,6 +207,12 @@ COMPUTED = (
         "coverage",
         "between two evaluations, {} to {} of 100",
         lambda: covered("equal_entropy", of_seeds),
+    ),
+    Computed(
+        "coverage",
+        "seeds {} of {} cells are above 97, of which {} by more than twice the simulation's error, "
+        "{} of these",
+        surer_than_said,
     ),
     Computed("coverage", "of these first policies in {} to {} of 100", of_policies("these")),
     Computed(

@@ -249,6 +249,20 @@ def of_seeds(row: dict[str, Any]) -> bool:
     return row["n_seeds"] in (5, 10)
 
 
+def surer_than_said() -> Iterator[str]:
+    """Cells of 5 and 10 seeds above 97 of 100, all of them, and those beyond twice the simulation's
+    error with those of them that are pass@16 near 1."""
+    rows = [
+        row
+        for row in json.loads((STUDIES / "coverage" / "results.json").read_text())
+        if of_seeds(row)
+    ]
+    above = [row for row in rows if row["covered"] > 0.97]
+    sure = [row for row in above if row["covered"] > 0.97 + 2 * (0.03 * 0.97 / row["draws"]) ** 0.5]
+    near_one = [row for row in sure if "pass@16" in row["measure"] and row["level"] == ".98"]
+    yield from map(str, map(len, (above, rows, sure, near_one)))
+
+
 def of_policies(truth: str, multiple: float | None = None) -> Callable[[], Iterator[str]]:
     """Of the truth that starts with this word, at one multiple or at all."""
     return lambda: covered(

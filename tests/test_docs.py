@@ -5,11 +5,15 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import yaml
 from hydra.utils import get_class
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from compositions import composed
+from e3rl.analysis.figures.style import arm_colour
 from e3rl.callbacks.slot import Slot
 from e3rl.config.composition import conf_dir
 from e3rl.rewards.functions import build_function_rewards
@@ -212,3 +216,15 @@ def test_every_study_that_has_been_judged_stands_in_the_index_once() -> None:
     }
     linked = re.findall(r"(?m)^\| \[[^]]+\]\(\.\./experiments/(\w+)/README\.md\)", page("studies"))
     assert sorted(linked) == sorted(judged)
+
+
+def test_the_picture_of_a_report_page_keeps_the_colours_of_all_arms() -> None:
+    """Few colours make a small file, and may take two arms for one."""
+    folder = ROOT / "experiments" / "carries_core"
+    arms = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))["arms"]
+    arms = [arm for arm in arms if arm not in ("hot", "dapo")] + ["dapo", "hot"]  # as the page
+    picture = Image.open(folder / "figures" / "report.png").convert("RGB")
+    shown = np.unique(np.asarray(picture).reshape(-1, 3), axis=0).astype(int)
+    for arm in arms:
+        wanted = 255 * np.array(to_rgb(arm_colour(arm, arms)))
+        assert np.abs(shown - wanted).max(axis=1).min() < 6, arm
