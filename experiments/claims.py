@@ -45,7 +45,7 @@ TAIL = """
   number of steps; other pass@1 is at the tokens that the runs of its page reach. [At those that the
   runs of all pages reach](../experiments/equal_cost/README.md) a verdict with ‡ is open, and the
   others are the same. After the same number of steps E3's and pass@k's deficits are open, and DAPO
-  (in the core study; on six fresh seeds that is open) and dynamic sampling are worse.
+  (in the core study; on ten fresh seeds greedily alone) and dynamic sampling are worse.
 - **Few seeds.** Problems and seeds both make a difference's variance, and the test counts the
   degrees of freedom of both. Five seeds hardly know how seeds differ: where p is far below .05, as
   after a correction, it may be two to four times too small

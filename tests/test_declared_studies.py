@@ -33,7 +33,6 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
 RAN = {
-    "carries_confirmation": (171, 176),
     "carries_constants": (131, 136),
     "carries_budget": (141, 146),
     "carries_factorial": (151, 156),

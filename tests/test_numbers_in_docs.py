@@ -27,7 +27,7 @@ def page(name: str) -> str:
         ("carries_core", "easy", "budget", "the budget is {} from GRPO on those that"),
         ("carries_core", "primary", "e3", "is below GRPO in pass@1, {}, at equal tokens"),
         ("carries_core", "many_tries", "dapo", "DAPO is {} from GRPO in pass@16"),
-        ("carries_confirmation", "easy", "budget", "was declared, it is {} there (p .002)"),
+        ("carries_confirmation", "easy", "budget", "was declared, it is {} there (p < .001)"),
         ("carries_confirmation", "easy", "e3", "mostly solves {} (p < .001), worse"),
         ("carries_ten_seeds", "pass_at_1", "grpo_er", "(grpo_er) has {} of pass@1 beside GRPO"),
     ],

@@ -92,9 +92,9 @@ RESULTS = (  # study, table, arm, the words before and after its number, seeds, 
     ("arithmetic_policies", "pass_at_16", "ts", "no finding, and {} of pass@16", 5, True),
     ("carries_core", "primary", "e3", "pass@1, {}, at equal tokens", 10, True),
     ("carries_tuned", "primary", "e3", "({}; tuning chose", 5, False),
-    ("carries_confirmation", "primary", "e3", "declared, E3 has {} of pass@1 at", 6, False),
-    ("carries_confirmation", "many_tries", "budget", "more tokens, is open: {}.", 6, False),
-    ("carries_confirmation", "many_tries", "dapo", "and {} on six fresh seeds (p {p})", 6, True),
+    ("carries_confirmation", "primary", "e3", "declared, E3 has {} of pass@1 at", 10, False),
+    ("carries_confirmation", "many_tries", "budget", "in a second look: {}.", 10, False),
+    ("carries_confirmation", "many_tries", "dapo", "and {} on ten fresh seeds (p {p})", 10, True),
     ("carries_ten_seeds", "pass_at_1", "e3", "E3's entropy they have {}, open", 10, False),
     ("parity", "primary", "trl", "TRL's GRPO is {} beside", 10, False),
     ("carries_breadth", "pass_at_16", "pass_at_4", "pass@4's advantages by {}, MaxRL", 5, True),
@@ -121,18 +121,18 @@ LINES = (  # the same, of README
         "carries_confirmation",
         "many_tries",
         "budget",
-        "on six other seeds that is open, {}, and",
-        6,
+        "on ten fresh seeds {} is open once corrected",
+        10,
         False,
     ),
-    ("carries_confirmation", "primary", "e3", "seeds that is open, {}, and so", 6, False),
-    ("carries_confirmation", "easy", "budget", "easy problems lower, {}.", 6, True),
-    ("carries_ten_seeds", "pass_at_1", "e3", "on the core study's seeds, {}.", 10, False),
+    ("carries_confirmation", "primary", "e3", "so it is on those ten fresh seeds, {}, and", 10, False),
+    ("carries_confirmation", "easy", "budget", "easy problems lower, {}.", 10, True),
+    ("carries_ten_seeds", "pass_at_1", "e3", "on the core study's, {}.", 10, False),
     (
         "carries_first_policies",
         "pass_at_1",
         "e3",
-        "other first policies too, {}; on those",
+        "other first policies too, {}; after as",
         10,
         True,
     ),
@@ -228,9 +228,9 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
     sets = pd.read_csv(results / "sets.csv")
     of_budget = sets.query("arm == 'budget' and less == 'grpo'").to_dict("records")
     said = {(row["measure"], row["set"]): with_interval(row, "difference") for row in of_budget}
-    assert f"budget has {said['pass@16', 'all']} of pass@16, over the 33" in flat(STUDIED)
+    assert f"budget has {said['pass@16', 'all']} of pass@16, over the 37" in flat(STUDIED)
     assert f"had not seen {said['pass@16', 'all but carries_core']}, and at" in flat(STUDIED)
-    assert f"equal tokens {said['pass@4', 'all']} of pass@4 (31 seeds)" in flat(STUDIED)
+    assert f"equal tokens {said['pass@4', 'all']} of pass@4 (35 seeds)" in flat(STUDIED)
     three = pd.read_csv(results / "four_sets.csv")
     beside = three[three["against"] == "grpo t1"].set_index(["arm", "measure"])
     at_1, at_16, schedule = (
@@ -238,7 +238,7 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
         for row in (("e3", "pass@1"), ("e3", "pass@16"), ("ts_an", "pass@1"))
     )
     assert f"it has {at_1} of pass@1; its" in flat(STUDIED)
-    assert f"not distinguishable, has {schedule}. Its pass@16, {at_16}, is no" in flat(STUDIED)
+    assert f"not distinguishable, has {schedule}. Its pass@16, {at_16} (p .0" in flat(STUDIED)
     (bonus,) = (
         pd.read_csv(results / "entropy_bonus.csv")
         .query("arm == 'budget' and measure == 'pass@16'")

@@ -32,7 +32,7 @@ SETS = {
     "carries_first_policies": range(131, 141),
     "carries_budget": range(141, 147),
     "carries_factorial": range(151, 157),
-    "carries_confirmation": range(171, 177),
+    "carries_confirmation": range(171, 181),
 }
 CURVES = (  # with validations on the way
     *("carries_core", "carries_tuned", "carries_first_policies"),

@@ -2,7 +2,7 @@
 
     .venv/bin/python experiments/coverage/pooled.py            # some minutes on one core
 
-`../carries_all_seeds` puts 33 seeds of one first policy together with ten that have one each, all
+`../carries_all_seeds` puts 37 seeds of one first policy together with ten that have one each, all
 seeds alike. `models.Model` is fitted to a control and an arm of the core study (`as_studies.py`),
 and every first policy then has a level of its own, as far apart as `../carries_first_policies` has
 them, and a gain of its own, whose standard deviation between first policies is a multiple of that
@@ -32,7 +32,7 @@ from e3rl.statistics.shares import difference_of_shares
 
 FOLDER = Path(__file__).parent
 ARMS = ("budget", "e3")
-SEEDS_OF_POLICIES = (33, *[1] * 10)  # how many seeds each first policy has
+SEEDS_OF_POLICIES = (37, *[1] * 10)  # how many seeds each first policy has
 MULTIPLES = (0.0, 0.5, 1.0, 2.0)  # of the seeds' standard deviation of a gain
 KS = (1, 16)
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -144,7 +144,7 @@ def table_cells(rows: list[dict[str, Any]]) -> Cells:
     ]
     (draws,) = {row["draws"] for row in rows}
     note = (
-        "How many of 100 drawn 95 % intervals of a paired difference hold the truth, over 33 seeds "
+        "How many of 100 drawn 95 % intervals of a paired difference hold the truth, over 37 seeds "
         "of one first policy and ten of ten others, in studies from models fitted to the core "
         "study; in the columns the standard deviation of an effect between first policies by "
         f"that between the seeds of one. {draws:,} studies a cell."
