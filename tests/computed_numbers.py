@@ -210,6 +210,11 @@ COMPUTED = (
     ),
     Computed(
         "coverage",
+        "differences hold the truth in {} to {} of 100",
+        lambda: covered("results", lambda row: of_seeds(row) and "noise shared" in row["measure"]),
+    ),
+    Computed(
+        "coverage",
         "seeds {} of {} cells are above 97, of which {} by more than twice the simulation's error, "
         "{} of these",
         surer_than_said,

@@ -125,7 +125,14 @@ LINES = (  # the same, of README
         10,
         False,
     ),
-    ("carries_confirmation", "primary", "e3", "so it is on those ten fresh seeds, {}, and", 10, False),
+    (
+        "carries_confirmation",
+        "primary",
+        "e3",
+        "so it is on those ten fresh seeds, {}, and",
+        10,
+        False,
+    ),
     ("carries_confirmation", "easy", "budget", "easy problems lower, {}.", 10, True),
     ("carries_ten_seeds", "pass_at_1", "e3", "on the core study's, {}.", 10, False),
     (

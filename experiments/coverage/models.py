@@ -72,6 +72,16 @@ class Model:
         rates = logistic(problems[:, None, :] + self.draw_luck(rng, n_seeds))
         return rng.binomial(self.rollouts, rates)
 
+    def draw_runs_alike(
+        self, rng: np.random.Generator, problems: Reals, n_seeds: int
+    ) -> NDArray[np.int64]:
+        """As `draw_runs`, where both arms of a seed validate with the same random numbers: what the
+        worse of them solves in a rollout, the better does."""
+        rates = logistic(problems[:, None, :] + self.draw_luck(rng, n_seeds))
+        shared = rng.random((n_seeds, self.n_problems, self.rollouts))
+        right: NDArray[np.int64] = (shared < rates[..., None]).sum(axis=-1)
+        return right
+
     def draw_luck(self, rng: np.random.Generator, n_seeds: int) -> Reals:
         """(2, S, P) what runs have by luck, on the scale of logits."""
         shared, own = rng.normal(size=(1, n_seeds, 1)), rng.normal(size=(2, n_seeds, 1))
