@@ -25,6 +25,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),
     "carries_measures": (171, 175),
+    "carries_measures_again": (177, 181),
     "carries_first_policies": (131, 140),
     "carries_prompt_weights": (121, 125),
     "carries_policies": (105, 110),

@@ -99,7 +99,10 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
         found["own_verdict"] == found["end_verdict"]
     )
     lasting = found[alike & (found["own_verdict"] != "not distinguishable")]
-    assert sorted(lasting["arm"]) == ["abort", "abort", "balanced_by_prompt", "budget", "e3"]
+    assert sorted(lasting["arm"]) == [
+        *("abort", "abort", "balanced_by_prompt", "budget", "budget_by_entropy"),
+        *("budget_by_length", "e3"),
+    ]
 
 
 def test_pages_that_put_studies_together_compare_at_the_common_cost() -> None:

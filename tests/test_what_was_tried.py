@@ -23,7 +23,11 @@ def test_the_page_says_what_was_recorded() -> None:
             "**trained** ([carries_budget], [carries_confirmation], [carries_core], ",
         ),
         ("budget", "mopps", "**trained** ([carries_shootout])"),
-        ("budget.difficulty", "posterior", "**trained** ([carries_measures])"),
+        (
+            "budget.difficulty",
+            "posterior",
+            "**trained** ([carries_measures], [carries_measures_again])",
+        ),
         ("policy", "smollm2", "**trained** ([smollm2], [smollm2_control], [smollm2_schedules])"),
         ("budget.weight", "cures", "**trained** ([carries_more_weights], [carries_shootout])"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),

@@ -94,8 +94,8 @@ def test_no_interval_of_five_and_ten_seeds_holds_the_truth_two_points_less_than_
 
 
 def test_intervals_are_surer_than_they_say_where_the_page_says_so_and_hardly_elsewhere() -> None:
-    """Above 97 of 100 by more than twice the simulation's error; one of 212 cells by chance is no
-    surprise, nor are three."""
+    """Above 97 of 100 by more than twice the simulation's error; of all other cells three at most,
+    as chance makes of so many."""
     sure = [
         (row["measure"], row["level"])
         for row in recorded()
