@@ -105,8 +105,8 @@ def finding_cells(rows: list[Row]) -> Cells:
         body.append([*about, there, here, said, row["verdict"]])
     note = (
         "Points, of the last row a ratio; 95 % intervals over seeds and problems, each by itself. "
-        "p after Holm's correction within the declared family here. *Confirmed*: p below .05, in "
-        "the direction of the core study."
+        "p after Holm's correction within the declared family here, times two looks. *Confirmed*: "
+        "p below .05, in the direction of the core study."
     )
     return Cells(header, body, note)
 

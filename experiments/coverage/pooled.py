@@ -1,6 +1,6 @@
 """How often an interval over seeds of several first policies holds the truth, by simulation.
 
-    .venv/bin/python experiments/coverage/pooled.py            # some minutes on one core
+    .venv/bin/python experiments/coverage/pooled.py --draws 500    # ten minutes on one core
 
 `../carries_all_seeds` puts 37 seeds of one first policy together with ten that have one each, all
 seeds alike. `models.Model` is fitted to a control and an arm of the core study (`as_studies.py`),
