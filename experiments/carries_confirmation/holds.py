@@ -16,6 +16,7 @@ import pandas as pd
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.analysis.tables.comparison_table import p_text
 from e3rl.checkpoints.durable import write_atomically
 
 FOLDER = Path(__file__).parent
@@ -98,8 +99,7 @@ def finding_cells(rows: list[Row]) -> Cells:
             form.format(*(row[f"{side}{end}"] for end in ("", "_low", "_high")))
             for side in ("core", "here")
         )
-        p = row["p_adjusted"]
-        said = "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+        said = p_text(row["p_adjusted"])
         declared = "exploratory" if row["core_family"] == "exploratory" else "declared"
         about = [str(place), row["arm"], row["finding"], declared]
         body.append([*about, there, here, said, row["verdict"]])

@@ -1,7 +1,7 @@
 """How much the seeds of an arm differ from each other, beside those of a control."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 import numpy as np
@@ -50,9 +50,7 @@ def deviation_rows(
     """
     names = list(of or arms)
     wanted = dict.fromkeys([*names, *([] if control is None else [control])])
-    if unknown := [arm for arm in wanted if arm not in arms]:
-        there = ", ".join(arms)
-        raise ValueError(f"deviation of {unknown[0]!r}: no recorded arm; there are {there}")
+    _require_recorded(wanted, arms)
     rows = []
     for evaluation, k in product(evaluations, ks):
         scores = {arm: _ends(arms[arm], evaluation, k) for arm in wanted}
@@ -64,6 +62,12 @@ def deviation_rows(
             against = {"against": control if len(other) > 1 else None}
             rows.append(about | against | _row(scores[arm], other, label, level))
     return rows
+
+
+def _require_recorded(wanted: Iterable[str], arms: Arms) -> None:
+    if unknown := [arm for arm in wanted if arm not in arms]:
+        there = ", ".join(arms)
+        raise ValueError(f"deviation of {unknown[0]!r}: no recorded arm; there are {there}")
 
 
 def _ends(runs: Sequence[Run], evaluation: str, k: int) -> dict[int, float]:
