@@ -9,6 +9,7 @@ what would be open if the test counted the seeds' degrees of freedom alone, a do
 open at the tokens that the runs of all pages reach.
 """
 
+import runpy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ all pages on carries reach ([costs](#how-to-read-these-verdicts)). The scope of 
 was trained, how often, and whether the comparison was declared before its runs or is exploratory:
 a verdict says nothing beyond its scope, and *open* is not *false*.
 [How to read these verdicts](#how-to-read-these-verdicts) stands below the table.
+
+"""
+AIMS = """
+## Figures that were aimed at
+
+Not differences of arms, but what a bed, an interval, a control, an update or a step was to be like,
+and what was measured. *reached*: all of the interval, or of what runs or cells have, is within
+the aim; *not reached*: a bound is missed, by cells of a simulation where one misses it by more than
+twice the simulation's error; *open*: neither. Computed by `experiments/aims.py`, which this page's
+command runs.
 
 """
 TAIL = """
@@ -143,7 +154,7 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
         scope += f" ({ledger['caveats'][test['study']]})"
     scope += ", uncorrected" * ("less" in test or "p_adjusted" not in row)
     page = f"[{test['table']}](../experiments/{test['study']}/README.md)"
-    command = f"`e3rl study experiments/{test['study']}`: {page}"
+    command = f"`{test.get('command', 'e3rl study experiments/' + test['study'])}`: {page}"
     marks = "†" * hangs_on_problems(test) + "‡" * hangs_on_cost(test)
     return found, scope, f"*{decide(test)}*{marks}", command
 
@@ -217,7 +228,9 @@ def count_declared() -> dict[str, Any]:
 
 
 def render() -> str:
-    return HEAD + "\n".join(rows(load_ledger())) + "\n" + TAIL.format(**count_declared())
+    aims = runpy.run_path(str(HERE / "aims.py"))["render"]()
+    claims = "\n".join(rows(load_ledger())) + "\n"
+    return HEAD + claims + TAIL.format(**count_declared()) + AIMS + aims
 
 
 if __name__ == "__main__":

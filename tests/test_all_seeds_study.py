@@ -102,3 +102,31 @@ def test_the_spread_between_runs_of_grpo_is_that_of_the_ledgers() -> None:
         assert np.mean(ends) == pytest.approx(row["mean"], abs=6e-6)
         # The noise of 16 and more samples of 1,024 problems is small beside what seeds make.
         assert np.std(ends, ddof=1) == pytest.approx(row["sd"], abs=0.004)
+
+
+def test_first_policies_spread_runs_as_fisher_says() -> None:
+    """Variances 9 and, within two sets, (2 + 2) / (2 + 2): F = 9, a ratio of 3. With 2 and 4
+    degrees of freedom F is below f with a chance of 1 - (1 + f/2)^-2, so that its quantiles are
+    2 ((1 - q)^-.5 - 1): 10.649 at .975 and .025479 at .025."""
+    found = runpy.run_path(str(STUDY / "sets.py"))["ratio_of_spreads"](
+        np.array([0.0, 3.0, 6.0]), [np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0])]
+    )
+    assert found["ratio"] == pytest.approx(3)
+    assert found["ratio_low"] == pytest.approx((9 / 10.649) ** 0.5, rel=1e-4)
+    assert found["ratio_high"] == pytest.approx((9 / 0.025479) ** 0.5, rel=1e-4)
+    assert found["p"] == pytest.approx(2 * 5.5**-2)
+
+
+def test_the_ratio_of_spreads_is_that_of_the_ledgers() -> None:
+    table = pd.read_csv(STUDY / "results" / "spread.csv").set_index("set")
+    squares = {}
+    for name in table.index:
+        ends = [
+            np.mean(list(at_the_end(r, "t1", 1).values())) for r in runs_of(name, "grpo").values()
+        ]
+        squares[name] = (float(np.sum((ends - np.mean(ends)) ** 2)), len(ends) - 1)
+    own, df = squares.pop("carries_first_policies")
+    rest = sum(x for x, _ in squares.values()) / sum(n for _, n in squares.values())
+    [(name, ratio)] = table["ratio"].dropna().items()
+    assert name == "carries_first_policies"
+    assert ratio == pytest.approx((own / df / rest) ** 0.5, rel=1e-5)

@@ -17,6 +17,11 @@ def ledger() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "experiments" / "claims.py"))
 
 
+@pytest.fixture(scope="module")
+def aims() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "experiments" / "aims.py"))
+
+
 def test_the_page_is_that_of_the_tables(ledger: dict[str, Any]) -> None:
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == ledger["render"]()
 
@@ -129,3 +134,38 @@ def test_what_one_correction_over_all_that_was_declared_leaves_is_counted_again(
         p for p, (_, told) in zip(corrected, judged, strict=True) if told and p < ledger["ALPHA"]
     ]
     assert counted["left"] == len(left) == counted["kept"].count(";") + 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least", "most", "verdict"),
+    [
+        (0.1, 0.3, 0.1, 0.3, "*reached*"),
+        (0.1, 0.3, 0.2, 0.4, "*open*"),
+        (0.1, 0.3, 0.0, 0.2, "*open*"),
+        (0.1, 0.3, 0.31, 0.4, "*not reached*"),
+        (0.1, 0.3, 0.0, 0.09, "*not reached*"),
+        (0.0, 0.4, 0.1, 0.3, "*open*"),
+    ],
+)
+def test_an_aim_is_reached_where_all_that_was_found_is_within_it(
+    aims: dict[str, Any], low: float, high: float, least: float, most: float, verdict: str
+) -> None:
+    assert aims["judge"](low, high, least, most) == verdict
+    for ends in ((high, low - 1), (float("nan"), high), (low, float("nan"))):
+        with pytest.raises(ValueError, match="is no range"):
+            aims["judge"](*ends)
+
+
+def test_aims_that_were_missed_are_said_to_be(aims: dict[str, Any]) -> None:
+    """Those that the pages of coverage, parity and speed call missed, and no others."""
+    rows = list(aims["rows"]())
+    missed = [(row.study, row.aim) for row in rows if row.verdict == "*not reached*"]
+    speed = (ROOT / "experiments" / "speed" / "README.md").read_text(encoding="utf-8")
+    assert sum(study == "speed" for study, _ in missed) == speed.count("**not reached**")
+    assert sorted(aim for study, aim in missed if study == "parity") == [
+        "at most 0.001",
+        "at most 1",
+    ]
+    assert [aim for study, aim in missed if study == "coverage"] == ["at most 97"]
+    assert {study for study, _ in missed} == {"speed", "parity", "coverage"}
+    assert len({(row.what, row.aim) for row in rows}) == len(rows)

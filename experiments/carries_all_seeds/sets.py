@@ -21,9 +21,11 @@ from e3rl.analysis.measures.scores import Scores, mean_of_arms, scores_at
 from e3rl.analysis.page.study import insert_table, read_study
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.analysis.tables.comparison_table import p_text
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.power import seed_variance_interval
+from e3rl.statistics.student import f_bound, incomplete_beta
 
 FOLDER = Path(__file__).parent
 SETS = {
@@ -34,11 +36,12 @@ SETS = {
     "carries_factorial": range(151, 157),
     "carries_confirmation": range(171, 181),
 }
+POLICIES = "carries_first_policies"  # every seed from a first policy of its own
 CURVES = (  # with validations on the way
-    *("carries_core", "carries_tuned", "carries_first_policies"),
+    *("carries_core", "carries_tuned", POLICIES),
     "carries_confirmation",
 )
-BONUS = tuple(name for name in CURVES if name != "carries_first_policies")
+BONUS = tuple(name for name in CURVES if name != POLICIES)
 COMMON_TOKENS = 1_145_860
 HALVES = ("carries_weights", "carries_factorial")  # studies of a budget's rollouts and its weight
 
@@ -135,11 +138,16 @@ def effect_rows() -> Iterator[Row]:
 
 
 def spread_rows() -> Iterator[Row]:
-    """How much GRPO's own pass@1 after its last step differs between seeds of a set."""
+    """How much GRPO's own pass@1 after its last step differs between seeds of a set, and beside
+    the seeds of the sets that have one first policy."""
+    parts = {}
     for page in SETS:
         scores = scores_at(runs_of(page)["grpo"], "t1", 1, "tokens", math.inf)
         assert scores is not None
-        part = scores.table.to_numpy(dtype=np.float64)
+        parts[page] = scores.table.to_numpy(dtype=np.float64)
+    ends_of = {page: part.mean(axis=1) for page, part in parts.items()}
+    alike = [ends for page, ends in ends_of.items() if page != POLICIES]
+    for page, part in parts.items():
         found = seed_variance_interval(part)
         sds = [math.sqrt(max(0.0, x)) for x in (found.mean, found.low, found.high)]
         ends = part.mean(axis=1)
@@ -150,7 +158,21 @@ def spread_rows() -> Iterator[Row]:
             "least": float(ends.min()),
             "greatest": float(ends.max()),
             **dict(zip(("sd", "sd_low", "sd_high"), sds, strict=True)),
+            **(ratio_of_spreads(ends, alike) if page == POLICIES else {}),
         }
+
+
+def ratio_of_spreads(ends: np.ndarray, others: Sequence[np.ndarray]) -> Row:
+    """Standard deviation of `ends` by that within `others`, pooled, with its 95 % interval and the
+    two-sided p of Fisher's F, exact where scores are normal."""
+    own, df = len(ends) - 1, sum(len(x) - 1 for x in others)
+    pooled = sum(((x - x.mean()) ** 2).sum() for x in others) / df
+    f = float(ends.var(ddof=1) / pooled)
+    low, high = (f / f_bound(q, own, df) for q in (0.975, 0.025))
+    below = incomplete_beta(own / 2, df / 2, own * f / (own * f + df))
+    p = 2 * min(below, 1 - below)
+    names = ("ratio", "ratio_low", "ratio_high")
+    return {**dict(zip(names, map(math.sqrt, (f, low, high)), strict=True)), "p": p}
 
 
 def effect_cells(rows: Sequence[Row]) -> Cells:
@@ -180,12 +202,26 @@ def spread_cells(rows: Sequence[Row]) -> Cells:
             *(row["set"], str(row["seeds"])),
             *(f"{100 * row[name]:.1f}" for name in ("mean", "least", "greatest")),
             f"{100 * row['sd']:.1f} [{100 * row['sd_low']:.1f}, {100 * row['sd_high']:.1f}]",
+            ratio_cell(row),
+            p_text(row["p"]) if "p" in row else "",
         ]
         for row in rows
     ]
-    header = ["set", "seeds", "mean %", "least", "greatest", "sd of seeds"]
-    note = "GRPO's pass@1 at T = 1 after the last step; 95 % intervals of the standard deviation."
+    header = ["set", "seeds", "mean %", "least", "greatest", "sd of seeds", "by the others'", "p"]
+    note = (
+        "GRPO's pass@1 at T = 1 after the last step; 95 % intervals of the standard deviation, the "
+        "noise of validation taken out. By the others': the ratio to the standard deviation within "
+        "the sets of one first policy, that noise left in, and its p, by Fisher's F, exact where "
+        "scores are normal; uncorrected."
+    )
     return Cells(header, body, note)
+
+
+def ratio_cell(row: Row) -> str:
+    if "ratio" not in row:
+        return ""
+    ratio, low, high = (row[f"ratio{end}"] for end in ("", "_low", "_high"))
+    return f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -263,9 +263,32 @@ def tuning_table(results: Results) -> str:
     )
 
 
+class Aim(NamedTuple):
+    """A figure that was aimed at: what was found of what, and its bound."""
+
+    what: str
+    found: float
+    of: str
+    bound: str  # at most, at least
+    aim: float
+    digits: int = 2
+
+    @property
+    def reached(self) -> bool:
+        return self.found <= self.aim if self.bound == "at most" else self.found >= self.aim
+
+    def __str__(self) -> str:
+        reached = "reached" if self.reached else "**not reached**"
+        found = f"{self.what} {self.found:.{self.digits}f} {self.of}"
+        return f"- {found} (aim: {self.bound} {self.aim:g}): {reached}."
+
+
 def verdict(results: Results) -> str:
     """A sentence for every figure that was aimed at, by the faster engine."""
-    lines = []
+    return "\n".join(map(str, aims(results)))
+
+
+def aims(results: Results) -> Iterator[Aim]:
     for name, entry, sides in works_of(results):
         ours = [side for side in sides if side != TRL]
         if TRL not in sides or not ours:
@@ -273,42 +296,34 @@ def verdict(results: Results) -> str:
         fast = min(ours, key=lambda side: median(ratios(sides[side], sides[TRL], "seconds")))
         aim, by = entry["work"]["aim"], f"{name}, {TITLES[fast].removeprefix('e3rl, ')}"
         found = median(ratios(sides[fast], sides[TRL], "seconds"))
-        lines.append(_held(f"{by}: seconds", found, "of TRL's", aim["seconds"]))
+        yield Aim(f"{by}: seconds", found, "of TRL's", "at most", aim["seconds"])
         if tries := results.get("tuning", {}).get(name):
             best = min(tries, key=lambda rows: tries[rows]["seconds"])
             found = middle(sides[fast], "seconds") / tries[best]["seconds"]
             told = f"of TRL's with {best} rows at a time, its fastest"
-            lines.append(_held(f"{by}: seconds", found, told, aim["seconds"]))
+            yield Aim(f"{by}: seconds", found, told, "at most", aim["seconds"])
         if aim["memory"] is not None:
             found = median(ratios(sides[fast], sides[TRL], "peak_gib"))
-            lines.append(_held(f"{by}: peak memory", found, "of TRL's", aim["memory"]))
+            yield Aim(f"{by}: peak memory", found, "of TRL's", "at most", aim["memory"])
         if aim["utilization"] is not None:
-            found = utilization(entry, sides[fast])[1]
-            text = f"{by}: update at {found:.2f} of the matmul rate"
-            lines.append(_said(text, "at least", aim["utilization"], found >= aim["utilization"]))
+            share, of = utilization(entry, sides[fast])[1], "of the matmul rate"
+            yield Aim(f"{by}: update at", share, of, "at least", aim["utilization"])
         rest = median(run["phases"]["rest"] / run["seconds"] for run in sides[fast])
-        lines.append(_held(f"{by}: rest", rest, "of a step", OVERHEAD, digits=3))
-    return "\n".join([*lines, *_growth_verdict(list(growth_rows(results)))])
+        yield Aim(f"{by}: rest", rest, "of a step", "at most", OVERHEAD, digits=3)
+    yield from _aims_of_growth(list(growth_rows(results)))
 
 
-def _growth_verdict(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _aims_of_growth(rows: Sequence[Mapping[str, Any]]) -> Iterator[Aim]:
     for kind in dict.fromkeys(row["kind"] for row in rows):
         for engine in dict.fromkeys(row["engine"] for row in rows):
             found = [row for row in rows if row["kind"] == kind and row["engine"] == engine]
             worst = max(row["of_first"] for row in found)
             name = f"{kind}, {TITLES[engine].removeprefix('e3rl, ')}"
-            yield _held(f"{name}: seconds per token", worst, "of the smallest's", 1 + FLAT)
+            what, of = f"{name}: seconds per token", "of the smallest's"
+            yield Aim(what, worst, of, "at most", 1 + FLAT)
             if kind == "problems":
                 share = found[-1]["budget"]
-                yield _held(f"{name}: budget", share, "of a step", BOOKKEEPING, digits=4)
-
-
-def _held(what: str, found: float, of: str, aim: float, digits: int = 2) -> str:
-    return _said(f"{what} {found:.{digits}f} {of}", "at most", aim, found <= aim)
-
-
-def _said(text: str, bound: str, aim: float, reached: bool) -> str:
-    return f"- {text} (aim: {bound} {aim:g}): {'reached' if reached else '**not reached**'}."
+                yield Aim(f"{name}: budget", share, "of a step", "at most", BOOKKEEPING, digits=4)
 
 
 @with_style
