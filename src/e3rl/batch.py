@@ -180,6 +180,13 @@ class RolloutBatch:
             right.index_add_(0, group, correct.double())
         return self.group_sizes.cpu().numpy(), right.numpy()
 
+    def counts(self) -> Tensor:
+        """(N,) float64, how often each rollout counts in a mean: its weight, or 1 where all that
+        there are were stopped early, so that none counts."""
+        lengths = self.tensor("lengths")
+        weights = torch.ones_like(lengths) if self.weights is None else self.tensor("weights")
+        return (weights if bool((weights > 0).any()) else torch.ones_like(weights)).double()
+
     def settle(self) -> None:
         """Wait for rollouts that are being sampled; raises what went wrong with them."""
         if self.under_way is not None:

@@ -448,6 +448,15 @@ def test_traits_of_a_batch_are_means_by_prompt() -> None:
     assert all(np.isnan(x) for x in (*unknown, *found["disagreement"][1:]))
 
 
+def test_traits_count_a_rollout_that_goes_on_for_those_that_were_stopped() -> None:
+    batch = scored_batch([[(1.0, [-1.0, -2.0]), (0.0, [-3.0])], [(0.0, [-1.0])]])
+    batch.weights = torch.tensor([3.0, 1.0, 0.0])
+    found = {name: x.tolist() for name, x in budget_file.traits(batch).items()}
+    assert found["length"][0] == (3 * 2 + 1) / 4
+    assert found["entropy"][0] == pytest.approx((3 * 3 + 3) / (3 * 2 + 1))
+    assert np.isnan(found["length"][1])
+
+
 def test_disagreement_is_the_share_of_pairs_with_different_answers() -> None:
     sizes = (4, 4, 4, 3, 2, 1)
     batch = scored_batch([[(1.0, [-1.0])] * n for n in sizes])

@@ -54,6 +54,23 @@ def test_the_reading_is_token_weighted_over_all_rollouts() -> None:
     assert reading.exact is None
 
 
+@pytest.mark.parametrize(
+    ("weights", "entropy", "tokens"),
+    [
+        ([2.0, 1.0, 0.0], 7 / 5, 5),  # (2 · 2 + 3) / (2 · 1 + 3)
+        ([0.0, 0.0, 0.0], 21 / 8, 8),  # none goes on: what they sampled is all there is
+    ],
+)
+def test_rollouts_that_go_on_for_stopped_ones_count_for_them_in_the_reading(
+    weights: list[float], entropy: float, tokens: int
+) -> None:
+    """The first tokens of many rollouts, which were stopped, would have another entropy."""
+    batch = scored_batch([[(1.0, [-2.0]), (0.0, [-1.0] * 3)], [(0.0, [-4.0] * 4)]])
+    batch.weights = torch.tensor(weights)
+    reading = read_entropy(batch, 0)
+    assert (reading.sampled, reading.tokens) == (pytest.approx(entropy), tokens)
+
+
 def test_the_reading_sums_over_ranks_before_it_divides(monkeypatch: pytest.MonkeyPatch) -> None:
     other = [10.0, 2.0, 4.0]  # surprisal, tokens, tokens times temperature of a second rank
     monkeypatch.setattr(

@@ -91,7 +91,8 @@ def geometric(q, longest=1500):
     for length in range(1, longest):
         logprobs = torch.full((1, length), math.log(1 - q), dtype=torch.float64)
         logprobs[0, -1] = math.log(q)
-        total, tokens = sampled_entropy(logprobs, torch.ones(1, length, dtype=torch.bool))
+        mask = torch.ones(1, length, dtype=torch.bool)
+        total, tokens = sampled_entropy(logprobs, mask, torch.ones(1, dtype=torch.float64))
         yield q * (1 - q) ** (length - 1), total, tokens
 
 
@@ -114,11 +115,16 @@ def test_token_weighting_is_unbiased_where_completions_end_at_random(q, golden, 
 def test_padding_never_enters_the_sampled_entropy():
     logprobs = torch.tensor([[-1.0, -2.0, 99.0], [-0.5, float("nan"), -math.inf]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    assert sampled_entropy(logprobs, mask) == (3.5, 3)
+    assert sampled_entropy(logprobs, mask, torch.ones(2)) == (3.5, 3)
+
+
+def test_a_rollout_counts_as_often_as_it_is_told():
+    logprobs, mask = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]]), torch.tensor([[1, 1], [1, 0]]) > 0
+    assert sampled_entropy(logprobs, mask, torch.tensor([3.0, 0.5])) == (3 * 3 + 2, 3 * 2 + 0.5)
 
 
 def test_a_mask_of_another_kind_is_refused():
     with pytest.raises(ValueError, match="bool mask"):
-        sampled_entropy(torch.zeros(2, 3), torch.ones(2, 3))
+        sampled_entropy(torch.zeros(2, 3), torch.ones(2, 3), torch.ones(2))
     with pytest.raises(ValueError, match="of one shape"):
-        sampled_entropy(torch.zeros(2, 3), torch.ones(2, 2, dtype=torch.bool))
+        sampled_entropy(torch.zeros(2, 3), torch.ones(2, 2, dtype=torch.bool), torch.ones(2))

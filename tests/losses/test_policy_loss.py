@@ -15,7 +15,7 @@ from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, TokenEffect
 from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import PolicyLoss
 
-TOTALS = Totals(tokens=8, rollouts=4, prompts=2)  # of a minibatch twice as large
+TOTALS = Totals(tokens=8, rollouts=4)  # of a minibatch twice as large
 TAUS = (0.5, 0.5, 2.0, 2.0)
 LOGITS = ((1.0, 0.0, -1.0), (0.5, 0.5, 0.0), (2.0, -1.0, 0.0), (0.0, 3.0, 1.0))
 TOKENS = (0, 1, 2, 1)

@@ -138,6 +138,27 @@ def test_sums_count_a_rollout_by_its_weight(policy, batch):
         assert getattr(found, name) == pytest.approx(wanted, rel=1e-4), name
 
 
+@pytest.mark.parametrize("counts", [[2.0, 0, 1, 3, 0, 0, 1, 1], [0.0] * 8])
+def test_sums_count_a_rollout_for_those_that_it_goes_on_for(policy, batch, counts):
+    other = copy.deepcopy(batch)
+    other.weights = torch.tensor(counts)
+    found = measure_apart(EntropyMeter(8, 1.0, FACTORS), policy, other)
+    apart = [by_hand(policy, batch, [row]) for row in range(8)]
+    for name in ("tokens", "entropy_sum", "varentropy_sum"):
+        alike = counts if any(counts) else [1.0] * 8
+        wanted = sum(w * getattr(each, name) for w, each in zip(alike, apart, strict=True))
+        assert getattr(found, name) == pytest.approx(wanted, rel=1e-4), name
+
+
+def test_where_none_that_was_drawn_counts_all_of_them_do(policy, batch):
+    """Of the eight one counts, which is not among the two that are drawn."""
+    meter, other = EntropyMeter(2, 1.0, FACTORS), copy.deepcopy(batch)
+    rows = meter.choose(batch).tolist()
+    other.weights = torch.zeros(8)
+    other.weights[next(row for row in range(8) if row not in rows)] = 8.0
+    assert measure_apart(meter, policy, other).tokens == by_hand(policy, batch, rows).tokens
+
+
 def test_each_rank_measures_its_share_of_the_rows(batch, monkeypatch):
     monkeypatch.setattr(
         "e3rl.training.entropy_meter.all_sum", lambda values: [32.0]

@@ -96,6 +96,25 @@ def test_on_policy_gradient_is_reinforce_whatever_the_split_and_the_order(
     assert size(by_hand) > 1e-3
 
 
+@pytest.mark.parametrize("aggregation", ["token_mean", "prompt_mean"])
+def test_a_prompt_counts_by_its_group_in_the_batch_in_every_minibatch(exact, batch, aggregation):
+    """Counted in each minibatch, a group of one would not count in those that it is not in."""
+    loss = make_loss(aggregation=aggregation, prompt_weight="prompt")
+    still = partial(torch.optim.SGD, lr=0.0)
+    module = make_module(exact, loss, still, minibatches=2)
+    parts = list(module._minibatches(batch))
+    fitted = fit(module, [batch])
+    groups, lengths = batch.group.tolist(), batch.completion_mask.sum(dim=1)
+    factors = torch.tensor([10 / 4 / GROUPS[group] for group in groups])
+    for rows, found in zip(parts, fitted.gradients, strict=True):
+        logprobs = reference_logprobs(exact, batch).sum(dim=1)
+        own = lengths[rows].sum() if aggregation == "token_mean" else len(rows) * lengths[rows]
+        weights = (factors[rows] / own).float().double()
+        by_hand = gradient(exact, -(weights * batch.advantages[rows] * logprobs[rows]).sum())
+        assert gap(found, by_hand) < 1e-5  # ratios are 1 up to the rounding of float32
+        assert size(by_hand) > 1e-2
+
+
 def test_the_temperature_of_each_rollout_is_part_of_its_gradient(exact, batch):
     other = copy.deepcopy(batch)
     other.temperatures = batch.temperatures.flip(0)

@@ -151,15 +151,17 @@ def _by_prompt(batch: RolloutBatch, name: str) -> Sequence[NDArray[np.float64]]:
 def traits(batch: RolloutBatch) -> dict[str, NDArray[np.float64]]:
     """What a finished batch shows of this rank's prompts, as `Describable` wants it."""
     mask, group = batch.tensor("completion_mask").cpu(), batch.tensor("group").cpu()
-    tokens = torch.zeros(batch.n_prompts, dtype=torch.float64)
-    surprise = tokens.clone()
-    tokens.index_add_(0, group, mask.sum(dim=1).double())
-    surprise.index_add_(0, group, -batch.tensor("sampler_logprobs").cpu().double().sum(dim=1))
+    counts = batch.counts().cpu()
+    tokens, surprise, rollouts = torch.zeros(3, batch.n_prompts, dtype=torch.float64)
+    rollouts.index_add_(0, group, counts)
+    tokens.index_add_(0, group, mask.sum(dim=1) * counts)
+    logprobs = batch.tensor("sampler_logprobs").cpu().double().sum(dim=1)
+    surprise.index_add_(0, group, -logprobs * counts)
     priors = batch.priors or [None] * batch.n_prompts
     return {
         "prior": np.array([np.nan if x is None else x for x in priors], dtype=np.float64),
-        # 0 / 0 is NaN: a prompt without rollouts shows nothing.
-        "length": (tokens / batch.group_sizes.cpu()).numpy(),
+        # 0 / 0 is NaN: a prompt without rollouts that count shows nothing.
+        "length": (tokens / rollouts).numpy(),
         "entropy": (surprise / tokens).numpy(),
         "disagreement": _disagreement(batch),
         **norm_moments(batch),

@@ -89,11 +89,13 @@ def _write(batch: RolloutBatch, decision: TemperatureDecision) -> None:
 
 
 def read_entropy(batch: RolloutBatch, step: int) -> EntropyReading:
-    """The step's entropy over every rollout of every rank (algorithm: Σ −log p / Σ tokens)."""
-    lengths = batch.tensor("completion_mask").sum(dim=1).double()
+    """The step's entropy over every rollout of every rank (algorithm: Σ −log p / Σ tokens), each
+    as often as it counts: where rollouts are stopped early, those that go on stand for them."""
+    counts = batch.counts()
+    lengths = batch.tensor("completion_mask").sum(dim=1) * counts
     surprisal, tokens, heat = all_sum(
         [
-            -float(batch.tensor("sampler_logprobs").double().sum()),
+            -float((batch.tensor("sampler_logprobs").double() * counts[:, None]).sum()),
             float(lengths.sum()),
             float((lengths * batch.tensor("temperatures").double()).sum()),
         ]

@@ -21,21 +21,35 @@ class Totals:
 
     tokens: int  # M, sampled tokens
     rollouts: int  # N
-    prompts: int  # P, prompts with at least one rollout
 
     def __post_init__(self) -> None:
-        if not 1 <= self.prompts <= self.rollouts <= self.tokens:
-            raise ValueError(f"1 <= prompts <= rollouts <= tokens must hold, got {self}")
+        if not 1 <= self.rollouts <= self.tokens:
+            raise ValueError(f"1 <= rollouts <= tokens must hold, got {self}")
+
+
+def prompt_factors(sizes: Tensor, mean_size: float) -> Tensor:
+    """Mean group size over own group size, by which every prompt counts alike.
+
+    Sizes are those of the whole batch, whatever its minibatches: a small group is in few of them,
+    and would count less if sizes were counted in each.
+
+    Args:
+        sizes: (N,) rollouts of each rollout's own group in the batch.
+        mean_size: over the prompts of all ranks.
+
+    Returns:
+        (N,) float64; the sum over a batch is its number of rollouts.
+    """
+    check_vectors(sizes=sizes)
+    return mean_size / sizes.double()
 
 
 def rollout_weights(
     mode: Aggregation,
     lengths: Tensor,
-    group: Tensor,
-    group_sizes: Tensor,
     totals: Totals,
+    factors: Tensor | None = None,
     *,
-    prompt_weight: PromptWeight = "sample",
     max_length: int | None = None,
 ) -> Tensor:
     """The weight of every token of a rollout, so that the objective is Σ_tokens weight · l.
@@ -44,41 +58,38 @@ def rollout_weights(
         sequence_mean   1/N · 1/Tᵢⱼ          GRPO, arXiv 2402.03300 eq. 3
         sequence_sum    1/N                  REINFORCE
         constant        1/(N·L_max)          Dr.GRPO, arXiv 2503.20783
-        prompt_mean     1/P · 1/nᵢ · 1/Tᵢⱼ   every prompt counts once
+        prompt_mean     1/N · 1/Tᵢⱼ, with factors: 1/P · 1/nᵢ · 1/Tᵢⱼ, every prompt counts once
 
-    `prompt_weight="prompt"` multiplies by (N/P)/nᵢ, mean group size over own group size, so that
-    a prompt's say does not grow with its budget. Σ over rollouts of this factor is N: the
-    objective keeps its scale, and `sequence_mean` becomes `prompt_mean` (which already has the
-    factor and does not get it twice). With `token_mean` a prompt then counts by its mean
-    completion length; Σ weight·T is (N/P)·Σᵢ T̄ᵢ/M, which is 1 where length and group size are
+    `factors` are those of `prompt_factors`, (N/P)/nᵢ over the batch, so that a prompt's say does
+    not grow with its budget (`prompt_weight="prompt"`). Their sum is N: the objective keeps its
+    scale, and `sequence_mean` becomes `prompt_mean`. With `token_mean` a prompt then counts by its
+    mean completion length; Σ weight·T is (N/P)·Σᵢ T̄ᵢ/M, which is 1 where length and group size are
     unrelated.
 
     Args:
         mode: one of the above.
         lengths: (N',) sampled tokens of the rollouts at hand, any part of the minibatch.
-        group: (N',) int64, their prompt rows.
-        group_sizes: (P',) rollouts per prompt row over the whole minibatch and all ranks.
         totals: the global counts.
-        prompt_weight: "sample" = every rollout counts alike, "prompt" = every prompt does.
+        factors: (N',) of the same rollouts; None = every rollout counts alike.
         max_length: L_max, the configured limit of sampled tokens; `constant` needs it.
 
     Returns:
         (N',) float32.
 
     Raises:
-        ValueError: unknown mode or prompt weight, `constant` without max_length, empty rollouts.
+        ValueError: unknown mode, `prompt_mean` without factors, `constant` without max_length,
+            empty rollouts.
     """
-    check_vectors(lengths=lengths, group=group)
-    if mode not in get_args(Aggregation) or prompt_weight not in get_args(PromptWeight):
-        raise ValueError(
-            f"mode={mode!r} must be one of {get_args(Aggregation)} and "
-            f"prompt_weight={prompt_weight!r} one of {get_args(PromptWeight)}"
-        )
+    if mode not in get_args(Aggregation):
+        raise ValueError(f"mode={mode!r} must be one of {get_args(Aggregation)}")
+    if mode == "prompt_mean" and factors is None:
+        raise ValueError("mode='prompt_mean' needs factors: give those of `prompt_factors`")
     if bool((lengths < 1).any()):
         raise ValueError("every rollout must have at least one sampled token")
     weights = _sample_weights(mode, lengths.double(), totals, max_length)
-    if prompt_weight == "prompt" or mode == "prompt_mean":
-        weights = weights * (totals.rollouts / totals.prompts) / group_sizes[group]
+    if factors is not None:
+        check_vectors(lengths=lengths, factors=factors)
+        weights = weights * factors
     return weights.float()
 
 

@@ -74,7 +74,7 @@ def sampled_entropy_t1(logprobs_tau: Tensor, logprobs_t1: Tensor) -> Tensor:
     return -(logprobs_t1 - logprobs_tau).exp() * logprobs_t1
 
 
-def sampled_entropy(logprobs: Tensor, mask: Tensor) -> tuple[float, int]:
+def sampled_entropy(logprobs: Tensor, mask: Tensor, counts: Tensor) -> tuple[float, float]:
     """Σ -ln p(token) over the sampled tokens, and their number.
 
     Sum over sum of whole batches estimates the token-mean entropy of the sampling distribution:
@@ -86,6 +86,8 @@ def sampled_entropy(logprobs: Tensor, mask: Tensor) -> tuple[float, int]:
     Args:
         logprobs: (N, T) at the sampling temperature, nats.
         mask: (N, T) bool, True on sampled tokens, the end-of-sequence token included.
+        counts: (N,) float64, how often each rollout counts: 1, where none was stopped early. One
+            that goes on for others that were counts for them too, and they do not.
 
     Returns:
         (sum in nats, tokens); add both over ranks before dividing.
@@ -95,5 +97,5 @@ def sampled_entropy(logprobs: Tensor, mask: Tensor) -> tuple[float, int]:
             f"expected log-probs and a bool mask of one shape, got {tuple(logprobs.shape)} and "
             f"{tuple(mask.shape)} {mask.dtype}"
         )
-    sampled = logprobs[mask].double()
-    return float(-sampled.sum()), sampled.numel()
+    weights = counts[:, None].expand_as(mask)[mask]
+    return float(-(logprobs[mask].double() * weights).sum()), float(weights.sum())

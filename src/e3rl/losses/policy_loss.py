@@ -139,18 +139,15 @@ class PolicyLoss:
         if isinstance(self._entropy_coef, MovingEntropyBonus):
             self._entropy_coef.load_state_dict(state["entropy_coef"])
 
-    def weights(
-        self, lengths: Tensor, group: Tensor, group_sizes: Tensor, totals: Totals
-    ) -> Tensor:
+    @property
+    def by_prompt(self) -> bool:
+        """Whether every prompt counts alike, whatever its budget."""
+        return self.prompt_weight == "prompt" or self.aggregation == "prompt_mean"
+
+    def weights(self, lengths: Tensor, totals: Totals, factors: Tensor | None) -> Tensor:
         """(N,) weight of each token of a rollout; see `rollout_weights`."""
         return rollout_weights(
-            self.aggregation,
-            lengths,
-            group,
-            group_sizes,
-            totals,
-            prompt_weight=self.prompt_weight,
-            max_length=self.max_length,
+            self.aggregation, lengths, totals, factors, max_length=self.max_length
         )
 
     def __call__(

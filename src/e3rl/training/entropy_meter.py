@@ -71,7 +71,7 @@ class EntropyMeter:
             kept = math.ceil(APART * len(apart))
             weights[apart] = 0
             weights[apart[:kept]] = len(apart) / kept
-        return EntropyProbe(weights, tuple(self.factors))
+        return EntropyProbe(weights, batch.counts(), tuple(self.factors))
 
 
 class EntropyProbe:
@@ -80,15 +80,18 @@ class EntropyProbe:
     The rollouts that an update does not skip would not do: their entropy is another one.
 
     Args:
-        weights: (N,) float64, how often each rollout counts, 0 for those that are not chosen.
+        weights: (N,) float64, for how many each rollout was drawn, 0 for those that are not chosen.
+        counts: (N,) float64, how often each counts (`RolloutBatch.counts`).
         factors: see `EntropyMeter`.
     """
 
-    def __init__(self, weights: Tensor, factors: tuple[float, ...]) -> None:
+    def __init__(self, weights: Tensor, counts: Tensor, factors: tuple[float, ...]) -> None:
         self.weights = weights
         self.chosen = weights > 0
         self._factors = factors
-        self._sums = torch.zeros(SUMS + len(factors), dtype=torch.float64)
+        # As they count, and alike, in case none of those that were chosen does.
+        self._weights = torch.stack([weights * counts, weights])
+        self._sums = torch.zeros(2, SUMS + len(factors), dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, pack: Pack, predictions: Predictions, sampled: SampledTokens) -> None:
@@ -97,12 +100,13 @@ class EntropyProbe:
         if len(tokens):
             of, taus = sampled.tokens[tokens], sampled.temperatures[tokens]
             found = predictions.at(tokens).measure(self._columns, of, taus)
-            weights = self.weights[pack.rows][sampled.rollout[tokens]]
+            weights = self._weights[:, pack.rows][:, sampled.rollout[tokens]]
             self._sums += (weights @ found.double()).cpu()
 
     def result(self) -> MeasuredEntropy:
         """Weighted sums over the sampled tokens of the chosen rollouts, on all ranks."""
-        totals = all_sum(self._sums.tolist())
+        counted, alike = self._sums
+        totals = all_sum((counted if counted[0] > 0 else alike).tolist())
         return MeasuredEntropy(
             tokens=totals[0],
             entropy_sum=totals[1],

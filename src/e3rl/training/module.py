@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
-from e3rl.functional.aggregation import Totals
+from e3rl.functional.aggregation import Totals, prompt_factors
 from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
@@ -132,9 +132,10 @@ class GRPOModule(LightningModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
+        factors = self._prompt_factors(batch) if self.loss.by_prompt else None
         for number, rows in enumerate(parts):
             seen = number == 0 and self._counts_on_forward
-            self._step(batch, rows, given, probe if seen else None)
+            self._step(batch, rows, given, factors, probe if seen else None)
         if probe is not None:
             batch.entropy = probe.result()
         batch.metrics |= self._statistics.metrics(learning_rate)
@@ -202,7 +203,7 @@ class GRPOModule(LightningModule):
     def _observe_entropy(self, batch: RolloutBatch) -> None:
         if self.loss.adapts:
             found = sampled_entropy(
-                batch.tensor("sampler_logprobs"), batch.tensor("completion_mask")
+                batch.tensor("sampler_logprobs"), batch.tensor("completion_mask"), batch.counts()
             )
             surprisal, tokens = all_sum(found)
             metrics = self.loss.observe(surprisal / tokens)
@@ -240,12 +241,12 @@ class GRPOModule(LightningModule):
         batch: RolloutBatch,
         rows: Tensor,
         given: TokenInputs,
+        factors: Tensor | None,
         probe: EntropyProbe | None,
     ) -> None:
         """One optimiser step on a minibatch; a probe sees its rollouts before it."""
         active = self._active(batch, rows)
-        renormalise = self.settings.skip_zero_advantage == "renormalise"
-        weights, totals = self._weights(batch, active if renormalise else rows)
+        weights, totals = self._weights(batch, active if self._renormalises else rows, factors)
         self._statistics.rollouts += len(rows)
         self._statistics.skipped += len(rows) - len(active)
         taught = int((batch.tensor("advantages")[rows] != 0).sum())
@@ -295,16 +296,30 @@ class GRPOModule(LightningModule):
                 "module.settings.nonfinite_steps"
             )
 
-    def _weights(self, batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Totals]:
+    @property
+    def _renormalises(self) -> bool:
+        return self.settings.skip_zero_advantage == "renormalise"
+
+    def _prompt_factors(self, batch: RolloutBatch) -> Tensor:
+        """(N,) mean group size over own group size, of the whole batch: a small group is in few
+        minibatches. Rollouts that are left out of the mean are left out of sizes."""
+        rows, group = torch.arange(batch.n_rollouts, device=self.device), batch.tensor("group")
+        counted = group[self._active(batch, rows)] if self._renormalises else group
+        sizes = torch.bincount(counted, minlength=batch.n_prompts)
+        rollouts, prompts = all_sum([len(counted), int((sizes > 0).sum())])
+        return prompt_factors(sizes[group].clamp(min=1), max(1, rollouts) / max(1, prompts))
+
+    def _weights(
+        self, batch: RolloutBatch, rows: Tensor, factors: Tensor | None
+    ) -> tuple[Tensor, Totals]:
         """(N,) token weights, 0 outside `rows`, and the counts of all ranks they are made from."""
         lengths = batch.tensor("completion_mask")[rows].sum(dim=1)
-        group = batch.tensor("group")[rows]
-        counts = [float(lengths.sum()), len(rows), len(torch.unique(group))]
-        tokens, rollouts, prompts = (max(1, int(n)) for n in all_sum(counts))
-        totals = Totals(tokens=tokens, rollouts=rollouts, prompts=prompts)
-        sizes = torch.bincount(group, minlength=batch.n_prompts)
+        counts = [float(lengths.sum()), len(rows)]
+        tokens, rollouts = (max(1, int(n)) for n in all_sum(counts))
+        totals = Totals(tokens=tokens, rollouts=rollouts)
         weights = torch.zeros(batch.n_rollouts, device=self.device)
-        weights[rows] = self.loss.weights(lengths, group, sizes, totals)
+        mine = None if factors is None else factors[rows]
+        weights[rows] = self.loss.weights(lengths, totals, mine)
         return weights, totals
 
     def _backward(
