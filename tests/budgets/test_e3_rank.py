@@ -36,6 +36,17 @@ def counts(
     return allocation.counts
 
 
+@pytest.mark.parametrize("difficulty", ["reward", "posterior"])
+def test_equal_pass_rates_share_a_budget_alike_where_old_visits_fade(difficulty: str) -> None:
+    rule = E3Rank(decay=0.9, difficulty=difficulty)
+    for epoch in range(3):  # 1 of 3 rollouts right, or 2 of 6 ...
+        rule.decide(IDS, 64, step=epoch, epoch=epoch)
+        sizes = [3 * (1 + (i * (epoch + 1)) % 4) for i in range(8)]
+        own = sizes if difficulty == "reward" else [6] * 8
+        rule.observe(IDS, [rewards(n // 3, n) for n in own])
+    assert counts(rule, step=3, epoch=3) == [8] * 8
+
+
 def test_first_epoch_is_uniform_whatever_was_observed() -> None:
     rule = taught()
     assert counts(rule, step=1, epoch=0) == [8] * 8

@@ -22,6 +22,16 @@ def test_decay_weighs_old_visits_less() -> None:
     assert history.means() == {"a": 1 / 3}  # (0.5·2 + 0) / (0.5·2 + 2)
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.9, 0.7])
+def test_prompts_of_one_mean_have_one_rank_however_they_came_to_it(decay: float) -> None:
+    """A third right at every visit, of 3 to 12 rollouts: sums discounted differ in a last digit."""
+    history, ids = RewardHistory(decay), [f"p{i}" for i in range(40)]
+    for visit in range(4):
+        sizes = [3 * (1 + (i * (visit + 1)) % 4) for i in range(40)]
+        history.observe(ids, [np.arange(n) < n // 3 for n in sizes])
+    assert set(history.ranks(history.of(ids))) == {39 / 2 / 40}
+
+
 def test_never_solved_excludes_solved_and_unseen_prompts() -> None:
     history = RewardHistory(decay=0.5)
     for rewards in ([0.0, 1.0], [0.0, 0.0]):

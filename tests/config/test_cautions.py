@@ -174,6 +174,17 @@ def test_servers_sample_up_to_a_temperature(engine: str) -> None:
     assert told(engine, "experiment=grpo") == []
 
 
+def test_servers_sample_up_to_a_temperature_around_another_rule_too() -> None:
+    mixed = ("engine=vllm_server", "experiment=grpo", "temperature=multi_temperature")
+    (line,) = told(*mixed, "temperature@temperature.rule=entropy_target")
+    assert "temperature.rule.bounds ends at 3.0" in line
+    assert told(*mixed) == []
+    staged = ("engine=vllm_server", "experiment=grpo", "temperature=piecewise")
+    assert told(*staged) == []
+    (line,) = told(*staged, "temperature.temperatures=[1.0,1.5,2.5]")
+    assert "temperature.temperatures goes up to 2.5" in line
+
+
 def test_a_disturbance_comes_late_for_what_is_sampled_ahead() -> None:
     assert told("callbacks=disturbed") == []
     (line,) = told("callbacks=disturbed", "rollout.lookahead=1", BYPASS)

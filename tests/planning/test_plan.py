@@ -46,6 +46,36 @@ def test_a_plan_names_the_rules_that_a_command_composes(policy: Policy) -> None:
     assert found.quantities["rules"].endswith("surrogate gspo")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["temperature/gain=elasticity", "module.probe.rows=0"], "ElasticityGain goes by exact"),
+        (
+            ["temperature/gain=solve", "module.probe.factors=[1.0]", "module.probe.rows=0"],
+            "rows=64",
+        ),
+        (["temperature/gain=solve"], r"module.probe.factors=\[\] measures one"),
+        (
+            ["temperature=multi_temperature", "temperature@temperature.rule=entropy_target"]
+            + ["temperature/gain@temperature.rule.gain=solve"],
+            r"module.probe.factors=\[\] measures one",
+        ),
+    ],
+)
+def test_a_gain_without_the_entropies_that_it_goes_by_is_refused_before_a_run(
+    overrides: list[str], message: str, policy: Policy
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        plan(policy, *overrides)
+
+
+def test_a_plan_says_which_stages_a_run_does_not_reach(policy: Policy) -> None:
+    staged = ("experiment=grpo", "temperature=piecewise", "temperature.unit=step")
+    found = plan(policy, *staged, "temperature.starts=[0,6,12]")
+    assert found.quantities["temperature"].startswith("not all stages: the last begins at step 12")
+    assert "temperature" not in plan(policy, *staged, "temperature.starts=[0,6,11]").quantities
+
+
 def test_epochs_that_are_cut_short_count_as_such(policy: Policy) -> None:
     found = plan(policy, "+trainer.limit_train_batches=2", "validate_every=3", "experiment=grpo")
     assert found.quantities["the run"] == "3 epochs x 2 = 6 steps, 192 rollouts"

@@ -71,6 +71,14 @@ def test_the_curve_is_read_in_terms_of_the_steps_own_temperature() -> None:
     assert rule.decide(2).temperature == pytest.approx(1.1, rel=0.01)
 
 
+def test_bounds_of_the_rule_hold_for_every_rollout() -> None:
+    bounded = EntropyTarget(PaperGain(34), bounds=(0.9, 1.1))
+    rule = MultiTemperature(bounded, Ladder((0.5, 1.0, 1.5)))
+    assert rule.decide(0)([0, 0, 0], [0, 1, 2]) == [0.9, 1.0, 1.1]
+    free = MultiTemperature(Fixed(1.0), Ladder((0.5, 1.0, 1.5)))
+    assert free.decide(0)([0, 0, 0], [0, 1, 2]) == [0.5, 1.0, 1.5]
+
+
 def test_look_ahead_reaches_the_rule() -> None:
     rule = MultiTemperature(EntropyTarget(PaperGain(34), init_steps=1), Ladder())
     rule.bind(10, lookahead=1)

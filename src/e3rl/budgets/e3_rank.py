@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.base import TRAITS, Decision, SingleRound, Traits
-from e3rl.budgets.history import RewardHistory, trait_visits
+from e3rl.budgets.history import DIGITS, RewardHistory, trait_visits
 from e3rl.budgets.keys import prompt_keys
 from e3rl.budgets.metrics import allocation_metrics, spearman
 from e3rl.budgets.strict_reference import published_counts
@@ -187,14 +187,13 @@ class E3Rank:
         """(S,) the measure of difficulty by row of its history, larger where easier."""
         if self._trait is None:
             prior = (1.0, 1.0) if self.difficulty == "posterior" else (0.0, 0.0)
-            return self._history.mean_by_row(prior)
+            return np.round(self._history.mean_by_row(prior), DIGITS)
         if len(self._history) > 0 and len(self._trait) == 0:
             raise ValueError(
                 f"difficulty={self.difficulty}: no prompt seen so far has one, so all would get "
                 "the same; use difficulty=reward, or data and a pipeline that bring it"
             )
-        # Rounded, since the mean of equal numbers may differ in the last digit.
-        return -np.round(self._trait.mean_by_row(), 9)
+        return -np.round(self._trait.mean_by_row(), DIGITS)
 
     def _split(
         self,

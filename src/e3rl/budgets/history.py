@@ -12,6 +12,9 @@ from e3rl.budgets.posterior import BetaPosterior
 from e3rl.checkpoints.strict_state import require_keys
 
 
+DIGITS = 9  # of means that are ranked: discounted ones that are equal may differ in the last
+
+
 @dataclass(frozen=True)
 class VisitCounts:
     """Rewards and rollouts of B prompts, discounted or of one visit."""
@@ -173,11 +176,11 @@ class RewardHistory:
 
     def ranks(self, counted: VisitCounts) -> NDArray[np.float64]:
         """(B,) difficulty ranks by mean reward among all prompts seen so far, NaN if unseen."""
-        means = self._counts[0, : len(self)] / self._counts[1, : len(self)]
+        means = np.round(self.mean_by_row(), DIGITS)
         values, prompts = np.unique(means, return_counts=True)
         not_better = np.concatenate([[0], np.cumsum(prompts)])
         seen = counted.rollouts > 0
-        own = counted.rewards[seen] / counted.rollouts[seen]
+        own = np.round(counted.rewards[seen] / counted.rollouts[seen], DIGITS)
         as_bad = not_better[np.searchsorted(values, own, "right")]
         worse = not_better[np.searchsorted(values, own, "left")]
         ranks = np.full(seen.size, np.nan)

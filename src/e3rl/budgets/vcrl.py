@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from e3rl.budgets.history import RewardHistory, VisitCounts, trait_visits
+from e3rl.budgets.history import DIGITS, RewardHistory, VisitCounts, trait_visits
 from e3rl.budgets.selection import SelectionBudget
 from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
@@ -60,8 +60,7 @@ class Vcrl(SelectionBudget):
         lowered by 1, so that those never seen, at 0.5, lie between."""
         visits = self._variance.of(prompt_ids)
         seen = visits.rollouts > 0
-        # Rounded, since the mean of equal numbers may differ in the last digit.
-        values = np.round(visits.rewards[seen] / visits.rollouts[seen], 9)
+        values = np.round(visits.rewards[seen] / visits.rollouts[seen], DIGITS)
         worth = np.full(seen.size, 0.5)
         worth[seen] = values + np.where(values >= self.threshold, 1, -1)
         return worth

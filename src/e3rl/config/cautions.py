@@ -211,12 +211,17 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
 
 def _hot_servers(plain: dict[str, Any]) -> Iterator[str]:
     """Temperatures on the way that vLLM's server does not take."""
-    _, high = plain["temperature"].get("bounds") or (0, 0)
-    if target_name(plain["engine"]) in SERVER_ENGINES and high > HOTTEST_OF_SERVERS:
-        yield (
-            f"temperature.bounds ends at {high}, and vLLM's server samples at up to "
-            f"{HOTTEST_OF_SERVERS:g}: a run that gets there stops; use temperature.bounds=[0.3,2.0]"
-        )
+    if target_name(plain["engine"]) not in SERVER_ENGINES:
+        return
+    where = "temperature.rule" if "rule" in plain["temperature"] else "temperature"
+    rule = plain["temperature"].get("rule", plain["temperature"])
+    hottest = f"vLLM's server samples at up to {HOTTEST_OF_SERVERS:g}: a run that gets there stops"
+    _, high = rule.get("bounds") or (0, 0)
+    if high > HOTTEST_OF_SERVERS:
+        yield f"{where}.bounds ends at {high}, and {hottest}; use {where}.bounds=[0.3,2.0]"
+    stage = max(rule.get("temperatures") or [0])
+    if stage > HOTTEST_OF_SERVERS:
+        yield f"{where}.temperatures goes up to {stage}, and {hottest}; use lower ones"
 
 
 def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:

@@ -97,8 +97,8 @@ def check_plan(cfg: Any, problems: ProblemCounts) -> int:
     """The steps of an epoch, where a run on so many problems would come to its end.
 
     Raises ConfigurationError where the run would end elsewhere than at its last step, this would
-    not be validated, the budget cannot give prompts what it is asked to, or the advantage cannot
-    take the rewards.
+    not be validated, the budget cannot give prompts what it is asked to, the advantage cannot take
+    the rewards, or the temperature goes by an entropy that nothing measures.
     """
     _check_trainer(cfg.trainer, cfg.epochs)
     limit = cfg.trainer.get("limit_train_batches")
@@ -107,6 +107,7 @@ def check_plan(cfg: Any, problems: ProblemCounts) -> int:
     _check_validation(per_epoch * cfg.epochs, cfg.validate_every)
     _check_group_size(cfg)
     _check_rewards(cfg)
+    _check_gain(cfg)
     if cfg.budget.get("difficulty") == "prior":
         _check_priors(problems)
     return int(per_epoch)
@@ -123,7 +124,12 @@ def check_before_policy(cfg: Any, data: PromptDataModule) -> None:
 
 def _temperature_plan(cfg: Any, total: int) -> dict[str, str]:
     """When the temperature follows an entropy, and when that is annealed."""
-    rule = cfg.temperature.get("rule", cfg.temperature)  # of several temperatures, or of one
+    rule = rule_of(cfg.temperature)
+    if rule.get("unit") == "step" and rule.starts[-1] >= total:
+        return {
+            "temperature": f"not all stages: the last begins at step {rule.starts[-1]:g} "
+            f"(temperature.starts), and the run has {total}"
+        }
     measured = rule.get("init_steps", 0) if rule.get("target") is None else 0
     if measured >= total:
         return {
@@ -136,6 +142,11 @@ def _temperature_plan(cfg: Any, total: int) -> dict[str, str]:
     start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
     late = f"; the target is measured until step {measured}" if measured > start else ""
     return {"annealing": f"from step {start} on, to {annealing.eta} of the target entropy{late}"}
+
+
+def rule_of(temperature: Any) -> Any:
+    """The rule that decides the step's temperature, be it one or several around it."""
+    return temperature.get("rule", temperature)
 
 
 def name_rules(cfg: Any) -> str:
@@ -183,6 +194,20 @@ def _check_rewards(cfg: Any) -> None:
         raise ConfigurationError(
             "advantage=maximum_likelihood divides by the mean reward of a group, and "
             "shaping=overlong makes rewards below 0: use shaping=none, or advantage=centred"
+        )
+
+
+def _check_gain(cfg: Any) -> None:
+    gain = target_name(rule_of(cfg.temperature).get("gain"))
+    if gain in ("ElasticityGain", "SolveGain") and cfg.module.probe.rows == 0:
+        raise ConfigurationError(
+            f"temperature.gain={gain} goes by exact entropies, and module.probe.rows=0 measures "
+            "none: use module.probe.rows=64, or temperature/gain=paper"
+        )
+    if gain == "SolveGain" and not cfg.module.probe.factors:
+        raise ConfigurationError(
+            "temperature/gain=solve goes by the entropy at several temperatures, and "
+            "module.probe.factors=[] measures one: use module.probe.factors=[0.7,0.85,1.0,1.2,1.4]"
         )
 
 

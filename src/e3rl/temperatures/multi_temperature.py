@@ -1,5 +1,6 @@
 """Several temperatures in one step, around the one that another rule decides."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,12 @@ from e3rl.temperatures.spreads import Spread
 
 @dataclass(frozen=True)
 class Spreading:
-    """Rollout j of prompt i at cᵢⱼ·τ; calls fit `batch.temperature_of`."""
+    """Rollout j of prompt i at cᵢⱼ·τ within bounds; calls fit `batch.temperature_of`."""
 
     decision: TemperatureDecision  # of τ
     spread: Spread
     difficulty: Difficulty | None
+    bounds: tuple[float, float]
 
     @property
     def temperature(self) -> float:
@@ -29,7 +31,8 @@ class Spreading:
 
     def __call__(self, prompts: Sequence[int], samples: Sequence[int]) -> list[float]:
         factors = self.spread.factors(self.difficulty, prompts, samples)
-        return [self.temperature * factor for factor in factors]
+        low, high = self.bounds
+        return [min(max(self.temperature * factor, low), high) for factor in factors]
 
 
 class MultiTemperature:
@@ -37,7 +40,8 @@ class MultiTemperature:
 
     A rule that controls the entropy goes on as it would alone, with τ_t as what it moves: H_t and
     a target that is measured are both of the mixture, all of which scales with τ_t. Therefore a
-    reading is passed on in terms of τ_t, not of the mean temperature that the rollouts had.
+    reading is passed on in terms of τ_t, not of the mean temperature that the rollouts had. Bounds
+    of the rule hold for every rollout; at a bound the mixture no longer scales.
 
     Args:
         rule: decides τ_t (`temperatures/`).
@@ -52,7 +56,8 @@ class MultiTemperature:
         self.rule.bind(total_steps, lookahead)
 
     def decide(self, step: int, difficulty: Difficulty | None = None) -> Spreading:
-        return Spreading(self.rule.decide(step), self.spread, difficulty)
+        bounds = getattr(self.rule, "bounds", (0.0, math.inf))  # of rules that move
+        return Spreading(self.rule.decide(step), self.spread, difficulty, bounds)
 
     def observe(self, reading: EntropyReading) -> None:
         """Let the rule learn, in terms of τ; raises what it raises."""
