@@ -40,7 +40,8 @@ def test_a_bound_beyond_the_last_cost_is_infinite():
 def test_a_ratio_pairs_problems():
     # Every problem's slope is a quarter steeper: the ratio is .8, however problems differ.
     slopes = np.array([0.3, 0.5, 0.7, 0.5])
-    found = crossing_ratio(POINTS, straight(1.25 * slopes), straight(slopes), 1.0)
+    several = np.repeat(straight(slopes), 5, axis=0)  # seeds that are alike
+    found = crossing_ratio(POINTS, 1.25 * several, several, 1.0)
     assert found is not None
     ends = (found.interval.mean, found.interval.low, found.interval.high)
     assert ends == pytest.approx((0.8, 0.8, 0.8), abs=5e-3)
@@ -66,6 +67,13 @@ def test_one_seed_of_one_problem_gives_a_ratio_without_bounds():
     # The control is at .5 after a share of .5 / .707 of the first step.
     assert found.interval.mean == pytest.approx(np.sqrt(0.5) / 0.5)
     assert np.isnan([found.interval.low, found.interval.high, found.p_value]).all()
+
+
+def test_one_seed_has_an_interval_over_problems_and_no_p():
+    slopes = 1 + np.linspace(-0.2, 0.2, 40)
+    found = crossing_ratio(POINTS, straight(1.5 * slopes), straight(slopes), 0.5)
+    assert found.interval.low < found.interval.mean < found.interval.high < 1
+    assert np.isnan(found.p_value)
 
 
 def test_curves_that_do_not_fit_their_points_are_refused():

@@ -219,3 +219,13 @@ def test_a_gain_of_one_run_is_the_difference() -> None:
     found = gain_interval(after, before)
     assert (found.mean, found.high) == (plain.mean, min(0.75, plain.high))
     assert found.low == max(-0.25, plain.low)
+
+
+@pytest.mark.parametrize(("seeds", "problems"), [(5, 64), (1, 64), (3, 20), (10, 1024)])
+def test_a_single_right_rollout_hardly_moves_the_bound_of_none(seeds: int, problems: int) -> None:
+    """The variance of one that is right says nothing of those that were not seen."""
+    table = np.zeros((seeds, problems))
+    none = share_interval(table).high
+    for right in (1e-9, 1 / 64, 1 / 16):
+        table[0, 0] = right
+        assert none <= share_interval(table).high < 1.05 * none

@@ -23,7 +23,8 @@ STEEPER = 4.0  # most that one curve is taken to be steeper than the other, by r
 
 @dataclass(frozen=True)
 class CostRatio:
-    """A ratio of costs with its interval, and the two-sided p of a ratio of 1."""
+    """A ratio of costs with its interval, and the two-sided p of a ratio of 1, NaN where a side has
+    one seed: problems alone do not tell methods apart."""
 
     interval: Interval
     p_value: float
@@ -99,8 +100,10 @@ def crossing_ratio(
         return CostRatio(Interval(cost / base_cost, math.nan, math.nan, level), math.nan)
     costs = _inverted(x, [distance(table[:, i]).interval(level) for i in range(len(x))], 0.0)
     ratio = Interval(cost / base_cost, costs.low / base_cost, costs.high / base_cost, level)
-    test = limit_by_seeds(distance(_at(x, table, base_cost)), min(len(table), len(other)))
-    return CostRatio(ratio, test.p_value)
+    seeds = min(len(table), len(other))
+    if seeds == 1:
+        return CostRatio(ratio, math.nan)
+    return CostRatio(ratio, limit_by_seeds(distance(_at(x, table, base_cost)), seeds).p_value)
 
 
 def _inverted(x: Reals, curve: list[Interval], target: float) -> Interval:

@@ -11,8 +11,8 @@ intervals.) It lies in [0, 1] and leans inwards, as the truth does. V is that of
 
 Where fewer than `ENOUGH` problems tell of one side, V may miss what those would show that were not
 seen: n is then at most the number P of problems, as if each had one rollout, since a mean of P
-independent values in [0, 1] varies by at most m(1-m)/P. 0 of 64 problems is [0, 5.7] %, 0 of one
-problem [0, 79] %, with however many rollouts.
+independent values in [0, 1] varies by at most m(1-m)/P; where that decides, so does the normal's z.
+0 of 64 problems is [0, 5.7] %, 0 of one problem [0, 79] %, with however many rollouts.
 
 Runs whose luck multiplies a small share, so that some find what most do not, are lopsided: few of
 them do not show how far the luckiest get. Of the seeds' mean distances x from the nearer edge, the
@@ -82,8 +82,9 @@ def share_interval(scores: ArrayLike, level: float = 0.95) -> Interval:
     n, df = math.inf, math.inf
     if known:
         n, df = mean * (1 - mean) / found.standard_error**2, found.df
-    if min((by_problem > ROUNDING).sum(), (by_problem < 1 - ROUNDING).sum()) < ENOUGH:
-        n = min(n, len(by_problem))
+    few = min((by_problem > ROUNDING).sum(), (by_problem < 1 - ROUNDING).sum()) < ENOUGH
+    if few and n > len(by_problem):
+        n, df = len(by_problem), math.inf  # not by the variance that was seen, nor its few degrees
     interval = wilson_interval(mean, n, level, df)
     return interval if len(table) == 1 else _allow_for_lucky_runs(interval, table)
 
