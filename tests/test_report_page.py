@@ -134,6 +134,28 @@ def test_runs_that_were_validated_before_training_alone_are_not_compared(
     assert not any(line.startswith(" E3 ") for line in output.splitlines())
 
 
+def test_a_k_above_the_rollouts_of_every_validation_is_told(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    main([str(study), "--out", str(out), "--k", "64"])
+    for told in (capsys.readouterr().out, out.read_text()):
+        for arm in ("GRPO", "E3"):
+            words = f"no pass@64 of {arm}: it was validated with 16 rollouts per problem at most"
+            assert words in told
+
+
+def test_a_control_that_is_not_there_is_named_though_no_run_was_validated(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "now"))
+    for file in folder.rglob("validation.jsonl"):
+        file.unlink()
+    with pytest.raises(SystemExit):
+        main([str(folder), "--out", str(tmp_path / "page.html"), "--control", "grpoo"])
+    assert "error: control='grpoo' is no arm; there are grpo, e3" in capsys.readouterr().err
+
+
 def test_arms_without_a_control_are_told_how_to_be_compared(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

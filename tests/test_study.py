@@ -1,7 +1,9 @@
 """A study: tables in their places in the README, figures, and what is missing."""
 
+import json
 import math
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import yaml
 
 from e3rl.analysis.page import study
+from e3rl.ledger.ledger import read_rows
 from e3rl.study import main
 
 pytestmark = pytest.mark.end_to_end
@@ -151,6 +154,110 @@ def test_a_study_may_draw_on_several_places(folder: Path) -> None:
         study.read_study(asked(folder, runs=["../runs", "elsewhere"]))
 
 
+def test_a_run_that_several_places_hold_counts_once(folder: Path) -> None:
+    places = ["../runs", "../runs/../runs", "../runs/grpo"]
+    item = study.read_study(asked(folder, runs=places))
+    assert [run.seed for run in item.arms["grpo"]] == [1, 2]
+    pairs = {"kind": "pairs", "also": ["../mine/../runs"]} | FAMILY
+    whole = study.judged_tables(study.read_study(asked(folder, tables={"x": pairs})))["x"].rows
+    del pairs["also"]
+    alone = study.judged_tables(study.read_study(asked(folder, tables={"x": pairs})))["x"].rows
+    columns = ("arm", "seeds", "value", "p")
+    assert [[row[c] for c in columns] for row in whole] == [[r[c] for c in columns] for r in alone]
+
+
+def test_a_copied_run_folder_is_refused(folder: Path) -> None:
+    shutil.copytree(folder.parent / "runs" / "e3" / "seed=1", folder.parent / "copy" / "e3")
+    message = r"e3 has 2 runs of seed 1: .*e3.*, .*e3.*; leave all but one out, or"
+    with pytest.raises(ValueError, match=message):
+        study.read_study(asked(folder, runs=["../runs", "../copy"]))
+    pairs = {"kind": "pairs", "also": ["../copy"]} | FAMILY
+    item = study.read_study(asked(folder, tables={"x": pairs}))
+    with pytest.raises(ValueError, match=message):
+        study.judged_tables(item)
+
+
+def cut_short(run: Path, steps: int) -> None:
+    """Let a run be killed after these steps."""
+    for file in (run / "metrics.jsonl", run / "validation.jsonl"):
+        rows = [
+            row
+            for row in read_rows(file)
+            if row["rollout_step"] < max(steps, row.get("kind") != "train")
+        ]
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (0, "left out, no training step yet"),
+        (5, "not compared, not validated since its training began"),
+    ],
+)
+def test_a_run_that_was_killed_early_is_left_out_and_named(
+    steps: int, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 24 steps, with a validation after every eighth."""
+    run = folder.parent / "runs" / "ts_an" / "seed=2"
+    cut_short(run, steps)
+    item = study.read_study(asked(folder))
+    rows = study.judged_tables(item)["at_equal_tokens"].rows
+    assert {row["arm"]: row["seeds"] for row in rows} == {"grpo": 2, "ts_an": 1, "e3": 1}
+    assert all(row["cost"] > 0 for row in rows)
+    assert f"{words}: {folder / '../runs/ts_an/seed=2'}" in item.missing
+    main([str(folder)])
+    assert words in capsys.readouterr().out
+    pairs = {"kind": "pairs", "also": ["../runs"]} | FAMILY
+    again = study.read_study(asked(folder, tables={"x": pairs}))
+    with pytest.raises(ValueError, match=r"seed=2 was not validated since its training began: mov"):
+        study.judged_tables(again)
+    pairs["seeds"] = [1]
+    again = study.read_study(asked(folder, tables={"x": pairs}))
+    assert len(study.judged_tables(again)["x"].rows) == 2
+
+
+def test_a_run_of_half_the_length_is_named(folder: Path) -> None:
+    cut_short(folder.parent / "runs" / "ts_an" / "seed=2", 12)
+    item = study.read_study(asked(folder))
+    (said,) = [line for line in item.missing if "all arms are compared at" in line]
+    assert "ts_an/seed=2 was last validated; leave it out to compare them later" in said
+
+
+def test_a_study_none_of_whose_runs_has_begun_is_refused(folder: Path) -> None:
+    for run in (folder.parent / "runs" / "e3").iterdir():
+        cut_short(run, 0)
+    with pytest.raises(ValueError, match=r"mine: none of 1 runs has finished a training step yet"):
+        study.read_study(asked(folder, arms=["e3"], control=None))
+    with pytest.raises(ValueError, match=r"control='e3' has no recorded run, of these seeds, that"):
+        study.read_study(asked(folder, control="e3"))
+
+
+def test_seeds_that_were_asked_for_and_are_not_there_are_named(folder: Path) -> None:
+    item = study.read_study(asked(folder, seeds=[1, 2, 99]))
+    assert "not run: seed 99 of any arm" in item.missing
+    some = {**ASKED["tables"]["at_equal_tokens"], "seeds": [1, 99]}
+    item = study.read_study(asked(folder, tables={"x": some}))
+    with pytest.raises(
+        ValueError, match=r"seeds=\[1, 99\], of which no arm has 99; there are 1, 2"
+    ):
+        study.judged_tables(item)
+
+
+def test_a_table_judges_by_the_level_that_its_note_names(folder: Path) -> None:
+    def judged(level: float) -> tuple[dict[str, Any], str]:
+        table = {**ASKED["tables"]["at_equal_tokens"], "measures": ["pass@1"], "level": level}
+        made = study.judged_tables(study.read_study(asked(folder, tables={"x": table})))["x"]
+        note = made.show(made.rows).note
+        return next(row for row in made.rows if row["arm"] == "ts_an"), note
+
+    p = judged(0.95)[0]["p_adjusted"]
+    row, note = judged(1 - 1.01 * p)
+    assert row["verdict"] in ("better", "worse")
+    assert f"p below {1.01 * p:.2g}" in note
+    assert judged(1 - 0.99 * p)[0]["verdict"] == "not distinguishable"
+
+
 def test_made_again_it_is_the_same(folder: Path) -> None:
     main([str(asked(folder))])
     first = (folder / "README.md").read_text()
@@ -171,11 +278,15 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
         ({"tables": {"x": "comparison"}}, "x='comparison': give its options by name"),
         ({"figures": ["entropy"]}, "study.yaml: figures=['entropy']: input should be an object"),
         ({"figures": {"entropy": 3}}, "entropy=3: give its options by name"),
-        ({"figures": {"entropy": {1: 2}}}, "figure entropy with {1: 2}: "),
+        ({"figures": {"entropy": {1: 2}}}, "figure entropy: {1: 2}: "),
         ({"families": ["main"]}, "study.yaml: families=['main']: input should be an object"),
         ({"tables": {"x": {"kind": "pie"}}}, "table kind 'pie' is none of comparison"),
         ({"figures": {"pie": {}}}, r"no figures \['pie'\]; there are entropy"),
         ({"control": "ts"}, "control='ts' has no recorded run"),
+        (
+            {"arms": ["e3"]},
+            "control='grpo' is recorded, but not among arms=['e3']: name it there too",
+        ),
         (
             {"families": {"main": {**FAMILY, "comparisons": [["ppo", "grpo"]]}}},
             "family main: no recorded arm 'ppo'; there are grpo, ts_an, e3",
@@ -197,8 +308,8 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
             "family 'main' is not declared under `families`; there is none",
         ),
         ({"tables": {"x": {"kind": "resources"}}}, "no lines <!-- table: x --> and <!-- end -->"),
-        ({"tables": {"x": {"kind": "resources", "k": 3}}}, "table x with {'k': 3}: "),
-        ({"tables": {"x": {"kind": "resources", "study": 3}}}, "table x with {'study': 3}: "),
+        ({"tables": {"x": {"kind": "resources", "k": 3}}}, "mine: table x: {'k': 3}: "),
+        ({"tables": {"x": {"kind": "resources", "study": 3}}}, "table x: {'study': 3}: "),
         ({"tables": {"x": {"kind": "comparison", "ks": 16}}}, "table x: ks=16: input should be"),
         ({"tables": {"x": {"kind": "reaching", "targets": 0.3}}}, "table x: targets=0.3: input"),
         (
@@ -213,8 +324,16 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
             {"tables": {"x": {"kind": "metric", "column": "rollout/n", "windows": {"end": [8]}}}},
             "window 'end' is [8]: give its first step and the one after its last",
         ),
-        ({"figures": {"entropy": {"colour": 1}}}, "figure entropy with {'colour': 1}: "),
+        ({"figures": {"entropy": {"colour": 1}}}, "figure entropy: {'colour': 1}: "),
         ({"figures": {"entropy": {"window": "a"}}}, "figure entropy: window='a': input should be"),
+        (
+            {"tables": {"x": {"kind": "comparison", "level": 95}}},
+            "mine: table x: level=95: a level lies between 0 and 1, such as 0.95",
+        ),
+        (
+            {"tables": {"at_equal_tokens": {"kind": "comparison", "measures": ["pass@3"]}}},
+            "mine: table at_equal_tokens: no arm was validated",
+        ),
         (
             {"tables": {"x": {"kind": "comparison", "seeds": [2]}}},
             "seeds=[2], of which e3 has none",

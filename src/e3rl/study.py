@@ -17,7 +17,8 @@ it is about and which tables and figures it wants:
 
 Every table is written to `results/NAME.csv` and, as Markdown, into the README between the lines
 `<!-- table: NAME -->` and `<!-- end -->`; figures go to `figures/`. The words around them are the
-author's. Arms that are missing, or have fewer seeds than others, are printed.
+author's. Printed are arms and seeds that are missing, arms with fewer seeds than others, and runs
+that were left out because they were not validated since their training began.
 """
 
 import argparse

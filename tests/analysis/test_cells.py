@@ -2,7 +2,14 @@
 
 import math
 
-from e3rl.analysis.tables.cells import drop_empty_columns, interval_text, number_text
+from e3rl.analysis.tables.cells import (
+    Cells,
+    as_markdown,
+    as_text,
+    drop_empty_columns,
+    interval_text,
+    number_text,
+)
 
 ROW = {"value": 0.4125, "value_low": 0.38, "value_high": 0.4449}
 
@@ -30,3 +37,14 @@ def test_columns_without_a_text_are_dropped() -> None:
     )
     assert cells.header == ["arm", "n"]
     assert cells.body == [["E3", ""], ["TS", "2"]]
+
+
+def test_what_looks_like_markup_in_a_name_is_printed_as_it_is() -> None:
+    names = ["e3[a]", "e3[/a]", ":warning:"]
+    text = as_text(Cells(["arm", "[x]"], [[name, "1"] for name in names], "of [b]"), ("arm",))
+    assert all(word in text for word in [*names, "[x]", "of [b]"])
+
+
+def test_a_bar_in_a_name_ends_no_cell_of_markdown() -> None:
+    lines = as_markdown(Cells(["arm", "x"], [["lr|1e-5", "1"]], ""), ("arm",)).splitlines()
+    assert lines[2] == r"| lr\|1e-5 | 1 |"

@@ -124,8 +124,31 @@ def test_only_problems_of_both_arms_are_compared(noise: np.ndarray) -> None:
     control = scores("grpo", noise[:, :30])
     row = judged(scores("e3", noise + np.where(np.arange(40) < 30, 0.1, 0.4)), control)
     assert row["difference"] == pytest.approx(0.1)
-    with pytest.raises(ValueError, match=r"different problems; give both runs the same data\.val"):
-        compare_scores(scores("e3", noise, ids="q"), control)
+    header, (body,), note = comparison_cells([row])
+    assert dict(zip(header, body, strict=True))["paired"] == "30"
+    assert "Paired: problems that arm and control both have, which Δ, P(better) and p" in note
+    assert note.endswith("6 seeds, 40 problems.")
+    whole = judged(scores("e3", noise[:, :30]), scores("grpo", noise))  # which has all of them
+    assert "paired_problems" not in whole
+
+
+def test_arms_with_less_than_a_quarter_of_their_problems_in_common_are_refused(
+    noise: np.ndarray,
+) -> None:
+    """The columns of the control are problems 0 to 39, those of the arm start later."""
+    control = scores("grpo", noise)
+
+    def starting(at: int) -> Scores:
+        table = scores("e3", noise).table
+        return replace(
+            control, arm="e3", table=table.set_axis([f"p{i + at}" for i in range(40)], axis=1)
+        )
+
+    assert compare_scores(starting(30), control)["paired_problems"] == 10
+    message = r"e3 and its control grpo were .* different problems; give .* \({} of 40 are alike\)"
+    for start, alike in ((31, 9), (40, 0)):
+        with pytest.raises(ValueError, match=message.format(alike)):
+            compare_scores(starting(start), control)
 
 
 def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
@@ -145,6 +168,12 @@ def test_recorded_arms_are_compared_at_the_tokens_that_all_spent(
 def test_a_control_that_does_not_exist_is_named(arms: dict[str, list[Run]]) -> None:
     with pytest.raises(ValueError, match="control='dapo' is no arm; there are grpo, ts_an, e3"):
         compare_arms(arms, control="dapo")
+
+
+@pytest.mark.parametrize("cost", [-5.0, float("nan")])
+def test_a_cost_below_0_or_none_is_refused(cost: float, arms: dict[str, list[Run]]) -> None:
+    with pytest.raises(ValueError, match=r"cost=.* tokens: give a cost from 0 on, or \.inf for"):
+        compare_arms(arms, control="grpo", cost=cost)
 
 
 def test_the_table_says_what_speaks_against_a_verdict(noise: np.ndarray) -> None:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -48,8 +49,17 @@ def test_accuracies_are_known_up_to_the_last_validation_only(run: Run) -> None:
     assert known_cost(untrained, "tokens") == 0
     never = replace(run, evaluations=run.evaluations.head(0))
     assert known_cost(never, "tokens") == total_cost(run.train, "tokens")
-    with pytest.raises(ValueError, match="cost/seconds; compare by steps"):
-        common_cost([replace(run, train=run.train.drop(columns="cost/seconds"))], "seconds")
+
+
+def test_a_run_without_a_cost_or_a_step_is_named(run: Run) -> None:
+    unknown = replace(run, path=Path("old"), train=run.train.drop(columns="cost/seconds"))
+    with pytest.raises(ValueError, match="old has not recorded cost/seconds to its end; compare"):
+        common_cost([run, unknown], "seconds")
+    killed = replace(run, path=Path("new"), train=run.train.head(0))
+    with pytest.raises(ValueError, match="new has no training step yet: leave it out"):
+        common_cost([run, killed], "tokens")
+    with pytest.raises(ValueError, match="no run to compare"):
+        common_cost([], "tokens")
 
 
 def test_a_recorded_run_has_every_axis(run: Run) -> None:

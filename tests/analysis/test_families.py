@@ -105,6 +105,17 @@ def test_a_declared_comparison_without_a_p_still_counts_for_the_correction() -> 
     assert [each["verdict"] for each in judged][:3] == ["not distinguishable"] * 3
 
 
+def test_each_row_is_judged_at_its_own_level() -> None:
+    rows = [row("a", 0.04) | {"level": level} for level in (0.8, 0.95, 0.99)] + [row("b", 0.1)]
+    judged = judge_rows(rows)
+    assert [each["p_adjusted"] for each in judged] == [0.08, 0.08, 0.08, 0.1]  # 2 x .04
+    assert [each["verdict"] for each in judged] == ["better", *["not distinguishable"] * 3]
+    expected = detectable_difference(Estimate(0.0, 0.02, 4.0), level=1 - 0.2 / 2)
+    assert judged[0]["detectable"] == pytest.approx(expected)
+    assert hangs_on_problems(judged[0] | {"difference": 0.04})  # t = 2: p .116 x 2 = .23
+    assert not hangs_on_problems(judged[0] | {"difference": 0.05})  # t = 2.5: p .067 x 2 = .13
+
+
 def test_of_one_seed_there_is_no_verdict_however_small_its_p() -> None:
     (alone,) = judge_rows([row("a", 0.0001) | {"seeds": 1}])
     assert (alone["p_adjusted"], alone["verdict"], alone["detectable"]) == (0.0001, None, None)
@@ -115,6 +126,14 @@ def test_of_one_seed_there_is_no_verdict_however_small_its_p() -> None:
 def test_a_comparison_that_is_printed_twice_counts_once() -> None:
     judged = judge_rows([row("a", 0.01), row("a", 0.01), row("b", 0.04)])
     assert [each["p_adjusted"] for each in judged] == [0.02, 0.02, 0.04]
+
+
+def test_a_table_that_has_another_p_of_a_declared_comparison_is_refused() -> None:
+    declared = {"primary": [row("a", 0.01), row("b", 0.03)]}
+    message = r"'a' is declared in family primary with p = 0\.01, and a table has it with p = 0\.04"
+    with pytest.raises(ValueError, match=message):
+        judge_rows([row("a", 0.04)], declared)
+    assert judge_rows([row("a", 0.01)], declared)[0]["p_adjusted"] == 0.02
 
 
 def test_two_comparisons_of_one_name_are_refused_where_their_p_differ() -> None:
@@ -169,6 +188,13 @@ def test_families_are_read_and_know_their_size(arms: Arms) -> None:
         ({"comparisons": [[["e3", "ppo"], "grpo"]]}, "no recorded arm 'ppo'"),
         ({"comparisons": [[["e3"], "grpo"]]}, r"a mean of \['e3'\]: name two arms or more"),
         ({"comparisons": [[["e3", "e3"], "grpo"]]}, "each once"),
+        (
+            {
+                "comparisons": [[["e3", "ts_an"], "grpo"]],
+                "endpoints": [{"evaluation": "live", "measure": "pass@1"}],
+            },
+            "has no entropy to be matched at",
+        ),
         (
             {"comparisons": [[["e3", "ts_an"], "grpo"]], "at_equal_entropy": True},
             "has no entropy to be matched at",

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,17 @@ from e3rl.analysis.tables.study_cells import gain_cells
 from e3rl.ledger.ledger import Ledger
 
 
-def trained(folder: Path, seed: int, before: Sequence[int], after: Sequence[int]) -> Run:
-    """A run with right ones of 4 rollouts of three problems, before and after its 8 steps."""
+def trained(
+    folder: Path, seed: int, before: Sequence[int], after: Sequence[int], last: int = 8
+) -> Run:
+    """A run with right ones of 4 rollouts of three problems, before and after its `last` steps."""
     folder.mkdir()
     (folder / "config.yaml").write_text(f"name: grpo\nseed: {seed}\n")
     with Ledger(folder / "metrics.jsonl") as ledger:
-        ledger.append({"kind": "train", "rollout_step": 7, "epoch": 0, "policy/loss": 0.5})
+        ledger.append({"kind": "train", "rollout_step": last - 1, "epoch": 0, "policy/loss": 0.5})
     (folder / "prompts.jsonl").touch()
     with Ledger(folder / "validation.jsonl") as ledger:
-        for step, correct in ((0, before), (8, after)):
+        for step, correct in ((0, before), (last, after)):
             problems = {"problem_id": ["a", "b", "c"], "source": ["x"] * 3, "n": [4] * 3}
             entropy = {"entropy_sum": 1.0, "tokens": 9}
             row = {"rollout_step": step, "name": "t1", "temperature": 1.0}
@@ -67,3 +70,26 @@ def test_cells_name_seeds_where_there_is_a_row_of_each(runs: list[Run]) -> None:
     assert cells.body[0][cells.header.index("before training %")].startswith("41.7 [")
     assert cells.body[0][cells.header.index("gain, points")].startswith("+25.0 [")
     assert "2 seeds, 3 problems" in cells.note
+
+
+def test_a_run_that_ended_before_others_of_its_arm_is_left_out_and_named(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    short = trained(tmp_path / "half", 3, (0, 0, 0), (4, 4, 4), last=4)
+    rows = gain_rows({"grpo": [*runs, short]}, by_seed=True)
+    assert [row["gain"] for row in rows] == [
+        row["gain"] for row in gain_rows({"grpo": runs}, by_seed=True)
+    ]
+    note = gain_cells(rows).note
+    assert f"Left out, validated last before other runs of their arm: {tmp_path / 'half'}." in note
+    assert note.count("half") == 1
+    assert "left_out" not in gain_rows({"grpo": runs})[0]
+
+
+def test_every_row_has_the_number_of_seeds_of_its_own_arm(runs: list[Run], tmp_path: Path) -> None:
+    arms = {
+        "grpo": runs,
+        "e3": [replace(trained(tmp_path / "x", 1, (0, 2, 4), (4, 4, 4)), name="e3")],
+    }
+    cells = gain_cells(gain_rows(arms))
+    assert [row[cells.header.index("seeds")] for row in cells.body] == ["2", "1"]

@@ -12,9 +12,18 @@ import pytest
 
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.families import BETTER, Family
-from e3rl.analysis.measures.matched_control import MATCHED, NEAREST, TOO_FEW, match_control
+from e3rl.analysis.measures.matched_control import (
+    MATCHED,
+    NEAREST,
+    NO_ENTROPY,
+    TOO_FEW,
+    match_control,
+)
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import EVALUATION_COLUMNS, PROBLEM_COLUMNS, Run
+from e3rl.analysis.tables.comparison_table import comparison_cells
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.analysis.warnings.validation import unmatched_entropies
 
 N_PROBLEMS = 40
 RATES = np.linspace(0.05, 0.95, N_PROBLEMS)
@@ -135,6 +144,29 @@ def test_evaluations_of_few_rollouts_match_nothing() -> None:
     assert row["difference"] is not None  # is shown, and not judged
 
 
+@pytest.mark.parametrize("entropy", [0.0, math.nan])
+def test_an_entropy_of_0_or_none_is_matched_with_nothing(entropy: float) -> None:
+    arms = study({"t1": at(1.0, 0.30, 0.40)}, at(1.3, 0.30, 0.60))
+    arms["ts"][1] = made_up("ts", 2, {"live": at(1.3, entropy, 0.60)})
+    rows = compare_arms(arms, "grpo", [1])
+    row = next(each for each in rows if each["arm"] == "ts")
+    assert (row["verdict"], row["p"], row["unmatched"]) == (None, None, NO_ENTROPY)
+    (warned,) = unmatched_entropies(Compared(arms, "grpo", rows))
+    assert "GRPO + TS (its entropy is 0 or not recorded)" in warned
+
+
+def test_greedy_answers_are_compared_with_greedy_ones_where_entropies_are_to_be_equal() -> None:
+    greedy = {"greedy": at(0.0, 0.0, 0.40)}
+    arms = study({"t1": at(1.0, 0.30, 0.40)} | greedy, at(1.3, 0.3, 0.6))
+    arms["ts"] = [made_up("ts", s, {"t1": at(1.0, 0.30, 0.6)} | greedy) for s in (1, 2)]
+    rows = compare_arms(arms, "grpo", [1], at_equal_entropy=True)
+    found = {row["evaluation"]: row for row in rows if row["arm"] == "ts"}
+    assert found["t1"]["against"] == f"grpo {MATCHED}"
+    assert found["greedy"]["against"] == "grpo greedy"
+    assert (found["greedy"]["difference"], found["greedy"]["unmatched"]) == (0.0, None)
+    assert found["greedy"]["comparison"].endswith(", after the last step")
+
+
 def test_a_truncated_or_greedy_evaluation_is_no_control() -> None:
     control = {
         "t1": at(1.0, 0.30, 0.40),
@@ -205,6 +237,34 @@ def test_at_equal_entropy_an_earlier_validation_counts_for_nothing() -> None:
     (row,) = compare_family(arms, family)
     assert row["difference"] == pytest.approx(alone["difference"])
     assert (row["spent"], row["against_spent"]) == (1000, 2000)
+
+
+def test_an_arm_at_its_own_temperature_is_read_at_its_end_like_the_control() -> None:
+    """At half the cost both had solved nothing yet; the control is matched after its last step."""
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50)}
+    arms = study(control, at(1.3, 0.31, 0.58))
+    whole = row_of(arms)
+    half = {"rollout_step": 5, "correct": 0}
+    for runs in arms.values():
+        runs[:] = [
+            replace(
+                run,
+                evaluations=pd.concat([run.evaluations.assign(rollout_step=5), run.evaluations]),
+                problems=pd.concat([run.problems.assign(**half), run.problems]),
+            )
+            for run in runs
+        ]
+    rows = compare_arms(arms, "grpo", [1], cost=500)
+    (row,) = [each for each in rows if (each["arm"], each["measure"]) == ("ts", "pass@1")]
+    for column in ("value", "difference", "verdict", "comparison", "p"):
+        assert row[column] == whole[column]
+    assert (row["cost"], row["spent"], row["against_spent"]) == (500, 1000, 1000)
+    assert comparison_cells(rows).note.startswith(
+        "At equal cost (500 tokens generated), or, where that is said, by the last validation, the "
+        "only one with k rollouts or the one whose entropies are matched, tokens generated less"
+    )
+    at_end = row_of(arms)  # where that is the equal cost
+    assert (at_end["difference"], at_end["spent"]) == (whole["difference"], None)
 
 
 def test_other_evaluations_have_nothing_to_match() -> None:

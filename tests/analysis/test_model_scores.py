@@ -79,6 +79,17 @@ def test_several_sets_are_averaged_with_equal_weights() -> None:
     assert (rows[2]["problems"], rows[2]["length_p50"]) == (8, None)
 
 
+def test_sets_sampled_at_one_temperature_have_it_together_however_many_problems() -> None:
+    """The mean of thirty times .6 is not .6 to the last digit."""
+    found = []
+    for name, problems in (("aime", 30), ("math", 40)):
+        rows = [row(f"{name}{i}", [0, 1]) for i in range(problems)]
+        for each in rows:
+            each["evaluations"][0]["temperature"] = 0.6
+        found += ModelResult.of_rows("m", name, rows)
+    assert [each["temperature"] for each in model_rows(found, [1])] == [0.6] * 3
+
+
 def test_models_are_compared_by_problem() -> None:
     hard = np.arange(40) % 5  # problems differ far more than the models do
     base, better = many("base", "s", hard), many("new", "s", hard + 1)

@@ -106,5 +106,8 @@ def test_no_targets_and_a_control_without_validation_are_errors() -> None:
     arms = {"grpo": [run_of("grpo", 1, [0.4, 0.5])]}
     with pytest.raises(ValueError, match="targets is empty"):
         costs_to_reach(arms, None, [])
+    for target in (40, 0.0, 1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match=r"targets: .* is no share: give accuracies to reach"):
+            costs_to_reach(arms, None, [0.5, target])
     with pytest.raises(ValueError, match="control='e3' has no evaluation t1"):
         costs_to_reach(arms, "e3", [0.5])

@@ -124,6 +124,21 @@ def test_config_without_arm_is_refused(folder: Path) -> None:
         load_run(folder)
 
 
+@pytest.mark.parametrize("seed", ["null", "first", "1.7", "true"])
+def test_a_seed_that_is_no_whole_number_is_named_with_its_file(folder: Path, seed: str) -> None:
+    (folder / "config.yaml").write_text(f"name: grpo\nseed: {seed}\n")
+    with pytest.raises(ValueError, match=r"config\.yaml: seed=.* is to be a whole number"):
+        load_run(folder)
+
+
+def test_a_name_that_reads_like_a_mean_of_arms_is_refused(folder: Path) -> None:
+    (folder / "config.yaml").write_text("name: ts&an\nseed: 3\n")
+    run = load_run(folder)
+    message = rf"{folder} is called 'ts&an', and & stands between arms whose mean is compared: give"
+    with pytest.raises(ValueError, match=message):
+        group_by_arm([run])
+
+
 def test_lists_of_unequal_length_are_named(folder: Path) -> None:
     row = {"prompt_id": ["p"], "source": ["x"], "n": [6, 10], "correct": [0], "rank": [None]}
     with Ledger(folder / "prompts.jsonl") as ledger:

@@ -5,9 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.evaluations import find_evaluation
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.analysis.warnings.validation import late_starts
 
 
 def made_up(seed: int = 1, ids: str = "ab", once: bool = False) -> Run:
@@ -67,6 +70,38 @@ def test_a_single_validation_is_taken_as_it_is_and_has_no_curve() -> None:
     assert found is not None
     assert found.table.loc[1].tolist() == [1, 1]
     assert scores_at([made_up(once=True)], "t1", 1, "tokens", 12, whole=True) is None
+
+
+def late(seed: int = 1) -> Run:
+    """A run that was validated after 10 and 30 tokens alone."""
+    run = made_up(seed)
+    tables = {name: getattr(run, name) for name in ("evaluations", "problems")}
+    return replace(run, **{name: t[t["rollout_step"] > 0] for name, t in tables.items()})
+
+
+def test_below_the_cost_of_its_first_validation_a_run_has_no_score() -> None:
+    assert scores_at([late()], "t1", 1, "tokens", 9) is None
+    found = scores_at([late(), made_up(2)], "t1", 1, "tokens", 5)
+    assert found is not None
+    assert found.table.index.tolist() == [2]
+    found = scores_at([late()], "t1", 1, "tokens", 10)
+    assert found is not None
+    assert found.table.loc[1].tolist() == [0.5, 1]
+
+
+def test_means_over_runs_begin_at_one_cost() -> None:
+    found = scores_at([late()], "t1", 1, "tokens", 30, whole=True)
+    assert found is not None
+    assert (found.table.loc[1].tolist(), found.start) == ([0.75, 1], 10)
+    assert scores_at([late(), made_up(2)], "t1", 1, "tokens", 30, whole=True) is None
+    seeds = (1, 2)
+    arms = {"grpo": [made_up(s) for s in seeds], "ts": [replace(late(s), name="ts") for s in seeds]}
+    rows = compare_arms(arms, "grpo", [1])
+    gaps = {row["measure"]: row["difference"] for row in rows if row["arm"] == "ts"}
+    assert gaps == {"pass@1": 0.0, "mean pass@1": None}
+    (warned,) = late_starts(Compared(arms, "grpo", rows))
+    assert warned.startswith("Not validated before training: GRPO + TS. The mean over their runs")
+    assert late_starts(Compared({"grpo": arms["grpo"]}, "grpo", rows)) == []
 
 
 def test_what_was_not_evaluated_so_has_no_scores() -> None:

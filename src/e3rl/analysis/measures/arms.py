@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
+from e3rl.analysis.sources import runs
+
 Row = dict[str, Any]  # of a table of numbers, by column; a number that does not exist is None
 
 ARM_LABELS = {
@@ -13,7 +15,7 @@ ARM_LABELS = {
     "budget": "GRPO + budget",
     "e3": "E3",
 }
-AND = "&"  # between the names of arms whose mean is compared
+AND = runs.AND  # between the names of arms whose mean is compared
 
 
 def arm_label(arm: str) -> str:

@@ -20,10 +20,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import AND, LIVE, Row, control_of
-from e3rl.analysis.measures.costs import common_cost
+from e3rl.analysis.measures.costs import common_cost, known_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
-from e3rl.analysis.measures.matched_control import match_control, matching_columns
+from e3rl.analysis.measures.matched_control import (
+    NO_ENTROPY,
+    TOO_FEW,
+    has_entropies,
+    match_control,
+    matching_columns,
+)
 from e3rl.analysis.measures.scores import Scores, mean_of_arms, measure_name, scores_at
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
@@ -32,6 +38,8 @@ from e3rl.statistics.iqm import iqm_interval
 from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
+
+SHARED = 0.25  # of the problems of one side at least, for a difference over those of both
 
 
 def compare_arms(
@@ -51,7 +59,8 @@ def compare_arms(
     no verdict where there is none (`matched_control`). Evaluations of the control alone serve that,
     and have no rows.
 
-    Measures are pass@k for every k, and the mean of pass@1 over training: the area under its curve.
+    Measures are pass@k for every k, and the mean of pass@1 over training: the area under its curve,
+    which is compared where both arms were first validated at the same cost.
 
     Args:
         arms: runs by arm, from `runs.group_by_arm`.
@@ -60,19 +69,21 @@ def compare_arms(
         axis: of the equal cost: steps, rollouts, tokens or seconds.
         level: coverage of all intervals.
         at_equal_entropy: after the last step of each run, whatever it cost, with the control at the
-            arm's entropy in every evaluation, not in `live` alone; pass@k alone.
+            arm's entropy in every sampled evaluation, not in `live` alone; pass@k alone.
         cost: as in `compare_family`.
         evaluations: names of those to compare; all that more arms than the control have, if empty.
         measures: those to compare, such as pass@16; all, if empty.
 
     Returns:
         dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
-        problems; spent and against_spent, what the arm and its control had cost where not every
-        validation has k rollouts and the last one is taken as it is; value, iqm (over seeds and
-        families of problems), difference to the control and improvement (the probability that a run
-        of the arm beats one of the control on a family), each with _low and _high; seed_share, what
-        seeds make of the variance of value; difference_error and difference_df, the difference's
-        standard error and degrees of freedom; by_seed; against, against_entropy, paired_seeds; and
+        problems; paired_problems, where the control lacks some of these; spent and against_spent,
+        what the arm and its control had cost where not every validation has k rollouts and the last
+        one is taken as it is, or entropies are matched there though there are others (at_the_end
+        then is True); value, iqm (over seeds and families of problems), difference to the control
+        and improvement (the probability that a run of the arm beats one of the control on a
+        family), each with _low and _high; seed_share, what seeds make of the variance of value;
+        difference_error and difference_df, the difference's standard error and degrees of freedom;
+        by_seed; against, against_entropy, paired_seeds; and
         what `families.judge_rows` adds, all comparisons being exploratory. What does not exist is
         None.
 
@@ -90,7 +101,7 @@ def compare_arms(
         _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
         for item in scored
     ]
-    return judge_rows(rows, level=level)
+    return judge_rows(rows)
 
 
 def _compare(
@@ -105,12 +116,33 @@ def _compare(
 ) -> Row:
     """One row, beside an arm whose scores are `scored`; an arm at its own temperature, or any where
     that is asked for, beside that arm at the same entropy."""
-    matched = at_equal_entropy or item.name == LIVE
-    judged = matched and other not in (None, item.arm)
-    found = match_control(item, arms, other, axis) if judged and other is not None else None
+    matched = item.name == LIVE or (at_equal_entropy and item.temperature > 0)
+    why, found, early = TOO_FEW, None, Row()
+    if matched and other is not None and other != item.arm:
+        item, early = _at_the_end(item, arms, other, axis, cost)
+        found = match_control(item, arms, other, axis)
+        why = TOO_FEW if has_entropies(item, arms) else NO_ENTROPY
     against = found.scores if found else control_of(item, scored.get(item.measure, {}))
+    if against is not None and against.start != item.start:
+        against = None
     row = compare_scores(item, against, level, axis, cost)
-    return row | matching_columns(item, row, found, matched)
+    if row["comparison"] and at_equal_entropy and not matched:  # greedy: not at the equal cost
+        row["comparison"] += ", after the last step"
+    return row | matching_columns(item, row, found, matched, why) | early
+
+
+def _at_the_end(
+    item: Scores, arms: Arms, control: str, axis: str, cost: float
+) -> tuple[Scores, Row]:
+    """An arm that is matched with the control, which is read after its last validation, after its
+    own one too, where these lie beyond `cost`; and a column that says so where it had others."""
+    late = any(known_cost(run, axis) > cost for run in [*arms[item.arm], *arms[control]])
+    if not late or item.measure.startswith("mean"):
+        return item, {}
+    k = int(item.measure.rpartition("@")[2])
+    last = scores_at(arms[item.arm], item.name, k, axis, math.inf)
+    assert last is not None  # what is there at `cost` is there at the end
+    return last, {"at_the_end": True} if item.spent is None else {}
 
 
 def compare_family(
@@ -158,21 +190,24 @@ def compare_family(
 
 
 def _means(scored: Sequence[Scores], sides: Sequence[str]) -> list[Scores]:
-    """Of the arms that each side names, in every measure and evaluation that all of them have."""
+    """Of the arms that each side names, in every measure and evaluation that all of them have, from
+    one cost on where it is the mean over a run."""
     found = []
     kinds = dict.fromkeys((each.name, each.measure) for each in scored)
     for side, kind in product(dict.fromkeys(sides), kinds):
         by_arm = {each.arm: each for each in scored if (each.name, each.measure) == kind}
         arms = side.split(AND)
-        if by_arm.keys() >= set(arms):
+        if by_arm.keys() >= set(arms) and len({by_arm[arm].start for arm in arms}) == 1:
             found.append(mean_of_arms([by_arm[arm] for arm in arms]))
     return found
 
 
 def choose_cost(arms: Arms, axis: str, cost: float | None) -> float:
-    """The cost that is asked for, or else that of the cheapest run. Raises ValueError for one that
-    some run did not reach, but for an infinite one."""
+    """The cost that is asked for, or else that of the cheapest run. Raises ValueError for one below
+    0, and for one that some run did not reach, but for an infinite one."""
     reached = common_cost([run for runs in arms.values() for run in runs], axis)
+    if cost is not None and not cost >= 0:
+        raise ValueError(f"cost={cost:g} {axis}: give a cost from 0 on, or .inf for the last step")
     if cost is not None and reached < cost < math.inf:
         raise ValueError(
             f"cost={cost:g} {axis}: the cheapest run was last validated at {reached:g}"
@@ -235,6 +270,7 @@ def compare_scores(
         "seeds": item.n_seeds,
         **_fewer_seeds(item, control),
         "problems": item.table.shape[1],
+        **_fewer_problems(item, control),
         "by_seed": item.table.mean(axis="columns").tolist(),
         **interval_columns("value", share_interval(item.table.to_numpy(dtype=np.float64), level)),
         "seed_share": _seed_share(item.table.to_numpy(dtype=np.float64)),
@@ -243,6 +279,13 @@ def compare_scores(
         "against_entropy": None if control is None else control.entropy,
         **_difference_columns(item, control, level, axis),
     }
+
+
+def _fewer_problems(item: Scores, control: Scores | None) -> Row:
+    """How many problems the difference is of, where that is not all of the arm's."""
+    if control is None or set(item.table.columns) <= set(control.table.columns):
+        return {}
+    return {"paired_problems": len(_on_shared_problems(item, control)[0].columns)}
 
 
 def _fewer_seeds(item: Scores, control: Scores | None) -> Row:
@@ -259,7 +302,7 @@ def _difference_columns(item: Scores, control: Scores | None, level: float, axis
             **interval_columns("improvement", None),
             "paired_seeds": None,
         }
-    mine, other = _on_shared_problems(item.table, control.table)
+    mine, other = _on_shared_problems(item, control)
     pairs = same_seeds(mine, other)
     found = difference_of_shares(mine.to_numpy(), other.to_numpy(), pairs)
     name = f"{item.arm} - {control.arm} {control.name}: {item.measure}, {item.name}, {axis}"
@@ -309,13 +352,19 @@ def _seed_share(table: NDArray[np.float64]) -> float | None:
     return max(variance_components(table).seed, 0.0) / len(table) / error**2
 
 
-def _on_shared_problems(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both tables on the problems that both have, seeds in order."""
+def _on_shared_problems(item: Scores, control: Scores) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both tables on the problems that both have, seeds in order.
+
+    Raises ValueError where these are fewer than `SHARED` of the smaller table's.
+    """
+    a, b = item.table, control.table
     common = a.columns.intersection(b.columns, sort=False)
-    if common.empty:
+    fewest = min(a.shape[1], b.shape[1])
+    if len(common) < SHARED * fewest:
         raise ValueError(
-            "the arm and its control were validated on different problems; give both runs the "
-            "same data.validation"
+            f"the arm {item.arm} and its control {control.arm} were validated on different "
+            f"problems; give both runs the same data.validation ({len(common)} of {fewest} are "
+            "alike)"
         )
     return a[common].sort_index(), b[common].sort_index()
 

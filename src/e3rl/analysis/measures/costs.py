@@ -4,6 +4,7 @@ A row of step t, of training or validation, speaks of the policy after t updates
 to get there is the sum over the steps 0 .. t-1.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,9 +62,16 @@ def known_cost(run: Run, axis: str) -> float:
 def common_cost(runs: Sequence[Run], axis: str) -> float:
     """The cost up to which every run's accuracy is known: the smallest of `known_cost`.
 
-    Raises ValueError where a run did not record it.
+    Raises ValueError where a run did not record it, or trained no step, and for no runs.
     """
+    if not runs:
+        raise ValueError("no run to compare: name arms that have some")
     spent = [known_cost(run, axis) for run in runs]
-    if not spent or not np.isfinite(spent).all():
-        raise ValueError(f"not every run has recorded cost/{axis}; compare by steps instead")
+    for run, cost in zip(runs, spent, strict=True):
+        if run.train.empty:
+            raise ValueError(f"{run.path} has no training step yet: leave it out")
+        if not math.isfinite(cost):
+            raise ValueError(
+                f"{run.path} has not recorded cost/{axis} to its end; compare by steps instead"
+            )
     return min(spent)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
-from e3rl.analysis.measures.arms import AND, Row
+from e3rl.analysis.measures.arms import AND, LIVE, Row
 from e3rl.analysis.sources.runs import Arms
 from e3rl.config.check import wrong_values
 from e3rl.statistics.holm import adjust_holm
@@ -22,7 +22,7 @@ from e3rl.statistics.student import t_p_value
 BETTER, WORSE, NEITHER = "better", "worse", "not distinguishable"
 DAGGER = "†"  # marks what `hangs_on_problems`
 EXPLORATORY = "exploratory"
-POWER = 0.8
+LEVEL, POWER = 0.95, 0.8
 MAY = "have an axis, be at_equal_entropy, count looks, or be of untrained pass rates"
 ALONE = "are a family of their own, on all problems and not at equal entropy"
 KEYS = {"endpoints", "comparisons", "axis", "at_equal_entropy", "looks", "untrained"}
@@ -93,9 +93,9 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
 
     Raises:
         ValueError: unknown keys, values of another kind, nothing to compare, an arm that has no
-            recorded run, a mean of fewer than two arms or at equal entropy, looks that are no
-            whole number from 1 on, pass rates that are no shares in order, or accuracies to reach
-            beside other endpoints, at equal entropy, of a mean or on some problems alone.
+            recorded run, a mean of fewer than two arms, at equal entropy or of `live`, looks that
+            are no whole number from 1 on, pass rates that are no shares in order, or accuracies to
+            reach beside other endpoints, at equal entropy, of a mean or on some problems alone.
     """
     return [_read_family(str(name), given, arms) for name, given in asked.items()]
 
@@ -108,7 +108,8 @@ def _read_family(name: str, given: Any, arms: Arms) -> Family:
         raise ValueError(f"{EXPLORATORY} is what no family declares; name it otherwise")
     if mistakes := list(wrong_values(given, Declaration)):
         raise ValueError(f"family {name}: {'; '.join(mistakes)}")
-    matched = bool(given.get("at_equal_entropy", False))
+    equal = bool(given.get("at_equal_entropy", False))
+    matched = equal or any(end.get("evaluation") == LIVE for end in given["endpoints"])
     pairs = tuple(
         (_side(name, arm, arms, matched), _side(name, other, arms, matched))
         for arm, other in given["comparisons"]
@@ -116,7 +117,7 @@ def _read_family(name: str, given: Any, arms: Arms) -> Family:
     if not pairs or not given["endpoints"]:
         raise ValueError(f"family {name} compares nothing: {given}")
     reach = tuple(_accuracy(name, end) for end in given["endpoints"] if "reach" in end)
-    if reach and (matched or "untrained" in given or len(reach) < len(given["endpoints"])):
+    if reach and (equal or "untrained" in given or len(reach) < len(given["endpoints"])):
         raise ValueError(f"family {name}: accuracies to reach {ALONE}")
     if reach and (means := [side for side in chain.from_iterable(pairs) if AND in side]):
         raise ValueError(f"family {name}: {means[0]} is a mean, which has no curve")
@@ -128,14 +129,14 @@ def _read_family(name: str, given: Any, arms: Arms) -> Family:
         endpoints=() if reach else tuple(_endpoint(name, end) for end in given["endpoints"]),
         comparisons=pairs,
         axis=str(given.get("axis", "tokens")),
-        at_equal_entropy=matched,
+        at_equal_entropy=equal,
         looks=looks,
         untrained=_pass_rates(name, given.get("untrained")),
         reach=reach,
     )
 
 
-def _side(family: str, given: Side, arms: Arms, at_equal_entropy: bool) -> str:
+def _side(family: str, given: Side, arms: Arms, matched: bool) -> str:
     """The name of one side of a comparison. Raises ValueError as `read_families` says."""
     several = isinstance(given, list)
     names = list(given) if several else [str(given)]
@@ -146,7 +147,7 @@ def _side(family: str, given: Side, arms: Arms, at_equal_entropy: bool) -> str:
             )
     if several and (len(names) < 2 or len(set(names)) < len(names)):
         raise ValueError(f"family {family}: a mean of {names}: name two arms or more, each once")
-    if several and at_equal_entropy:
+    if several and matched:
         raise ValueError(f"family {family}: the mean of {names} has no entropy to be matched at")
     return AND.join(names)
 
@@ -184,17 +185,16 @@ def _endpoint(family: str, given: Mapping[str, Any]) -> tuple[str, str]:
 def judge_rows(
     rows: Sequence[Row],
     families: Mapping[str, Sequence[Row]] | None = None,
-    level: float = 0.95,
 ) -> list[Row]:
     """The rows, with what can be said of each comparison among all.
 
     Args:
         rows: all that are printed together; those of comparisons have the columns of
             `comparison.difference_columns`, others stay as they are. `looks`, their own or that
-            of the family which declares them, counts their p as often.
+            of the family which declares them, counts their p as often. Each is judged at its own
+            `level`, or at `LEVEL`: 1 - level is the error that the correction keeps.
         families: rows of each declared family by name, whether printed or not; one without a p,
             whose entropies could not be made equal, counts for the correction as p = 1.
-        level: 1 - level is the error that the correction keeps.
 
     Returns:
         copies with family (its name or `exploratory`), family_size and p_adjusted; and for rows
@@ -203,7 +203,8 @@ def judge_rows(
         arm with one seed, which says nothing of others. None where nothing is compared.
 
     Raises:
-        ValueError: a comparison that two families declare, or two of one name with unlike p.
+        ValueError: a comparison that two families declare, or two of one name with unlike p, of
+            which one may be a family's.
     """
     declared = families or {}
     rows = _with_looks(rows, declared)
@@ -219,13 +220,15 @@ def judge_rows(
                 )
             family_of[comparison] = name
     loose = _p_values(rows)
+    for comparison, name in family_of.items():
+        _check_alike(comparison, name, groups[name][comparison], loose.get(comparison))
     groups[EXPLORATORY] = {key: p for key, p in loose.items() if key not in family_of}
     adjusted: dict[str, tuple[str, int, float]] = {}
     for name, group in groups.items():
         size = sizes.get(name, len(group))  # what has no p, as unequal entropies, counts with 1
         every = adjust_holm([*group.values(), *[1.0] * (size - len(group))])
         adjusted |= {each: (name, size, p) for each, p in zip(group, every, strict=False)}
-    return [row | _judgement(row, adjusted, level) for row in rows]
+    return [row | _judgement(row, adjusted) for row in rows]
 
 
 def _with_looks(rows: Sequence[Row], declared: Mapping[str, Sequence[Row]]) -> list[Row]:
@@ -252,13 +255,22 @@ def _p_values(rows: Sequence[Row]) -> dict[str, float]:
     return found
 
 
+def _check_alike(comparison: str, family: str, declared: float, printed: float | None) -> None:
+    """Raise ValueError where a table has another p of a comparison than its family."""
+    if printed is not None and not math.isclose(declared, printed, rel_tol=1e-9):
+        raise ValueError(
+            f"{comparison!r} is declared in family {family} with p = {declared:.4g}, and a table "
+            f"has it with p = {printed:.4g}: let both read the same runs at the same cost"
+        )
+
+
 def fewest_seeds(row: Row) -> int | None:
     """Seeds of the arm, or of its control where these are fewer; None where no row tells."""
     found = row.get("against_seeds", row.get("seeds"))
     return None if found is None else int(found)
 
 
-def hangs_on_problems(row: Row, level: float = 0.95) -> bool:
+def hangs_on_problems(row: Row) -> bool:
     """Whether a comparison that is significant would be open with the seeds' degrees of freedom
     alone, those of the problems not counted.
 
@@ -269,11 +281,11 @@ def hangs_on_problems(row: Row, level: float = 0.95) -> bool:
     seeds = _number(row.get("against_seeds")) or _number(row.get("seeds"))
     if p is None or adjusted is None or not error or not seeds or seeds < 2:
         return False
-    if adjusted >= 1 - level:
+    if adjusted >= _allowed_error(row):
         return False
     alone = t_p_value(row["difference"] / error, seeds - 1)
     factor = adjusted / p if p > 0 else row["family_size"] * (_number(row.get("looks")) or 1)
-    return alone * factor >= 1 - level
+    return alone * factor >= _allowed_error(row)
 
 
 def _number(value: Any) -> float | None:
@@ -281,7 +293,12 @@ def _number(value: Any) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: float) -> Row:
+def _allowed_error(row: Row) -> float:
+    """Below which a corrected p is significant."""
+    return 1 - (_number(row.get("level")) or LEVEL)
+
+
+def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]]) -> Row:
     if "comparison" not in row:
         return {}
     judged: Row = dict.fromkeys(("family", "family_size", "p_adjusted"))
@@ -292,12 +309,12 @@ def _judgement(row: Row, adjusted: Mapping[str, tuple[str, int, float]], level: 
         return judged
     judged |= {"verdict": None, "detectable": None}
     if row["difference"] is not None and not row.get("unmatched") and fewest_seeds(row) != 1:
-        found = judged["p_adjusted"] is not None and judged["p_adjusted"] < 1 - level
+        found = judged["p_adjusted"] is not None and judged["p_adjusted"] < _allowed_error(row)
         sign = BETTER if row["difference"] > 0 else WORSE
         judged["verdict"] = sign if found else NEITHER
     if row["comparison"] and row["difference_error"] and (fewest_seeds(row) or 1) > 1:
         test = Estimate(0.0, row["difference_error"], row["difference_df"])
-        strictest = 1 - (1 - level) / (judged["family_size"] * row.get("looks", 1))
+        strictest = 1 - _allowed_error(row) / (judged["family_size"] * row.get("looks", 1))
         detectable = detectable_difference(test, strictest, POWER)
         judged["detectable"] = detectable if detectable < 1 else None  # no share differs by more
     return judged

@@ -22,7 +22,8 @@ def gain_rows(
     """pass@k before training and after the last step of every run, whatever it had cost.
 
     Intervals are over seeds and problems, of one seed over problems alone; the gain is paired by
-    both. Seeds that start from policies of their own make it one over first policies too.
+    both. Seeds that start from policies of their own make it one over first policies too. Runs that
+    were last validated at an earlier step than others of their arm are left out.
 
     Args:
         arms: runs by arm.
@@ -34,7 +35,8 @@ def gain_rows(
 
     Returns:
         dicts with arm, seed (None for all together), evaluation, measure, level, seeds, problems,
-        and before, after and gain with _low and _high.
+        and before, after and gain with _low and _high; where runs were left out, their paths as
+        left_out.
 
     Raises:
         ValueError: `of` names an arm that is not there.
@@ -42,15 +44,25 @@ def gain_rows(
     if unknown := [arm for arm in of if arm not in arms]:
         raise ValueError(f"gain of {unknown[0]!r}: no recorded arm; there are {', '.join(arms)}")
     rows = []
-    for runs in [arms[arm] for arm in of or arms]:
+    for every in [arms[arm] for arm in of or arms]:
+        runs, short = _split_by_end(every)
         groups: list[tuple[int | None, Sequence[Run]]] = [(None, runs)]
         if by_seed:
             groups += [(run.seed, [run]) for run in sorted(runs, key=lambda run: run.seed)]
         for name in evaluations:
             for k in ks:
                 found = (_row(part, seed, name, k, level) for seed, part in groups)
-                rows += [row for row in found if row is not None]
+                rows += [row | short for row in found if row is not None]
     return rows
+
+
+def _split_by_end(runs: Sequence[Run]) -> tuple[list[Run], Row]:
+    """The runs that were last validated at the latest step of all, and the others as a column."""
+    ends = [run.evaluations["rollout_step"].max() for run in runs]
+    last = max((end for end in ends if not np.isnan(end)), default=np.nan)
+    kept = [run for run, end in zip(runs, ends, strict=True) if end == last]
+    short = [str(run.path) for run, end in zip(runs, ends, strict=True) if end < last]
+    return kept, {"left_out": short} if short else {}
 
 
 def _row(runs: Sequence[Run], seed: int | None, name: str, k: int, level: float) -> Row | None:

@@ -24,6 +24,7 @@ from e3rl.temperatures.matching import FEWEST_ROLLOUTS, MATCHED_WITHIN, Reading,
 
 MATCHED, NEAREST = "matched", "nearest"
 TOO_FEW = f"the control has no evaluation of {FEWEST_ROLLOUTS} rollouts per problem"
+NO_ENTROPY = "its entropy is 0 or not recorded"
 WHOLE_RUN = "entropies are matched at the end alone"
 TWO_SIDED = 1.96
 
@@ -56,10 +57,12 @@ def match_control(
     item: Scores, arms: Arms, control: str, axis: str = "tokens"
 ) -> MatchedControl | None:
     """The control at the entropy of `item`, for the seeds that both have, or for all of the
-    control's where they share none; None where the control has no fit evaluation. `axis` is of
-    what it had cost by then."""
+    control's where they share none; None where the control has no fit evaluation, or the arm not
+    `has_entropies`. `axis` is of what it had cost by then."""
+    if not has_entropies(item, arms):
+        return None
     k = int(item.measure.rpartition("@")[2])
-    own = {run.seed: sampled_at_end(run, k)[item.name] for run in arms[item.arm] if _has(run, item)}
+    own = _own_samples(item, arms)
     runs = [run for run in arms[control] if run.seed in own] or list(arms[control])
     rows, gaps, noise, heat, spent = {}, [], [], [], []
     for run in runs:
@@ -86,19 +89,29 @@ def match_control(
     return MatchedControl(scores, gap, TWO_SIDED * math.sqrt(sum(noise)) / len(noise))
 
 
+def has_entropies(item: Scores, arms: Arms) -> bool:
+    """Whether every seed of an arm recorded an entropy above 0, which alone can be matched."""
+    return all(each.entropy > 0 for each in _own_samples(item, arms).values())
+
+
 def matching_columns(
-    item: Scores, row: Row, found: MatchedControl | None, matched: bool = True
+    item: Scores,
+    row: Row,
+    found: MatchedControl | None,
+    matched: bool = True,
+    why: str = TOO_FEW,
 ) -> Row:
-    """Columns of a comparison about its entropies, without what a verdict takes where they differ.
+    """Columns of a comparison about its entropies, without what a verdict takes where they differ;
+    `why` there is no control at the arm's, where none was found.
 
     `entropy_gap` and `entropy_error` as in `MatchedControl`, None where nothing had to be matched;
     `unmatched` says why there is no verdict.
     """
     facts: Row = {"entropy_gap": None, "entropy_error": None, "unmatched": None}
-    if not matched or row["against"] is None:
+    if not matched or (row["against"] is None and why != NO_ENTROPY):
         return facts
     if found is None:
-        return facts | {"unmatched": TOO_FEW, "comparison": None, "p": None}
+        return facts | {"unmatched": why, "comparison": None, "p": None}
     known = None if math.isnan(found.error) else found.error
     facts |= {"entropy_gap": found.gap, "entropy_error": known}
     if item.measure.startswith("mean"):
@@ -168,8 +181,11 @@ def sum_weighted(reading: Reading[str], tables: Mapping[str, pd.Series]) -> pd.S
     return joined.sum(axis="columns")
 
 
-def _has(run: Run, item: Scores) -> bool:
-    return item.name in sampled_at_end(run, int(item.measure.rpartition("@")[2]))
+def _own_samples(item: Scores, arms: Arms) -> dict[int, Sampled]:
+    """What an arm was scored by, at the end of each run, by seed."""
+    k = int(item.measure.rpartition("@")[2])
+    there = {run.seed: sampled_at_end(run, k) for run in arms[item.arm]}
+    return {seed: each[item.name] for seed, each in there.items() if item.name in each}
 
 
 def _fits(run: Run, name: str) -> bool:

@@ -52,7 +52,7 @@ def compare_models(
         unlike = _unmatched(found, model, against)
         own = _rows(pairs, f"{model} - {against}", level)
         rows += [_withhold(head | row, unlike) for row in own]
-    return judge_rows(rows, level=level)
+    return judge_rows(rows)
 
 
 def _unmatched(found: Sequence[ModelResult], model: str, against: str) -> set[Key]:

@@ -155,10 +155,16 @@ def _gather_result(model: str, problem_set: str, name: str, rows: Sequence[Row])
         model,
         problem_set,
         name,
-        temperature=float(np.mean([row["temperature"] for row in rows])),
+        temperature=_mean_temperature(rows),
         entropy=sum(row["entropy_sum"] for row in rows) / sum(row["tokens"] for row in rows),
         problems=plain.assign(others=others),
         lengths=np.array([tokens for row in rows for tokens in row["lengths"]]),
         truncated=sum(row["truncated"] for row in rows),
         no_answer=sum(number is None for row in rows for number in row["classes"]),
     )
+
+
+def _mean_temperature(rows: Sequence[Row]) -> float:
+    """Of all problems; what is the same for all has no rounding errors."""
+    found = {float(row["temperature"]) for row in rows}
+    return found.pop() if len(found) == 1 else float(np.mean([row["temperature"] for row in rows]))

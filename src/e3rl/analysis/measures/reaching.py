@@ -59,11 +59,15 @@ def costs_to_reach(
         lies beyond; what does not exist is None, as a ratio whose control never gets there.
 
     Raises:
-        ValueError: no targets, a control without this evaluation, runs validated on different
-            problems, or a cost not recorded.
+        ValueError: no targets, one that is no share between 0 and 1, a control without this
+            evaluation, runs validated on different problems, or a cost not recorded.
     """
     if not targets:
         raise ValueError("targets is empty: give accuracies to reach, as shares")
+    if wrong := [target for target in targets if not 0 < target < 1]:
+        raise ValueError(
+            f"targets: {wrong[0]:g} is no share: give accuracies to reach, such as 0.4"
+        )
     points, found = _curves_of_arms(arms, control, name, axis)
     costs = {
         arm: crossing_intervals(points, item.values, targets, level) for arm, item in found.items()

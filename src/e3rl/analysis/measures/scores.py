@@ -26,6 +26,7 @@ class Scores:
     table: pd.DataFrame  # (S, P), a row per training seed, a column per problem
     sources: dict[str, str]  # family of each problem, where recorded
     spent: float | None = None  # mean cost of the last validation, where that is what was taken
+    start: float | None = None  # cost of the first validation, where the mean is over a run
 
     @property
     def n_seeds(self) -> int:
@@ -64,16 +65,18 @@ def scores_at(
 
     Returns:
         None where no seed has the evaluation with at least k rollouts in its last validation, or
-        where `whole` is asked for and there is a single such validation.
+        where `whole` is asked for and there is a single such validation, or seeds have their first
+        one at unlike costs. A seed that had its first one beyond `budget` does not count.
 
     Raises:
         ValueError: seeds without a common problem.
     """
-    rows, seeds, facts, spent, sources = [], [], [], [], dict[str, str]()
+    rows, seeds, facts, spent, starts, sources = [], [], [], [], set[float](), dict[str, str]()
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
-        if len(costs) < 1 + whole:
+        if len(costs) < 1 + whole or (len(costs) > 1 and budget < costs[0]):
             continue
+        starts.add(float(costs[0]))
         if len(costs) == 1 or math.isinf(budget):
             spent.append(float(costs[-1]))
         at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
@@ -81,14 +84,15 @@ def scores_at(
         seeds.append(run.seed)
         facts.append(_last_sampling(run, name))
         sources |= run.sources
-    if not rows:
+    if not rows or (whole and len(starts) > 1):
         return None
     joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
     if joined.empty:
         raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({_places(runs)})")
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
-    return Scores(*about, joined, sources, float(np.mean(spent)) if spent else None)
+    cost = float(np.mean(spent)) if spent else None
+    return Scores(*about, joined, sources, cost, starts.pop() if whole else None)
 
 
 def _places(runs: Sequence[Run]) -> str:

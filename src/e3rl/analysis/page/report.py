@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.axes import AXIS_UNITS
+from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import compare_arms
-from e3rl.analysis.measures.costs import known_cost, total_cost
 from e3rl.analysis.page.page import render_report
+from e3rl.analysis.page.unfinished import (
+    begun_runs,
+    default_axis,
+    remarks,
+    without_untrained,
+)
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm
 from e3rl.analysis.sources.source import read_runs
 from e3rl.analysis.tables.comparison_table import comparison_text
@@ -20,7 +22,6 @@ from e3rl.analysis.warnings.run_warnings import find_warnings
 from e3rl.process.output import check_file
 
 DEFAULT_CONTROL = "grpo"
-SHORT = 0.8  # a run that spent less than this share of the longest is mentioned
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,15 @@ def write_report(options: Comparison) -> str:
     if options.table is not None:
         check_table(options.table)
     found = read_runs(options.runs)
-    runs = [run for run in found if not run.train.empty]
-    if not runs:
-        raise ValueError(f"none of {len(found)} runs has finished a training step yet")
+    runs = begun_runs(found)
     arms, axis = group_by_arm(runs), options.axis or default_axis(runs)
-    control = options.control or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
+    control = choose_control(options.control, arms)
     rows: list[Row] = []
     if any(not run.problems.empty for run in runs):
         known = group_by_arm(without_untrained(runs, axis))
         base = None if control in arms.keys() - known.keys() else control
         rows = compare_arms(known, base, (1, options.k), axis)
-    notes = remarks(found, axis)
+    notes = remarks(found, axis) + lacking_rollouts(arms, rows, options.k)
     page = render_report(arms, rows, options.title, notes, control)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page, encoding="utf-8")
@@ -78,33 +77,34 @@ def write_report(options: Comparison) -> str:
     return "\n\n".join([table, *alone, *notes, *warned, f"page: {options.out}"])
 
 
+def choose_control(asked: str | None, arms: Arms) -> str | None:
+    """The arm that is asked for, or the default one where it is there. Raises ValueError for one
+    that is not."""
+    if asked is not None and asked not in arms:
+        raise ValueError(f"control={asked!r} is no arm; there are {', '.join(arms)}")
+    return asked or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
+
+
+def lacking_rollouts(arms: Arms, rows: Sequence[Row], k: int) -> list[str]:
+    """Arms that have a row, but none of pass@k, since no evaluation has so many rollouts."""
+    has = {row["arm"] for row in rows if row["measure"] == f"pass@{k}"}
+    lacking = dict.fromkeys(row["arm"] for row in rows if row["arm"] not in has)
+    most = {
+        arm: max(int(table["n"].min()) for run in arms[arm] for table in run.counts.values())
+        for arm in lacking
+    }
+    return [
+        f"no pass@{k} of {arm_label(arm)}: it was validated with {n} rollouts per problem at most"
+        for arm, n in most.items()
+    ]
+
+
 def explain_no_control(arms: Arms) -> str:
     """Why a table of several arms compares none with another."""
     return (
         f"no arm is called {DEFAULT_CONTROL}, so none is compared with another: give --control and "
         f"one of {', '.join(arms)}"
     )
-
-
-def without_untrained(runs: Sequence[Run], axis: str) -> list[Run]:
-    """The runs that were validated since their training began, or all where none was."""
-    return [run for run in runs if known_cost(run, axis) != 0] or list(runs)
-
-
-def remarks(runs: Sequence[Run], axis: str) -> list[str]:
-    """Runs that were left out, and one so short that it cuts the comparison of all others."""
-    notes = [f"left out, no training step yet: {run.path}" for run in runs if run.train.empty]
-    begun = [run for run in runs if not run.train.empty]
-    spent = {run.path: known_cost(run, axis) for run in without_untrained(begun, axis)}
-    early = [run.path for run in begun if run.path not in spent]
-    notes += [f"not compared, not validated since its training began: {path}" for path in early]
-    shortest = min(spent, key=lambda path: spent[path])
-    if spent[shortest] < SHORT * max(spent.values()):
-        notes.append(
-            f"all arms are compared at {spent[shortest]:,.0f} {AXIS_UNITS[axis]}, where "
-            f"{shortest} was last validated; leave it out to compare them later"
-        )
-    return notes
 
 
 def check_table(path: Path) -> None:
@@ -122,9 +122,3 @@ def write_table(runs: Sequence[Run], path: Path) -> None:
         table.to_csv(path, index=False)
     else:
         table.to_parquet(path, index=False)
-
-
-def default_axis(runs: Sequence[Run]) -> str:
-    """Tokens, or steps where some run did not record what it spent."""
-    spent = [total_cost(run.train, "tokens") for run in runs]
-    return "tokens" if np.isfinite(spent).all() else "steps"

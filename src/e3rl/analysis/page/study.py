@@ -27,7 +27,21 @@ from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
-from e3rl.analysis.page.study_file import read_study_file
+from e3rl.analysis.page.study_file import naming, read_study_file
+from e3rl.analysis.page.study_runs import (
+    add_runs,
+    check_control,
+    choose_runs,
+    missing_runs,
+    of_seeds,
+    refuse_repeated,
+)
+from e3rl.analysis.page.unfinished import (
+    begun_runs,
+    default_axis,
+    remarks,
+    without_untrained,
+)
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
@@ -75,32 +89,35 @@ class Study:
 
 
 def read_study(folder: Path) -> Study:
-    """The study of a folder.
+    """The study of a folder, of the runs that were validated since their training began.
 
     Raises ValueError for a file that is no YAML, unknown keys, tables, figures or arms, values of
-    another kind than their key takes, and where no arm has a run.
+    another kind than their key takes, several runs of one arm and seed, and where no arm has a run.
     """
     asked = read_study_file(folder / "study.yaml")
     tables, drawn = asked.get("tables") or {}, asked.get("figures") or {}
     check_entries(folder, tables, drawn)
-    places = asked["runs"] if isinstance(asked["runs"], list) else [asked["runs"]]
-    recorded = list(chain.from_iterable(load_runs(folder / place) for place in places))
-    seeds = asked.get("seeds")
-    found = group_by_arm([run for run in recorded if not seeds or run.seed in seeds])
-    wanted = asked.get("arms") or list(found)
-    arms = {arm: found[arm] for arm in wanted if arm in found}
-    if not arms:
-        there = ", ".join(f"{run.name} {run.seed}" for run in recorded) or "none"
-        asks = f"arms={asked.get('arms') or 'all'} and seeds={seeds or 'all'}"
-        raise ValueError(f"{folder}: no recorded run is of {asks}; there is {there}")
-    control = asked.get("control")
-    if control is not None and control not in arms:
-        raise ValueError(f"{folder}: control={control!r} has no recorded run")
-    try:
+    recorded = read_places(folder, asked["runs"])
+    chosen = choose_runs(folder, recorded, asked.get("arms"), asked.get("seeds"))
+    with naming(f"{folder}"):
+        axis = default_axis(begun_runs(chosen))
+        notes, known = remarks(chosen, axis), without_untrained(begun_runs(chosen), axis)
+        arms = group_by_arm(known)
+        wanted = asked.get("arms") or list(group_by_arm(chosen))
+        arms = {arm: arms[arm] for arm in wanted if arm in arms}
+        refuse_repeated(arms)
+        check_control(asked, arms, recorded)
         families = {each.name: each for each in read_families(asked.get("families") or {}, arms)}
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from error
-    return Study(folder, arms, control, drawn, tables, families, missing_runs(arms, wanted))
+    missing = [*missing_runs(arms, wanted, asked.get("seeds") or ()), *notes]
+    return Study(folder, arms, asked.get("control"), drawn, tables, families, missing)
+
+
+def read_places(folder: Path, places: str | Sequence[str]) -> list[Run]:
+    """The runs of one or several places, relative to the folder; each once, whatever place it is
+    read from."""
+    every = [places] if isinstance(places, str) else places
+    found = chain.from_iterable(load_runs(folder / place) for place in every)
+    return list({run.path.resolve(): run for run in found}.values())
 
 
 def check_entries(folder: Path, tables: Mapping[str, Any], drawn: Mapping[str, Any]) -> None:
@@ -122,21 +139,15 @@ def table_kind(table: Mapping[str, Any]) -> str:
     return str(table.get("kind"))
 
 
-def missing_runs(arms: Arms, wanted: Sequence[str]) -> list[str]:
-    """Arms without a run, and those that have fewer seeds than another."""
-    lines = [f"not run: {arm}" for arm in wanted if arm not in arms]
-    most = max((len(runs) for runs in arms.values()), default=0)
-    few = {arm: len(runs) for arm, runs in arms.items() if len(runs) < most}
-    return [*lines, *(f"{n} of {most} seeds: {arm}" for arm, n in few.items())]
-
-
 def write_study(study: Study) -> None:
     """Write results/, figures/ and the tables of the README, once all of them are made."""
     readme = study.folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     tables = judged_tables(study)
     for name, table in tables.items():
-        text = insert_table(text, name, as_markdown(table.show(table.rows), LEFT))
+        with naming(f"{study.folder}: table {name}"):
+            cells = table.show(table.rows)
+        text = insert_table(text, name, as_markdown(cells, LEFT))
     drawn = draw_figures(study, [row for table in tables.values() for row in table.rows])
     for sub in ("results", "figures"):
         (study.folder / sub).mkdir(exist_ok=True)
@@ -185,19 +196,23 @@ def call_with_options(
 ) -> Any:
     """Call `make` with the options of `study.yaml`.
 
-    Raises ValueError for options that it lacks, or that are of another type than it takes.
+    Raises ValueError, which names the table or figure, for options that it lacks, or that are of
+    another type than it takes, and for what it refuses itself.
     """
     takes = (make, PASSED_ON.get(make, make))
     own = {name: value for name, value in options.items() if name not in GIVEN}
     mistakes = dict.fromkeys(chain.from_iterable(wrong_values(own, each) for each in takes))
-    if mistakes:
-        raise ValueError(f"{study.folder}: {what}: {'; '.join(mistakes)}")
-    try:
-        return make(*given, **{str(name): value for name, value in options.items()})
-    except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        raise ValueError(f"{study.folder}: {what} with {dict(options)}: {error}") from error
+    with naming(f"{study.folder}: {what}"):
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+        if "level" in own and not 0 < own["level"] < 1:
+            raise ValueError(f"level={own['level']}: a level lies between 0 and 1, such as 0.95")
+        try:
+            return make(*given, **{str(name): value for name, value in options.items()})
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise ValueError(f"{dict(options)}: {error}") from error
 
 
 def insert_table(text: str, name: str, table: str) -> str:
@@ -220,7 +235,7 @@ def _comparison(
 ) -> TableDraft:
     """With `untrained` [low, high], on the problems that the untrained policy solves so often; with
     `seeds`, of these alone."""
-    arms, own = _of_seeds(study, seeds)
+    arms, own = of_seeds(study.arms, seeds)
     options |= {"evaluations": evaluations, "measures": measures}
     if untrained is None:
         found = compare_arms(arms, study.control, **options)
@@ -228,16 +243,6 @@ def _comparison(
         found = compare_on_problems(arms, study.control, untrained, **options)
     own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
     return TableDraft(_name_apart(found, own), comparison_cells)
-
-
-def _of_seeds(study: Study, seeds: Sequence[int]) -> tuple[dict[str, list[Run]], list[str]]:
-    """The runs of these seeds alone, and words that say so; of no seeds: all runs."""
-    if not seeds:
-        return study.arms, []
-    arms = {arm: [run for run in runs if run.seed in seeds] for arm, runs in study.arms.items()}
-    if empty := [arm for arm, runs in arms.items() if not runs]:
-        raise ValueError(f"{study.folder}: seeds={list(seeds)}, of which {empty[0]} has none")
-    return arms, [f"seeds {', '.join(map(str, seeds))} alone"]
 
 
 def _name_apart(rows: Sequence[Row], words: Sequence[str]) -> Sequence[Row]:
@@ -269,18 +274,9 @@ def _pairs(
     """As a declared family, but exploratory; with `seeds`, of these alone; of the runs in the
     folders `also` as well, where these are of the study's arms or of others that are compared."""
     asked = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
-    own_runs, own = _of_seeds(study, seeds)
-    there = {run.path for runs in own_runs.values() for run in runs}
-    more = chain.from_iterable(load_runs(study.folder / place) for place in also)
-    wanted = {*study.arms, *_named(comparisons)}
-    added = group_by_arm(
-        [
-            run
-            for run in more
-            if run.name in wanted and run.path not in there and run.seed in (seeds or [run.seed])
-        ]
-    )
-    arms = {arm: [*own_runs.get(arm, []), *added.get(arm, [])] for arm in {**own_runs, **added}}
+    more = read_places(study.folder, also)
+    every = add_runs(study.arms, more, _named(comparisons), seeds)
+    arms, own = of_seeds(every, seeds)
     (family,) = read_families({"pairs": asked}, arms)
     if family.reach:
         raise ValueError("pairs have measures; a table of kind reaching has accuracies to reach")

@@ -1,5 +1,7 @@
 """What `study.yaml` may say."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,3 +45,12 @@ def read_study_file(path: Path) -> dict[str, Any]:
     if mistakes := list(wrong_values(asked, StudyFile)):
         raise ValueError(f"{path}: {'; '.join(mistakes)}")
     return asked
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Begin what is said of a mistake with what it is a mistake of."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error

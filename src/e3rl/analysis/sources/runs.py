@@ -24,6 +24,7 @@ PROMPT_COLUMNS = ("rollout_step", "epoch", "prompt_id", "source", "n", "correct"
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
+AND = "&"  # between the names of arms whose mean is compared, so in no arm's own
 ARM_ORDER = ("grpo", "grpo_er", "ts", "ts_an", "budget", "e3")
 
 
@@ -104,7 +105,7 @@ def load_run(run_dir: str | Path) -> Run:
     return Run(
         path=path,
         name=str(config["name"]),
-        seed=int(config["seed"]),
+        seed=seed_of(config, path / CONFIG),
         config=config,
         train=rows_of_kind(metrics, "train"),
         validation=rows_of_kind(metrics, "validation"),
@@ -113,6 +114,13 @@ def load_run(run_dir: str | Path) -> Run:
         prompts=_long_table(_rows_or_none(path / PROMPTS), PROMPT_COLUMNS, path / PROMPTS),
         summary=read_summary(path),
     )
+
+
+def seed_of(config: Mapping[str, Any], place: Path) -> int:
+    """The seed of a configuration. Raises ValueError, with its place, for what is none."""
+    if type(config["seed"]) is not int:
+        raise ValueError(f"{place}: seed={config['seed']!r} is to be a whole number")
+    return int(config["seed"])
 
 
 def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
@@ -133,9 +141,17 @@ def load_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
 
 
 def group_by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs grouped by name: the paper's arms in their order first, then others by name."""
+    """Runs grouped by name: the paper's arms in their order first, then others by name.
+
+    Raises ValueError for a name that reads like the mean of several arms.
+    """
     arms: dict[str, list[Run]] = {}
     for run in sorted(runs, key=arm_and_seed):
+        if AND in run.name:
+            raise ValueError(
+                f"{run.path} is called {run.name!r}, and {AND} stands between arms whose mean is "
+                f"compared: give it another `name` in its {CONFIG}"
+            )
         arms.setdefault(run.name, []).append(run)
     return arms
 

@@ -16,6 +16,7 @@ from e3rl.analysis.sources.runs import (
     PROMPT_COLUMNS,
     Run,
     rows_of_kind,
+    seed_of,
 )
 
 AXIS = "rollout_step"
@@ -46,7 +47,7 @@ def run_from_wandb(
     return Run(
         path=path,
         name=str(config["name"]),
-        seed=int(config["seed"]),
+        seed=seed_of(config, path),
         config=dict(config),
         train=rows_of_kind(metrics, "train"),
         validation=validation,

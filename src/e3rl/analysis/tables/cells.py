@@ -73,7 +73,8 @@ def as_text(cells: Cells, words: Sequence[str], width: int | None = None) -> str
     for row in _without_repeats(body):
         table.add_row(*row)
     wide = width or sum(max(map(len, column)) + 3 for column in zip(header, *body, strict=True))
-    console = Console(file=StringIO(), width=max(wide, len(note)), color_system=None)
+    plain: dict[str, Any] = {"color_system": None, "markup": False, "emoji": False}
+    console = Console(file=StringIO(), width=max(wide, len(note)), **plain)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
@@ -83,8 +84,13 @@ def as_markdown(cells: Cells, words: Sequence[str]) -> str:
     """Markdown, followed by the note; columns named in `words` to the left."""
     header, body, note = cells
     rule = [":---" if title in words else "---:" for title in header]
-    lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *body)]
+    lines = ["| " + " | ".join(map(_escaped, row)) + " |" for row in (header, rule, *body)]
     return "\n".join([*lines, "", note])
+
+
+def _escaped(cell: str) -> str:
+    """A text that does not end its cell."""
+    return cell.replace("|", r"\|")
 
 
 def as_latex(cells: Cells, words: Sequence[str]) -> str:

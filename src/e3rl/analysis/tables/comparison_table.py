@@ -100,6 +100,8 @@ def comparison_note(rows: Sequence[Row]) -> str:
             " Entropies are of the last validation, nats per token: where they differ, a flatter "
             "policy may have less pass@1 and more pass@k by that alone."
         )
+    if any("paired_problems" in row for row in rows):
+        text += " Paired: problems that arm and control both have, which Δ, P(better) and p are of."
     if few < ENOUGH_SEEDS:
         where = "With" if few == most else "In rows of"
         text += f" {where} {few} seed{'s' * (few > 1)} an interval hardly knows how seeds differ."
@@ -114,6 +116,8 @@ def cost_note(rows: Sequence[Row]) -> str:
     if not any(_spent(row) for row in rows):
         return equal
     why = "the only one with k rollouts" if _at_own_temperatures(rows) else "at equal entropy"
+    if any(row.get("at_the_end") for row in rows):
+        why = "the only one with k rollouts or the one whose entropies are matched"
     why = "after as many steps" if ends and not any(_is_matched(row) for row in rows) else why
     last = f"by the last validation, {why}, {unit} less the control's in %"
     if ends or all(_spent(row) for row in rows):
@@ -180,6 +184,7 @@ def _texts(row: Row) -> dict[str, str]:
         "detectable": number_text(row["detectable"], ".1f", 100),
         "seeds": str(row["seeds"]),
         "problems": str(row["problems"]),
+        "paired": str(row.get("paired_problems", "")),
     }
 
 
@@ -193,9 +198,9 @@ def _entropies(row: Row) -> str:
     """Of the arm and of the control it is compared with, where accuracy depends on them."""
     if not row["against_entropy"]:
         return ""
-    if not _is_matched(row):
-        return f"{row['entropy']:.3f} / {row['against_entropy']:.3f}"
-    return f"{row['entropy']:.4f} / {row['against_entropy']:.4f}"
+    digits = 4 if _is_matched(row) else 3
+    both = (row["entropy"], row["against_entropy"])
+    return " / ".join("–" if math.isnan(each) else f"{each:.{digits}f}" for each in both)
 
 
 def _is_matched(row: Row) -> bool:

@@ -132,7 +132,7 @@ def gain_cells(rows: Sequence[Row]) -> Cells:
     """Before and after training in percent, the gain in points."""
     if not rows:
         raise ValueError(NO_ROWS)
-    most = str(max(row["seeds"] for row in rows))
+    short = dict.fromkeys(path for row in rows for path in row.get("left_out", ()))
     texts, sizes = move_constants(
         [
             {
@@ -143,7 +143,7 @@ def gain_cells(rows: Sequence[Row]) -> Cells:
                 "before training %": interval_text(row, "before", ".1f", 100),
                 "after the last step %": interval_text(row, "after", ".1f", 100),
                 "gain, points": interval_text(row, "gain", "+.1f", 100),
-                "seeds": most,
+                "seeds": _seeds_of_gain(row, rows),
                 "problems": str(row["problems"]),
             }
             for row in rows
@@ -153,7 +153,16 @@ def gain_cells(rows: Sequence[Row]) -> Cells:
         f"{100 * rows[0]['level']:g} % intervals over seeds and problems, of one seed over "
         f"problems alone, each by itself.{sizes}"
     )
+    if short:
+        note += f" Left out, validated last before other runs of their arm: {', '.join(short)}."
     return drop_empty_columns(texts, note)
+
+
+def _seeds_of_gain(row: Row, rows: Sequence[Row]) -> str:
+    """Seeds of the row, or for one that is of a single seed those of the row of all."""
+    alike = ("arm", "evaluation", "measure")
+    same = (each for each in rows if all(each[key] == row[key] for key in alike))
+    return str(max(each["seeds"] for each in same))
 
 
 def deviation_cells(rows: Sequence[Row]) -> Cells:

@@ -5,7 +5,7 @@ from typing import Any
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.costs import cost_before
-from e3rl.analysis.measures.matched_control import WHOLE_RUN
+from e3rl.analysis.measures.matched_control import NO_ENTROPY, WHOLE_RUN
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.warnings.compared import Compared
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS
@@ -20,11 +20,7 @@ def unmatched_entropies(compared: Compared) -> list[str]:
     gaps: dict[str, str] = {}
     for row in compared.rows:
         if row.get("unmatched") and row["unmatched"] != WHOLE_RUN:
-            gap = row["entropy_gap"]
-            words = (
-                f"fewer than {FEWEST_ROLLOUTS} rollouts" if gap is None else f"{100 * gap:+.1f} %"
-            )
-            gaps.setdefault(row["arm"], words)
+            gaps.setdefault(row["arm"], _gap_words(row))
     if not gaps:
         return []
     alike = {words: [arm_label(a) for a in gaps if gaps[a] == words] for words in gaps.values()}
@@ -35,6 +31,14 @@ def unmatched_entropies(compared: Compared) -> list[str]:
         f"No control at the entropy that these arms have at their own temperature: {named}. Their "
         "rows have no verdict; e3rl record samples what one takes."
     ]
+
+
+def _gap_words(row: Row) -> str:
+    """How far the control's entropy is off, or why none was read."""
+    if row["unmatched"] == NO_ENTROPY:
+        return NO_ENTROPY
+    gap = row["entropy_gap"]
+    return f"fewer than {FEWEST_ROLLOUTS} rollouts" if gap is None else f"{100 * gap:+.1f} %"
 
 
 def unequal_entropies(compared: Compared) -> list[str]:
@@ -99,6 +103,28 @@ def lines_from_the_start(compared: Compared) -> list[str]:
         f"{named}. At equal cost they are read on a straight line from the untrained policy, below "
         "a curve that flattens; validate in between (validate_every)."
     ]
+
+
+def late_starts(compared: Compared) -> list[str]:
+    """Arms that were validated within training, but not before."""
+    found = [
+        arm_label(arm)
+        for arm, runs in compared.arms.items()
+        if any(_first_of_several(run) > 0 for run in runs)
+    ]
+    if not found:
+        return []
+    return [
+        f"Not validated before training: {', '.join(found)}. The mean over their runs is compared "
+        "with none that begins elsewhere, and at a cost below a run's first validation it is not "
+        "read."
+    ]
+
+
+def _first_of_several(run: Run) -> int:
+    """The step of a run's first validation; 0 where there is no other, which is no curve."""
+    steps = set(run.evaluations["rollout_step"])
+    return int(min(steps)) if len(steps) > 1 else 0
 
 
 def shared_validation_noise(compared: Compared) -> list[str]:
