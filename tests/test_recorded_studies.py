@@ -1,4 +1,5 @@
-"""Every table of every study, in its README and beside it, is made again from the recorded runs."""
+"""Every table and figure of every study, in its README and beside it, is made again from the
+recorded runs."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from e3rl.analysis.figures.saved import digest_figure, read_digest
 from e3rl.analysis.page import study
 from e3rl.analysis.tables.cells import as_markdown
 from pages import ROOT
@@ -25,7 +27,7 @@ def load_runs() -> Callable[[Path], Any]:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_tables_are_those_of_the_recorded_runs(
+def test_tables_and_figures_are_those_of_the_recorded_runs(
     name: str, load_runs: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study, "load_runs", load_runs)
@@ -34,7 +36,13 @@ def test_tables_are_those_of_the_recorded_runs(
     for figure in item.figures:
         assert f"figures/{figure}.png" in text
         assert (item.folder / "figures" / f"{figure}.png").is_file()
-    for table, made in study.judged_tables(item).items():
+    tables = study.judged_tables(item)
+    rows = [row for made in tables.values() for row in made.rows]
+    for figure, drawn in study.draw_figures(item, rows).items():
+        assert read_digest(item.folder / "figures" / f"{figure}.png") == digest_figure(drawn), (
+            figure
+        )
+    for table, made in tables.items():
         assert (
             study.insert_table(text, table, as_markdown(made.show(made.rows), study.LEFT)) == text
         )

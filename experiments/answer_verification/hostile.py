@@ -163,7 +163,34 @@ def towers_of_functions(draw: random.Random) -> str:
     return text
 
 
-FAMILIES: dict[str, Callable[[random.Random], str]] = {
+def misstated(draw: random.Random) -> tuple[str, str]:
+    """A gold answer, and what an algebra system takes for it: its words, its base or its size."""
+    value = draw.choice(["46", r"\sqrt{2}", r"\frac{7}{3}", "-5", "0.25"])
+    words = draw.choice(
+        [
+            *("million", "thousand", "dozen", "squared", "factorial", "or more", "or six"),
+            *("is wrong", "at least", "plus one", "times ten", "halves", "to the power of two"),
+        ]
+    )
+    small = draw.randint(1, 4)
+    number = "".join(draw.choices("01", k=4)) + "1"
+    base, other_base = draw.sample([2, 3, 4, 5, 6, 7, 8, 16], 2)
+    hour = draw.randint(1, 12)
+    return draw.choice(
+        [
+            (value, rf"{value}\text{{ {words}}}"),
+            (value, rf"{value}\text{{}}^2"),
+            (f"{number}_{{{base}}}", f"{number}_{{{other_base}}}"),
+            (f"{number}_{{{base}}}", rf"{number}\text{{ (base {other_base})}}"),
+            (rf"{hour}\text{{ am}}", rf"{hour}\text{{ pm}}"),
+            (rf"{hour}:30 \text{{ a.m.}}", rf"{hour}:30 \text{{ p.m.}}"),
+            (f"0.000000{small}", draw.choice(["0.0", f"0.000000{small + 1}", r"10^{-8}"])),
+            ("10^{-7}", f"0.000000{small + 1}"),
+        ]
+    )
+
+
+FAMILIES: dict[str, Callable[[random.Random], str | tuple[str, str]]] = {
     "towers of powers": tower,
     "factorials": factorials,
     "sums and products": terms,
@@ -181,6 +208,7 @@ FAMILIES: dict[str, Callable[[random.Random], str]] = {
     "sets and matrices": sets,
     "equations": equations,
     "functions of functions": towers_of_functions,
+    "misstated": misstated,
 }
 
 
@@ -191,8 +219,9 @@ def hostile_answers(count: int, seed: int = 0) -> list[Hostile]:
     made = []
     for number in range(count):
         family = names[number % len(names)]
-        answer = FAMILIES[family](draw)
-        made.append(Hostile(family, draw.choice(GOLDS), rf"So it is \boxed{{{answer}}}"))
+        drawn = FAMILIES[family](draw)
+        gold, answer = (draw.choice(GOLDS), drawn) if isinstance(drawn, str) else drawn
+        made.append(Hostile(family, gold, rf"So it is \boxed{{{answer}}}"))
     return made
 
 

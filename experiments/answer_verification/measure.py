@@ -20,7 +20,7 @@ from e3rl.data.problems import E3_COLUMNS, PLAIN_COLUMNS, load_problems
 from e3rl.data.questions import question_text
 from e3rl.readiness.answer_test import AnswerCase, answers_of_others, judge, own_spellings
 from e3rl.rewards.answer_reader import AnswerReader
-from e3rl.rewards.maths import build_math_rewards
+from e3rl.rewards.maths import MathScorer, build_math_rewards
 from e3rl.rewards.verdict import Verdict
 from e3rl.rewards.verifier import compare_answers, judge_by_text
 
@@ -102,7 +102,9 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=400, help="answers that are timed")
     args = parser.parse_args()
     problems = read(args.folder)
-    own, foreign = own_spellings(problems), answers_of_others(problems, args.others)
+    scorer = MathScorer(AnswerReader("math_box", max_chars=MAX_CHARS))
+    own = own_spellings(problems, scorer)
+    foreign = answers_of_others(problems, scorer, args.others)
     with build_math_rewards("math_box", workers=1, deadline_s=DEADLINE_S) as pool:
         right, wrong = judge(pool, own), judge(pool, foreign)
     sample = random.Random(0).sample(own + foreign, args.sample)

@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullLocator
 
+from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.figures.style import (
     BASELINE,
     MUTED,
     OTHER_COLOURS,
     WIDE,
-    save_with_palette,
     with_style,
 )
 from e3rl.analysis.tables.cells import Cells, as_markdown
@@ -42,7 +42,7 @@ def write_report(results: Results, folder: Path) -> None:
     figure."""
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    save_with_palette(draw(results), figures / FIGURE, 150)
+    save_figure(draw(results), figures / FIGURE, 150)
     readme = folder / "README.md"
     made = tables(results)
     text = readme.read_text() if readme.is_file() else _empty(made)

@@ -163,14 +163,10 @@ class RolloutBatch:
 
     def question(self, prompt: int) -> Question:
         """What a scorer may know of a prompt, by its row in the batch."""
-        return make_question(
-            self.prompt_ids[prompt],
-            self.prompts[prompt],
-            self.answers[prompt],
-            self.sources[prompt],
-            self.levels[prompt] if self.levels else None,
-            self.problem_rows[prompt] if self.problem_rows else {},
-        )
+        level = self.levels[prompt] if self.levels else None
+        row = self.problem_rows[prompt] if self.problem_rows else {}
+        i, question, answer = prompt, self.prompts[prompt], self.answers[prompt]
+        return make_question(self.prompt_ids[i], question, answer, self.sources[i], level, row)
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rollouts so far by prompt (P,), and how many of them were right (P,)."""
@@ -181,11 +177,10 @@ class RolloutBatch:
         return self.group_sizes.cpu().numpy(), right.numpy()
 
     def counts(self) -> Tensor:
-        """(N,) float64, how often each rollout counts in a mean: its weight, or 1 where all that
-        there are were stopped early, so that none counts."""
-        lengths = self.tensor("lengths")
-        weights = torch.ones_like(lengths) if self.weights is None else self.tensor("weights")
-        return (weights if bool((weights > 0).any()) else torch.ones_like(weights)).double()
+        """(N,) float64, how often each rollout counts in a mean: its weight, or 1 where all of
+        them were stopped early, so that none would count."""
+        weights = self.tensor("weights").double()
+        return weights if bool((weights > 0).any()) else torch.ones_like(weights)
 
     def settle(self) -> None:
         """Wait for rollouts that are being sampled; raises what went wrong with them."""

@@ -9,6 +9,25 @@ from e3rl.rewards.maths import MathScorer
 from e3rl.rewards.scorer import Question
 from e3rl.rewards.verdict import Verdict
 
+OPTIONS = "Options: (A) 1 (B) 2 (C) 3 (D) 4. "
+CHOOSING_B = [
+    *("The correct option is B.", "So the answer is option B.", "The answer should be B."),
+    *("Therefore, B.", "Final choice: B", "The answer is not A but B.", "the answer is choice B"),
+    *("The letter is b.", "So the answer must be the option (B), not (C).", "I would choose **B**"),
+    *("Hence the answer is therefore B because 2 is even.", "I think (B) fits.", "So\n**B**\n"),
+]
+CHOOSING_NONE = [
+    *("", "(A) is wrong. (B) is wrong. (C) is right. (D) is wrong.", "It is not (A).", "A or B."),
+    *(
+        "The answer is not A.",
+        "It can't be A.",
+        "The answer is A or B.",
+        "All except A.",
+        "Vitamin C.",
+    ),
+    *("Neither A nor B.", "It is (B) or (C), I think.", "The answer is **not B**."),
+]
+
 
 @pytest.mark.parametrize(
     ("completion", "number"),
@@ -30,6 +49,17 @@ from e3rl.rewards.verdict import Verdict
         ("**46**", "46"),
         (r"\boxed{46}", "46"),
         ("x2", "2"),
+        (r"so it is \frac{3}{4}.", r"\frac{3}{4}"),
+        (r"so x = -\dfrac{1}{2}$", r"-\dfrac{1}{2}"),
+        (r"so it is 3\frac12", r"3\frac12"),
+        (r"x^2 \frac{1}{2}", r"\frac{1}{2}"),
+        ("it takes 3 1/2 hours", "3 1/2"),
+        ("of 2 3 1/2", "1/2"),
+        ("It is 10 / 4", "10 / 4"),
+        ("the total is 1 000.", "1 000"),
+        ("of 1 234 000 people", "1 234 000"),
+        ("5 100 dollar bills", "100"),  # two numbers
+        ("5 10 100", "100"),
         ("nothing", None),
         ("", None),
         ("٣", None),
@@ -48,6 +78,16 @@ def test_the_last_number_is_read_with_its_sign_groups_and_fraction(
         ("hashes", "#### 1\n#### 1,234", "1,234"),
         ("hashes", "####", None),
         ("hashes", "42", None),
+        ("hashes", "#### **42**", "42"),
+        ("hashes", "**#### 42**", "42"),
+        ("hashes", "#### `1,234`", "1,234"),
+        ("hashes", "#### **`42`**", "42"),
+        ("hashes", "#### *a* and *b*", "*a* and *b*"),
+        ("hashes", "#### x^*", "x^*"),
+        ("hashes", "#### **", None),
+        ("answer_tags", "<answer>**42**</answer>", "42"),
+        ("answer_tags", "<answer>\n_42_\n</answer>", "42"),
+        ("answer_tags", "<answer>*.\n.*</answer>", "*.\n.*"),  # a grid
         ("answer_tags", "<think>41</think><answer>\n42\n</answer>", "42"),
         ("answer_tags", "<answer>1</answer> no <ANSWER>2</ANSWER>", "2"),
         ("answer_tags", "<answer></answer>", None),
@@ -76,6 +116,16 @@ def test_the_last_number_is_read_with_its_sign_groups_and_fraction(
         ("choice", "I think (A), no, (B)", "B"),
         ("choice", r"so \boxed{\text{E}}", "E"),
         ("choice", r"so \boxed{42}", None),
+        *(("choice", OPTIONS + text, "B") for text in CHOOSING_B),
+        *(("choice", OPTIONS + text, None) for text in CHOOSING_NONE),
+        ("choice", "A. 1\nB. 2\nC. 3", None),
+        ("choice", "A) 1\nB) 2\nSo it is B.", "B"),
+        ("choice", "Options: A, B, C, D", None),
+        ("choice", "Options:\nA\nB\nC", None),
+        ("choice", "(B) is too small, so (C)", "C"),
+        ("choice", r"\boxed{\text{Option B}}", "B"),
+        ("choice", r"\boxed{A or B}", None),
+        ("choice", "Option B", "B"),
         ("choice", " C. ", "C"),
         ("choice", "CAB", None),
         ("completion", "  yes \n", "yes"),
@@ -178,6 +228,18 @@ def test_the_prompt_asks_for_the_form_that_is_read() -> None:
             "}",
         ),
         *("{}", r"\boxed{", r"\boxed ", r"\boxed{}", "\\", "(A)", "answer: ", "e9", "/"),
+        *(
+            "5 ",
+            "111 ",
+            "1 000 ",
+            r"\frac{1",
+            "option ",
+            "the answer is option ",
+            "A, ",
+            "B",
+            "not ",
+        ),
+        *("**", "`", "_", "is\n", "or A "),
     ],
 )
 def test_a_hundred_thousand_letters_are_read_in_one_pass(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from e3rl.rewards.refutation import are_different
+from e3rl.rewards.refutation import are_different, are_far_apart
 from e3rl.rewards.verifier import _parse
 
 
@@ -40,3 +40,26 @@ def test_different_values_are_told(one: str, other: str) -> None:
 )
 def test_what_may_be_equal_stays_open(one: str, other: str) -> None:
     assert not are_different(_parse(one)[0], _parse(other)[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "far"),
+    [
+        ("0.0000004", "0.0000001", True),
+        ("10^{-7}", "0", True),
+        ("x = 10^{-7}", "0.0000002", True),
+        ("(0.0000001, 2)", "(0.0000003, 2)", True),
+        ("[0, 0.0000001)", "[0, 0.0000003)", True),
+        ("0.0000001", "10^{-7}", False),
+        (r"\frac{1}{3}", "0.333333", False),
+        (r"\sin(\pi)", "0", False),  # what rounding leaves
+        (r"\sqrt{2}\cdot\sqrt{2}-2", "0", False),
+        ("1, 1, 2", "1, 2", False),
+        ("0.0000001x", "0.0000002x", False),  # no numbers
+        ("(1, 2)", "1", False),
+        (r"\int_0^1 x dx", "7", False),
+    ],
+)
+def test_numbers_of_different_magnitude_are_far_apart(one: str, other: str, far: bool) -> None:
+    assert are_far_apart(_parse(one)[0], _parse(other)[0]) == far
+    assert are_far_apart(_parse(other)[0], _parse(one)[0]) == far

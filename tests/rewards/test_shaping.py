@@ -21,6 +21,12 @@ def test_wrong_hard_and_unseen_are_left_alone() -> None:
     assert shaped.tolist() == [0.0, 1.0, 1.0]
 
 
+def test_no_loss_shrinks_with_length() -> None:
+    """A share of a negative reward would pay for what is long."""
+    shaped = LengthShaping()([-1, -1, 0.5], [10, 3000, 1000], [0.0, 0.0, 0.0])
+    assert shaped.tolist() == [-1.0, -1.0, 0.25]
+
+
 def test_zero_threshold_still_shapes_the_easiest_prompt() -> None:
     assert LengthShaping(rank_threshold=0.0)([1, 1], [1000, 1000], [0.0, 0.001]).tolist() == [
         0.5,

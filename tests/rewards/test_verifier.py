@@ -21,6 +21,10 @@ from e3rl.rewards.verifier import compare_answers, judge_by_text
 
 # Differently written golds of equal value, up to a unit or the name of an unknown.
 EQUAL_BY_VALUE = {("$k=1$", "1"), ("10.0", "10"), ("2.0", "2")}
+NO_UNITS = [
+    *("squared", "factorial", "or more", "or six", "is wrong", "plus one", "at least"),
+    *("million", "thousand", "dozen", "halves"),
+]
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
@@ -117,6 +121,59 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         ("4 squared", "4", "wrong"),
         ("2 alpha", "2", "wrong"),
         ("5 xyzw", "5", "wrong"),
+        # text behind a number is a unit or a noun, and nothing that makes another number of it
+        *((rf"5\text{{ {words}}}", "5", "wrong") for words in NO_UNITS),
+        *((rf"5.0\text{{ {words}}}", "5", "wrong") for words in NO_UNITS),
+        *((rf"\sqrt{{5}}\text{{ {words}}}", r"\sqrt{5}", "wrong") for words in NO_UNITS),
+        (r"5\mathrm{i}", "5", "wrong"),
+        (r"5\text{}^2", "5", "wrong"),
+        ("5 books is wrong", "5", "wrong"),
+        (r"5\text{ times}", "5", "correct"),
+        (r"5\text{ dollars each}", "5", "correct"),
+        (r"\sqrt{5}\text{ square units}", r"\sqrt{5}", "correct"),
+        # scales are part of the number
+        (r"5\text{ million}", "5000000", "correct"),
+        ("5 million", "5{,}000{,}000", "correct"),
+        (r"\$2.5\text{ million}", r"2500000\text{ dollars}", "correct"),
+        (r"2.5\text{ million}", r"2.5 \times 10^6", "correct"),
+        ("5000000", r"5\text{ million}", "correct"),
+        ("5", r"5\text{ million}", "wrong"),
+        (r"5\text{ dozen eggs}", "60", "correct"),
+        (r"5\text{ thousand km}", r"5000\text{ m}", "wrong"),
+        (r"5\text{ million} = 6", "6", "wrong"),
+        # mixed numbers and thousands behind blanks
+        ("3 1/2", "3.5", "correct"),
+        ("3 1/2", r"\frac{7}{2}", "correct"),
+        ("3 4/2", "5", "wrong"),
+        ("1 000", "1000", "correct"),
+        ("1 234 000", "1234000", "correct"),
+        ("1 234", "1234", "wrong"),
+        # numbers to a base
+        ("1011_2", "1011_8", "wrong"),
+        ("2043_{5}", "2043_6", "wrong"),
+        (r"1011\text{ (base 2)}", "1011_8", "wrong"),
+        ("1011_{8}", "1011_8", "correct"),
+        ("1011", "1011_8", "correct"),
+        # halves of the day
+        (r"3\text{ pm}", r"3\text{ am}", "wrong"),
+        (r"10:30 \text{ p.m.}", r"10:30 \text{ a.m.}", "wrong"),
+        ("10:30 pm", "10:30 am", "wrong"),
+        (r"12\text{ midnight}", r"12\text{ noon}", "wrong"),
+        (r"9:45\text{ AM}", "9:45 a.m.", "correct"),
+        ("5:21 pm", r"5:21\textsc{pm}", "correct"),
+        # small numbers differ by more than they are
+        ("0.0000002", "10^{-7}", "wrong"),
+        ("0.0000001", "0.0000004", "wrong"),
+        ("0.0", "0.0000004", "wrong"),
+        ("0.0000001", "0", "wrong"),
+        ("(0.0000003, 2)", "(0.0000001, 2)", "wrong"),
+        ("[0, 0.0000003)", "[0, 0.0000001)", "wrong"),
+        ("0.0000003", r"10^{-7}\pi", "wrong"),
+        ("0.0000001", "10^{-7}", "correct"),
+        (r"4 \cdot 10^{-7}", "0.0000004", "correct"),
+        ("0.000333", r"\frac{1}{3000}", "correct"),
+        ("0.333333", r"\frac{1}{3}", "correct"),
+        ("3.141593", r"\pi", "correct"),
     ],
 )
 def test_boxed_mathematics_is_judged(answer: str, gold: str, status: str) -> None:

@@ -20,7 +20,15 @@ import re
 from collections.abc import Mapping
 from itertools import groupby
 
-from e3rl.rewards.units import read_unit
+from e3rl.rewards.wording import (
+    UNIT,
+    WORDING,
+    fold_scales,
+    is_measure,
+    mark_words,
+    read_unit,
+    set_clock,
+)
 
 INTEGER = re.compile(r"-?\d+", re.ASCII)
 MAX_DIGITS = 4_000  # of numbers that are worked with; Python's limit is 4,300
@@ -32,7 +40,6 @@ _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|quad|qquad|big|Big|bigl|bigr)(?![a-zA-Z])"
     r"|\\[!,;: ]|(?<!\\)\\[()\[\]]|~|(?<!\\)\$"
 )
-_WORDING = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SPELLINGS = (
     (re.compile(r"\\[dtc]frac"), r"\\frac"),
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
@@ -44,10 +51,14 @@ _SPELLINGS = (
     (re.compile("[−–]"), "-"),
 )
 
-_UNIT = "□"
 _BRACKET = re.compile(r"[()\[\]]|\\[{}]")
-_MEASURE = re.compile(rf"{_UNIT}(?:\^\{{?[23]\}}?)?$")
-_SEPARATOR = re.compile(r"(?<=\d)(?:,\s?\\!|\{,\}|\\[!,;: ]|~)(?=\d{3}(?!\d))")
+_MEASURE = re.compile(rf"{UNIT}(?:\^\{{?[23]\}}?)?$")
+# Of blanks those before a group that no number starts like, and those behind it.
+_SEPARATOR = re.compile(
+    r"(?<=\d)(?:,\s?\\!|\{,\}|\\[!,;: ]|~)(?=\d{3}(?!\d))"
+    r"|(?<=\d)(?<!\d{4}) (?=(?:\d{3} ){0,4}0\d{2}(?!\d))|(?<=\d 0\d{2}) (?=\d{3}(?!\d))"
+)
+_MIXED = re.compile(r"(?<![\w.,^{}\\/])(?<!\d )(\d+) (\d+) ?/ ?(\d+)(?![\d/]|[.,]\d)", re.ASCII)
 _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)", re.ASCII)
 _DECORATION = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|[.,;]$")
 _RELATION = re.compile(r"=|\\approx|\\equiv")
@@ -61,19 +72,12 @@ _NUMBER = re.compile(
       | (?:\d(?:\.\d+)?\*)?10\^\{{?[-+]?\d{{1,3}}\}}?
       | \d+(?:\.\d+)?[eE][-+]?\d{{1,3}}
       | \d+\.?\d* | \.\d+
-    ){_UNIT}?""",
+    ){UNIT}?""",
     re.VERBOSE | re.ASCII,
 )
 _BARE_WORDS = re.compile(r"(?<=[\d})]) +([a-zA-Z]+(?: [a-zA-Z]+)*)$")
-# A word that names what is counted, and words that say what the number is.
+# A word that names what is counted.
 _COUNTED = re.compile(r"(?=[a-zA-Z]*[aeiouAEIOU])[a-zA-Z]{4,}\b")
-_NO_NOUNS = re.compile(
-    r"\b(?:(?:dozen|hundred|thousand|[mbtr]+illion)s?|hal(?:f|ves)|quarters?|(?:third|tenth|hundredth|"
-    r"(?:four|fif|six|seven|eigh|nin|thousand)th)s?|squared|cubed|factorial|times|plus|minus|over|and|or|to|"
-    r"mod(?:ulo)?|choose|root|negative|base|(?:arc)?(?:sin|cos|tan)h?|log|sqrt|theta|alpha|beta|gamma|lambda|"
-    r"infinity|each|more|less)\b",
-    re.IGNORECASE,
-)
 _BARE_UNIT = re.compile(r"(?<=[\d}])[a-zA-Z]+(?:/[a-zA-Z]+)?(?:\^\{?-?\d\}?)?$")
 _SCALE = re.compile(r"(?:\^\{?\\circ\}?|°|degrees?) ?(C|F)(?:elsius|ahrenheit)?$")
 _LAST_UNIT = re.compile(r"(?<=[\d})]) *([a-zA-Zµ¢€][a-zA-Zµ.^/*{}\d -]*)$")
@@ -120,21 +124,22 @@ def last_box(text: str) -> str | None:
 
 def bare_latex(text: str) -> str:
     r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` or `\,` between the digit groups of
-    a number, last `.`, `,` or `%`."""
+    a number, last `.`, `,` or `%`; `3 1/2`, `5\text{ million}` and times of day in one spelling."""
     box = last_box(text)
     line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
-    line = re.sub(r"\s+", " ", line).strip()
+    line = _MIXED.sub(r"\1\\frac{\2}{\3}", re.sub(r"\s+", " ", line).strip())
+    line = set_clock(fold_scales(line)).strip()
     return re.sub(r"(?:\s*(?:\\?%|[.,;]))+$", "", line)
 
 
 def set_words_apart(line: str) -> str:
     r"""Bare words behind a number as text: `15 books` is `15\text{ books}`.
 
-    An algebra system would take them for a product of letters. Words of mathematics (`3 halves`)
-    and names of unknowns stay as they are.
+    An algebra system would take them for a product of letters. Words of mathematics (`3 halves`),
+    names of unknowns and what says more than a unit stay as they are.
     """
     found = _BARE_WORDS.search(line)
-    if found is None or not _COUNTED.match(found[1]) or _NO_NOUNS.search(found[1]):
+    if found is None or not _COUNTED.match(found[1]) or not is_measure(found[1]):
         return line
     return rf"{line[: found.start()]}\text{{ {found[1]}}}"
 
@@ -143,7 +148,7 @@ def plain(text: str) -> str:
     """The same LaTeX in one spelling: no layout commands, no text wrappers, `*` and `/`."""
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
-    text = _WORDING.sub(r" \1 ", _LAYOUT.sub(" ", text))
+    text = WORDING.sub(r" \1 ", _LAYOUT.sub(" ", text))
     return re.sub(r"\s+", " ", text).strip()
 
 
@@ -282,15 +287,15 @@ def _measured(side: str) -> tuple[list[str], str]:
 
     An algebra system reads 2(23) as the mixed number 25.
     """
-    line = compact(_WORDING.sub(_UNIT, side))
-    signs = [unit.strip() for unit in _WORDING.findall(side)] + _DECORATION.findall(line)
+    line = compact(mark_words(side))
+    signs = [unit.strip() for unit in WORDING.findall(side)] + _DECORATION.findall(line)
     return signs, _FACTOR.sub("*", _DECORATION.sub("", _without_unit(line)))
 
 
 def _sides(text: str) -> list[str]:
     """The sides of a relation without spaces, digit groups, currency, percent and degree signs."""
     words = set_words_apart(_without_groups(bare_latex(text)))
-    line = compact(_WORDING.sub(_UNIT, words))
+    line = compact(mark_words(words))
     return [_unwrap(_DECORATION.sub("", side)) for side in _RELATION.split(line)]
 
 

@@ -26,8 +26,14 @@ AnswerFormat = Literal[
 
 # A minus behind a number, a name or a bracket subtracts; anywhere else it is a sign.
 _SIGN = r"(?:(?<![\w)\]}.])[-−])?"
+# A fraction in LaTeX, a mixed number, thousands behind blanks (the last with a zero in front, for
+# 5 100 may be two numbers), or a number with what follows it: digits, an exponent, a denominator.
 _NUMBER = re.compile(
-    rf"{_SIGN}(?:(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+|/\d+)?|(?<!\d)\.\d+)",
+    rf"{_SIGN}(?:"
+    r"(?:(?<![\w.,/^])\d+ ?)?\\[dtc]?frac *(?:\{ *-?\d+ *\} *\{ *\d+ *\}|\d *\d|\d *\{ *\d+ *\})"
+    r"|(?<![\d.,/])(?<!\d )\d+ \d+/\d+(?![\d/]|[.,]\d)"
+    r"|(?<![\d.,])\d{1,3}(?: \d{3}){0,4}? 0\d\d(?: \d{3}){0,4}(?!\d)(?:\.\d+)?"
+    r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+| ?/ ?\d+)?|(?<!\d)\.\d+)",
     re.ASCII,
 )
 # What to do where completions have no answer.
@@ -38,15 +44,37 @@ READ_ANSWERS = (
 
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _TAG = re.compile(r"<answer>|</answer>", re.IGNORECASE)
+_MARKS = re.compile(r"([*_]{1,3}|`)([^\n]+)\1")  # of bold, italics and code in Markdown
+_LABEL = r"(?i:option|choice|letter|answer)\b"
+_DECORATION = r"(?:[*$_\"'\s]|\\[a-z]+\{)*+"
 # "The answer is", with what may stand before a letter, then a letter in brackets, a capital that is
-# no pronoun, or a letter that ends the statement: "the answer is a number" chooses nothing.
+# no pronoun, or a letter that ends the statement: "the answer is a number" chooses nothing, nor
+# does "A or B".
 _STATED = re.compile(
-    r"\b(?i:answer)\s*+(?:(?i:is)\b\s*+[:=]?|[:=])(?:[*$_\"'\s]|\\[a-z]+\{)*+"
+    rf"\b{_LABEL}\s*+(?:(?i:is|(?:should|must|would|will|has\sto)\s+be)\b\s*+[:=]?|[:=]){_DECORATION}"
+    rf"(?:(?i:therefore|thus|clearly|indeed|then)\b,?\s*+)?(?:(?i:the)\s++)?"
+    rf"(?:{_LABEL}\s*+:?{_DECORATION})?"
     r"(?:\(([A-Za-z])\)|(?!I['’\s]+[a-z])([A-Z])(?![\w'’])"
-    r"|([a-z])(?=[*$_}\"' \t]*+(?:[.,;:)!\n]|$)))"
+    r"|([a-z])(?=[*$_}\"' \t]*+(?:[.,;:)!\n]|$)))(?![*$_}\"'\s]*+(?i:or)\s)"
+)
+# A capital at the very end, behind a sign or a word that leads up to it.
+_CLOSING = re.compile(
+    r"(?:[\n,:;.!?>→—](?=[\s*$_\"'(\[\\])|\b(?i:therefore|thus|hence|so|but|is|be|it's|choose|chose|"
+    r"select|pick|say|go\swith|option|choice|letter|answer)\b)"
+    r"(?:[*$_\"'(\[\s]|\\[a-z]+\{)*+([A-Z])[*$_}\"')\].!\s]*+\Z"
+)
+_CLOSING_CHARS = 60  # of the end of a completion that are looked at
+# Before a letter that is not chosen: a negation, an alternative, or others in a row.
+_BETWEEN = rf"\b(?:\s+(?i:be|is|the|an?|either)\b)*(?:\s+{_LABEL})?[\s*$_\"'(\[]*\Z"
+_NEGATED = re.compile(rf"(?:\b(?i:not|cannot|nor|neither|never|except)|n['’]t){_BETWEEN}")
+_ONE_OF_SEVERAL = re.compile(
+    rf"\b(?i:or|and){_BETWEEN}|(?<![\w'’])[A-Z]\)?[*_]*[.,/&)\s][\s*$_\"'(\[]*\Z"
 )
 _BRACKETED = re.compile(r"\(([A-Z])\)")
-_LETTER = re.compile(r"[\s(*$\"']*([A-Za-z])(?:[\s).:*$\"']*|[).:]\s.*)", re.DOTALL)
+_OPTION = re.compile(r"(?<![\w'’(])[A-Z][).:]\s")
+_LETTER = re.compile(
+    rf"[\s(*$\"']*(?:{_LABEL}[\s:(]*)?([A-Za-z])(?:[\s).:*$\"']*|[).:]\s(.*))", re.DOTALL
+)
 _FONT = re.compile(r"\\(?:text|math)[a-z]*\s*\{(.*)\}", re.DOTALL)
 
 # How the prompt asks for each form, as the end of a sentence; own patterns ask for themselves.
@@ -77,10 +105,10 @@ class AnswerReader:
     |---|---|
     | `integer_box` | the last `\boxed{}`, which holds an integer literal -?\d+ and nothing else |
     | `math_box` | the last `\boxed{}`, closed and not empty |
-    | `last_number` | the last number of the text: 1,234.5 and 3/4 are one each |
-    | `hashes` | what follows the last `####` in its line |
-    | `answer_tags` | what the last `<answer>...</answer>` holds |
-    | `choice` | a letter: boxed, after "answer is", in brackets, or all there is |
+    | `last_number` | the last number of the text: 1,234.5, 3/4, 3 1/2, \frac{3}{4} are one each |
+    | `hashes` | what follows the last `####` in its line, without `**` around it |
+    | `answer_tags` | what the last `<answer>...</answer>` holds, without `**` around it |
+    | `choice` | a letter: boxed, after "answer is", closing, the one in brackets, or all there is |
     | `pattern` | the group of the last match of `pattern`, or all of it without groups |
     | `completion` | the completion, without blanks around it |
 
@@ -128,6 +156,8 @@ class AnswerReader:
         if content is None:
             return None
         content = content.strip()
+        if self.answer_format in ("hashes", "answer_tags"):
+            content = _without_marks(content)
         if not content or len(content) > self.max_chars:
             return None
         if self.answer_format.endswith("_box") and not compact(content):
@@ -210,6 +240,16 @@ def _tagged(text: str) -> str | None:
     return found
 
 
+def _without_marks(text: str) -> str:
+    """A line without Markdown around it, and without `**` at its end that opens before it."""
+    if text.endswith("**") and text.count("**") == 1:
+        return text.removesuffix("**").strip()
+    marked = _MARKS.fullmatch(text)
+    if marked is None or marked[1][0] in marked[2]:
+        return text
+    return _without_marks(marked[2].strip())
+
+
 def _choice(text: str) -> str | None:
     """The letter that a completion chooses, as a capital."""
     box = last_box(text)
@@ -218,7 +258,42 @@ def _choice(text: str) -> str | None:
         return letter[1].upper() if letter else None
     if stated := _last(_STATED, text):
         return stated.upper()
-    if bracketed := _last(_BRACKETED, text):
+    if closing := _closing(text):
+        return closing
+    if bracketed := _bracketed(text):
         return bracketed
     alone = _LETTER.fullmatch(text)
-    return alone[1].upper() if alone else None
+    if alone is None or (alone[2] and (_OPTION.search(alone[2]) or _BRACKETED.search(alone[2]))):
+        return None
+    return alone[1].upper()
+
+
+def _closing(text: str) -> str | None:
+    """The capital that ends the text, alone."""
+    end = text.rstrip()[-_CLOSING_CHARS:]
+    found = _CLOSING.search(end)
+    if found is None:
+        return None
+    before = end[: found.start(1)]
+    return None if _NEGATED.search(before) or _ONE_OF_SEVERAL.search(before) else found[1]
+
+
+def _bracketed(text: str) -> str | None:
+    """The one letter in brackets, options that are listed from (A) on and negations left aside."""
+    found = list(_BRACKETED.finditer(text))
+    listed = [match for match in found if match[1] == "A"][:1]
+    for match in found:
+        if (
+            listed
+            and match.start() > listed[-1].start()
+            and ord(match[1]) == ord(listed[-1][1]) + 1
+        ):
+            listed.append(match)
+    if len(listed) > 1:
+        found = [match for match in found if match.start() > listed[-1].start()]
+    chosen = {
+        match[1]
+        for match in found
+        if not _NEGATED.search(text[max(0, match.start() - _CLOSING_CHARS) : match.start()])
+    }
+    return chosen.pop() if len(chosen) == 1 else None

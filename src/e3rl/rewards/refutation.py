@@ -8,12 +8,14 @@ where that does not settle it, or an operation is not known here, the question s
 
 import cmath
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sympy
 from sympy.core.function import Function
 
 TOLERANCE = 1e-5  # absolute, and of the largest number on the way; comparisons round to 6 decimals
+RELATIVE = 1e-3  # of the larger of two numbers; comparisons of decimals are closer from 1e-3 on
+ROUNDING = 1e-12  # of the largest number on the way
 MOST_NODES = 2_000  # of an expression that is evaluated
 
 _FUNCTIONS: dict[type, Callable[[complex], complex]] = {
@@ -57,6 +59,35 @@ def are_different(one: object, other: object) -> bool:
     except (_UnknownError, ArithmeticError, ValueError, RecursionError):
         return False
     return math.isfinite(gap) and gap > TOLERANCE * max(1.0, first.largest, second.largest)
+
+
+def are_far_apart(one: object, other: object) -> bool:
+    """Whether both are numbers that differ by more than a thousandth of the larger one.
+
+    A rounding to decimals makes 0.0000004 equal to 0.0000001 and to 0. Of lists, sets and intervals
+    a member of one is far from all of the other's.
+    """
+    one, other = _right_side(one), _right_side(other)
+    parts, others = _members(one), _members(other)
+    if parts and others:
+        return any(all(are_far_apart(a, b) for b in others) for a in parts) or any(
+            all(are_far_apart(a, b) for a in parts) for b in others
+        )
+    if not all(isinstance(form, sympy.Expr) and not form.free_symbols for form in (one, other)):
+        return False
+    first, second = _Evaluation(), _Evaluation()
+    try:
+        value, other_value = first.value(one), second.value(other)
+    except (_UnknownError, ArithmeticError, ValueError, RecursionError):
+        return False
+    furthest = RELATIVE * max(abs(value), abs(other_value))
+    return abs(value - other_value) > max(furthest, ROUNDING * max(first.largest, second.largest))
+
+
+def _members(form: object) -> Sequence[object]:
+    if isinstance(form, sympy.Interval):
+        return [form.start, form.end]
+    return list(form.args) if isinstance(form, sympy.FiniteSet | sympy.Tuple) else []
 
 
 def _right_side(form: object) -> object:

@@ -13,17 +13,18 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 class LengthShaping:
-    """r ← r · (1 - b) with b = μℓ / (1 + μℓ) for prompts of rank ≤ `rank_threshold`.
+    """r ← r · (1 - b) with b = μℓ / (1 + μℓ) for r > 0 and prompts of rank ≤ `rank_threshold`.
 
     Prompts that were solved in all of their rollouts come with rank 0, however many they are
     (`RolloutBatch.ranks_for_shaping`): the rank that they share as the mean of their places grows
     with their number, and would leave none of them easy beyond a fifth of all prompts.
 
     ℓ is the completion's length in tokens; with rewards of 0 and 1 a right answer earns 1 - b and
-    a wrong one keeps 0. The penalty of the E3 reference code, with three differences:
+    a wrong one keeps 0. Rewards of 0 and less stay as they are: a share of a loss would pay for
+    length. The penalty of the E3 reference code, with three differences:
 
-    * it applies to every rollout of an easy prompt, before advantages are taken. There, a guard
-      that all rewards of the group exceed 1 made it dead for rewards of 0 and 1;
+    * it applies to every rewarded rollout of an easy prompt, before advantages are taken. There, a
+      guard that all rewards of the group exceed 1 made it dead for rewards of 0 and 1;
     * b is kept below 1, so that a right answer always earns more than a wrong one;
     * a prompt of unknown rank (NaN, as before the first visit) is not shaped.
 
@@ -53,7 +54,8 @@ class LengthShaping:
         reward, length, rank = _checked(rewards, lengths, ranks)
         penalty = np.minimum(self.mu * length / (1 + self.mu * length), BELOW_ONE)
         # NaN compares false: an unseen prompt keeps its reward.
-        return np.where(rank <= self.rank_threshold, reward * (1 - penalty), reward)
+        shaped = (rank <= self.rank_threshold) & (reward > 0)
+        return np.where(shaped, reward * (1 - penalty), reward)
 
 
 class OverlongPenalty:

@@ -30,8 +30,9 @@ from e3rl.rewards.answer_formats import (
     shortest_integer,
 )
 from e3rl.rewards.latex_parser import install
-from e3rl.rewards.refutation import are_different
+from e3rl.rewards.refutation import are_different, are_far_apart
 from e3rl.rewards.verdict import CORRECT, ERROR, UNPARSED, WRONG, Verdict
+from e3rl.rewards.wording import have_other_bases, have_other_words
 
 # math-verify warns once per process that its alarms are off, which is what is wanted here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -52,9 +53,10 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
 
     Integers are compared as integers and an answer written like the gold is right, units aside;
     that is what `compare_answers` finds too, a thousand times slower. A restated question is
-    wrong, and so are a unit other than the gold's and the letters of a word in another order, which
-    `compare_answers` would not notice, calls of functions of a programming language, and what
-    leaves a limit or an integral to it (see `e3rl.rewards.answer_formats`).
+    wrong, and so are a unit or a base other than the gold's, words that make another number of it
+    and the letters of a word in another order, which `compare_answers` would not notice, calls of
+    functions of a programming language, and what leaves a limit or an integral to it (see
+    `e3rl.rewards.answer_formats` and `e3rl.rewards.wording`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         same = shortest_integer(answer) == shortest_integer(gold.strip())
@@ -62,6 +64,9 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
     if same_text(answer, gold) or same_number(answer, gold):
         return CORRECT
     if (is_number(gold) and not ends_in_number(answer)) or have_other_units(answer, gold):
+        return WRONG
+    lines = bare_latex(answer), bare_latex(gold)
+    if have_other_words(*lines) or have_other_bases(*lines):
         return WRONG
     if leaves_work(answer, gold) or have_other_order(answer, gold) or is_code(answer):
         return WRONG
@@ -101,9 +106,14 @@ def is_constant(gold: str) -> bool:
 
 
 def _are_equal(golds: list[Any], forms: list[Any]) -> bool:
-    """What math-verify says, unless it would take apart what has plainly different values."""
-    if golds and forms and are_different(golds[0], forms[0]):
-        golds, forms = golds[1:], forms[1:]  # the bare texts
+    """What math-verify says, unless it would take apart what has plainly different values.
+
+    Its tolerance is absolute: 0.0000004 is 0 to it.
+    """
+    if golds and forms:
+        gold, form = golds[0], forms[0]
+        if are_different(gold, form) or are_far_apart(gold, form):
+            golds, forms = golds[1:], forms[1:]  # the bare texts
     return bool(verify(golds, forms, timeout_seconds=None))
 
 

@@ -3,8 +3,6 @@
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import wraps
-from io import BytesIO
-from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib
@@ -15,7 +13,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
-from PIL import Image
 
 from e3rl.analysis.measures.axes import AXIS_LABELS
 from e3rl.analysis.sources.runs import Arms
@@ -47,7 +44,6 @@ OUTCOME_COLOURS = {"all wrong": "#D98A7B", "mixed": "#E9E4D8", "all right": "#8F
 NARROW, WIDE, PANEL_HEIGHT = 6.4, 9.2, 3.7  # inches
 SEED_BANDS = ", bands: smallest to largest seed"
 
-COLOURS = 64  # of a saved picture
 INK, MUTED, GRID = "#22272E", "#6B7480", "#E4E7EB"
 BASELINE = "#A3ABB5"
 
@@ -94,26 +90,6 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             return draw(*args, **kwargs)
 
     return wrapper
-
-
-def save_with_palette(figure: Figure, path: Path, dpi: int) -> None:
-    """Save a figure as PNG with its 64 most frequent colours, which take a quarter of the room.
-
-    Colours of lines and bands stay as they are; the rare ones in between, at edges of lines and
-    letters, become the nearest of these. A palette that averages would make two arms alike.
-    """
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=dpi)
-    with Image.open(drawn) as image:
-        pixels = np.asarray(image.convert("RGB"), dtype=np.int64)
-    found, places, counts = np.unique(
-        pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
-    )
-    palette = found[np.argsort(-counts, kind="stable")[:COLOURS]]
-    nearest = ((found[:, None] - palette) ** 2).sum(axis=-1).argmin(axis=1)
-    small = Image.fromarray(nearest[places].reshape(pixels.shape[:2]).astype(np.uint8), mode="P")
-    small.putpalette(palette.astype(np.uint8).tobytes())
-    small.save(path, optimize=True)
 
 
 def arm_colour(arm: str, arms: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from e3rl.analysis.figures import comparison_figures, study_figures
 from e3rl.analysis.figures import run_figures as figures
-from e3rl.analysis.figures.style import save_with_palette
+from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
 from e3rl.analysis.measures.declared import declared_rows
@@ -155,7 +155,7 @@ def write_study(study: Study) -> None:
         path = study.folder / "results" / f"{name}.csv"
         pd.DataFrame(table.rows).to_csv(path, index=False, float_format="%.6g")
     for name, figure in drawn.items():
-        save_with_palette(figure, study.folder / "figures" / f"{name}.png", dpi=150)
+        save_figure(figure, study.folder / "figures" / f"{name}.png", dpi=150)
     write_atomically(readme, text)
 
 
