@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from computed_values import (
     answers,
+    beyond_the_dual_clip,
     blocks_on_a_gpu,
     canaries_on_a_gpu,
     covered,
@@ -92,6 +93,11 @@ COMPUTED = (
         "arithmetic_schedules",
         "If the truth is the +{} of the older runs",
         schedule_of_the_older_runs,
+    ),
+    Computed(
+        "carries_parts",
+        "the mean of r - 1 - ln r above {}, so that at most {} % of its tokens",
+        beyond_the_dual_clip,
     ),
     Computed("carries_policies", "p in pass@1 was {}, and no verdict", p_of_one_look),
     Computed("carries_ten_seeds", "in pass@1 goes from p {} to {})", p_of_both_looks),

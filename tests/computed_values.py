@@ -342,3 +342,14 @@ def rollouts_of_trl() -> Iterator[str]:
     yield of_trl(ROLLOUT, "(a) equal work, 134M")
     yield of_trl(ROLLOUT, "(c) large vocabulary, 43M")
     yield of_trl(ROLLOUT, "(a) equal work, embedded", digits=1)
+
+
+def beyond_the_dual_clip() -> Iterator[str]:
+    """Largest mean over a run of r - 1 - ln r, and the share of tokens with r > 3, %, at most: at 3
+    the former is 2 - ln 3."""
+    runs = load_runs(STUDIES / "carries_parts" / "runs")
+    means = [
+        run.train["policy/approx_kl"].mean() for run in runs if run.name == "dapo_without_penalty"
+    ]
+    yield f"{max(means):.5f}"
+    yield f"{100 * max(means) / (2 - np.log(3)):.3f}"

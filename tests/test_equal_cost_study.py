@@ -48,7 +48,7 @@ def test_the_table_of_changes_lists_all_that_change() -> None:
         [len({row[f"{cost}_verdict"] for cost in COSTS}) > 1 for _, row in found.iterrows()]
     ]
     table = TEXT.split("<!-- table: changed -->")[1].split("<!-- end -->")[0]
-    assert table.count("\n| carries_") == len(changes) == 7
+    assert table.count("\n| carries_") == len(changes) == 9
     for row in changes.to_dict("records"):
         assert f"| {row['page']} | {row['family']} | {row['arm']} | {row['against']} |" in table
 
@@ -101,7 +101,7 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     lasting = found[alike & (found["own_verdict"] != "not distinguishable")]
     assert sorted(lasting["arm"]) == [
         *("abort", "abort", "balanced_by_prompt", "budget", "budget_by_entropy"),
-        *("budget_by_length", "e3"),
+        *("budget_by_length", "e3", "overlong", "overlong"),
     ]
 
 

@@ -18,6 +18,8 @@ from e3rl.checkpoints.files import checksum_file
 from e3rl.config.composition import ConfigurationError
 from e3rl.evaluate import evaluate, main
 from e3rl.evaluation import sampling as evaluating
+from e3rl.evaluation.log import PROBLEMS, claim_log
+from e3rl.evaluation.settings import check_problems
 from e3rl.evaluation.targets import Model, check_overrides, find_models
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
@@ -156,6 +158,50 @@ def test_settings_of_the_policy_are_those_of_models_beside_runs(run_folder: Path
     check_overrides(["+policy.dtype=bfloat16"], find_models(cfg))
     with pytest.raises(ConfigurationError, match=r"^\+policy\.dtype=bfloat16: .*e3rl export"):
         check_overrides(["n=2", "+policy.dtype=bfloat16"], find_models(cfg)[:1])
+
+
+def test_what_a_run_was_trained_with_and_is_another_here_is_told_before_it_is_sampled(
+    evaluated: Run, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((run_folder / "config.yaml").read_text()) | {"max_new_tokens": 1024}
+    (run_folder / "config.yaml").write_text(json.dumps(config))
+    evaluated(f"ckpt_path={run_folder}")
+    told = capsys.readouterr().out
+    caution = f"caution: max_new_tokens=20, and it was 1024 in the training of {run_folder}:"
+    assert told.index(caution) < told.index("step-000008 on ")
+
+
+@pytest.mark.parametrize("given", ["problems=gsm8k", "++problems.size=4"])
+def test_problems_beside_sets_are_refused_by_name(
+    given: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = [given, "sets=[arithmetic]", f"hydra.run.dir={tmp_path}/hydra"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    monkeypatch.setattr(evaluating, "sample_unfinished", lambda *_, **__: pytest.fail("sampled"))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"error: {given} beside sets: these are sampled in place of" in capsys.readouterr().err
+
+
+def test_sets_with_settings_of_their_own_are_no_problems_beside_sets() -> None:
+    given = ("+problems@sets.few=arithmetic", "sets.few.size=2")
+    check_problems(composed("out=x", *given, root="evaluate"), given)
+    check_problems(composed("out=x", "problems.size=2", root="evaluate"), ["problems.size=2"])
+
+
+def test_a_folder_that_another_process_writes_into_is_named(evaluated: Run, tmp_path: Path) -> None:
+    first = evaluated()
+    again = composed(*SMALL, f"out={tmp_path / 'out'}", "problems.size=4", root="evaluate")
+    (log,) = (tmp_path / "out").rglob(PROBLEMS)
+    lock = claim_log(log.parent)
+    with pytest.raises(ConfigurationError, match=r"another process is writing an evaluation into"):
+        evaluate(again)
+    lock.release()
+    assert evaluate(again) == first
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(

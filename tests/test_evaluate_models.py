@@ -341,6 +341,8 @@ def test_what_is_asked_for_is_checked_before_anything_is_sampled(
         ("temperatures=[]", r"temperatures=\[\] and entropies=\[\] ask for no sample"),
         ("temperatures=[1,0,1.0]", r"ask for t1 more than once"),
         ("entropies=[0.3,0.3]", r"ask for h0\.3 more than once"),
+        ("part=1/2 processes=2", "part=1/2 beside processes=2: one process samples a part"),
+        ("part=1/2 processes=auto", "part=1/2 beside processes=auto: one process"),
         ("n=0", r"n=0: input should be greater than 0"),
         ("max_new_tokens=0", r"max_new_tokens=0: input should be greater than 0"),
     ],
@@ -381,6 +383,23 @@ def test_sets_are_named_by_their_yaml_or_file_or_by_hand(tmp_path: Path, files: 
         "mine": 3,
         "few": 7,
     }
+
+
+def test_columns_of_a_file_may_be_named_in_a_set(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows = [{"question": f"{i}+1=?", "gold": f"It is #### {i + 1}"} for i in (1, 2, 2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ("columns.prompt=question", "columns.answer=gold", "answer_after='####'")
+    settings += ("repeats=drop", "size=2")
+    chosen = [f"sets.a.{each}" for each in (f"path={path}", *settings)]
+    (found,) = load_problem_sets(composed("out=x", "+problems@sets.a=file", *chosen)).values()
+    assert [(problem.prompt, problem.answer) for problem in found] == [
+        ("1+1=?", "2"),
+        ("2+1=?", "3"),
+    ]
+    one = [f"problems.{each}" for each in (f"path={path}", *settings)]
+    (same,) = load_problem_sets(composed("out=x", "problems=file", *one)).values()
+    assert list(same) == list(found)
 
 
 @pytest.mark.skipif(not E3_TEST.is_file(), reason=f"{E3_TEST.name} is not beside the checkout")

@@ -55,13 +55,15 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     so by default. Raises ChildProcessError where one of several processes fails.
     """
     from e3rl.config.check import check_command
+    from e3rl.evaluation.cautions import find_cautions
     from e3rl.evaluation.parts import parse_part
     from e3rl.evaluation.results import TableSettings, write_results
-    from e3rl.evaluation.settings import check_settings, evaluations_of, table_ks
+    from e3rl.evaluation.settings import check_problems, check_settings, evaluations_of, table_ks
     from e3rl.evaluation.targets import check_overrides, find_models, load_problem_sets
 
     check_command(cfg, "evaluate", elsewhere=["policy"])  # `find_models` checks it
     check_settings(cfg)
+    check_problems(cfg, overrides)
     check_folder("out=", Path(cfg.out))
     part = None if cfg.part is None else parse_part(str(cfg.part))
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
@@ -69,6 +71,9 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     wanted = TableSettings(list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), cfg.latex)
     for model in models:
         model.check_prompts(sets, cfg.max_new_tokens)
+    if part is None or overrides:  # the processes of one command have none
+        for caution in find_cautions(cfg, models):
+            print(f"caution: {caution}")
     out = Path(cfg.out)
     if part is None:
         print(f"results: {out} (stopped, the same command goes on with out={out})")
@@ -139,7 +144,7 @@ def evaluate_model(
 ) -> "list[SampledSet]":
     """One model on every set, or part `number` of every set, with an engine of its own."""
     from e3rl.config.build import build
-    from e3rl.evaluation.log import OtherSettingsError
+    from e3rl.evaluation.log import UnusableLogError
     from e3rl.evaluation.parts import Part, open_log
     from e3rl.evaluation.results import SampledSet
     from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
@@ -167,7 +172,7 @@ def evaluate_model(
                     part=part,
                 )
                 found.append(SampledSet(model.label, model.step, name, log.rows, asked))
-    except OtherSettingsError as error:
+    except UnusableLogError as error:
         raise ConfigurationError(str(error)) from error
     finally:
         engine.close()

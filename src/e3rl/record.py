@@ -21,11 +21,14 @@ and adds what a study needs and a run does not do for itself, with N rollouts pe
 of those at their own temperatures; `--match` without a name at none.
 
 `--n 0` adds no evaluation. What is recorded already stays, so the command may be called again when
-more runs are done. `--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as
-large and is unpacked where it is read; where OUT has one, it is written anew. `--keep-control`
-writes OUT/control.tar.xz, with the last validation of each run of the control: what later runs may
-be compared with when they end (`control=OUT/control`). `--keep-policies` writes every final policy
-to OUT/policies/RUN, a model folder as `e3rl export` makes it, for later samples by others.
+more runs are done; one whose folder has the name of another recorded run is refused. Models and
+files of problems that samples need are looked for before anything is written.
+
+`--archive` keeps all of OUT/runs in OUT/runs.tar.xz, which is less than half as large and is
+unpacked where it is read; where OUT has one, it is written anew. `--keep-control` writes
+OUT/control.tar.xz, with the last validation of each run of the control: what later runs may be
+compared with when they end (`control=OUT/control`). `--keep-policies` writes every final policy to
+OUT/policies/RUN, a model folder as `e3rl export` makes it, for later samples by others.
 `--no-prompts` leaves out what each prompt got at each step, half of what is kept of a run whose
 budget differs between prompts; `--last` all but the last step and the last validation; `--metrics`
 the metrics of training that no pattern fits (`'policy/entropy*'`).
@@ -43,6 +46,7 @@ def main() -> None:
     parser = _parser()
     options = parser.parse_args()
     from e3rl.checkpoints.files import DamagedCheckpointError
+    from e3rl.config.composition import ConfigurationError
     from e3rl.runs.extent import Extent
     from e3rl.runs.recording import Sampling, record_runs
 
@@ -55,7 +59,7 @@ def main() -> None:
             keep_control=options.keep_control,
             keep_policies=options.keep_policies,
         )
-    except (FileNotFoundError, ValueError, DamagedCheckpointError) as error:
+    except (ConfigurationError, DamagedCheckpointError, FileNotFoundError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -127,8 +127,55 @@ def test_long_sweeps_keep_folders_of_their_own() -> None:
 @settings(deadline=None, max_examples=100)
 def test_any_overrides_make_one_folder_that_needs_no_quotes(overrides: list[str]) -> None:
     name = job_folder_name(overrides)
-    assert 0 < len(name) <= 200
+    assert 0 < len(name.encode()) <= 200
     assert all(c.isalnum() or c in "_.-" for c in name)
+
+
+def test_names_of_long_signs_fit_a_file_system(tmp_path: Path) -> None:
+    names = [job_folder_name([f"data.train.path={'数' * 90}.jsonl", f"seed={n}"]) for n in (1, 2)]
+    assert names[0] != names[1]
+    for name in names:
+        assert len(name.encode()) <= 200
+        (tmp_path / name).mkdir()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("data.train.path=a/b.jsonl", "data.train.path=a.b.jsonl"),
+        ("module.probe.factors=[1,2]", "module.probe.factors=_1_2_"),
+        ("module.probe.factors=[1,2]", "module.probe.factors={1,2}"),
+        ("name=a=b", "name=a-b"),
+        ("++name=a b", "name=a_b"),
+        ("name=a,seed=1", "name=a_seed-1"),
+    ],
+)
+def test_values_that_a_folder_cannot_have_in_its_name_have_folders_of_their_own(
+    one: str, other: str
+) -> None:
+    assert job_folder_name([one, "seed=1"]) != job_folder_name([other, "seed=1"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (
+            ["++seed=101", "experiment=shootout/cool", "engine=transformers"],
+            "seed-101_experiment-shootout.cool_engine-transformers",
+        ),
+        (["experiment=ts", "temperature/gain=paper"], "experiment-ts_temperature.gain-paper"),
+        (["temperature@temperature.rule=ts"], "temperature_temperature.rule-ts"),
+        (["experiment=short", "++shaping.mu=1e-3"], "experiment-short_shaping.mu-1e-3"),
+        (["paths.sweeps=/a/b", "logger=[x]", "sweep.name=a b"], "default"),
+    ],
+)
+def test_names_of_groups_numbers_and_words_have_no_digest(overrides: list[str], name: str) -> None:
+    assert job_folder_name(overrides) == name
+
+
+def test_a_long_name_of_plain_signs_stays_what_it_was() -> None:
+    name = job_folder_name([f"module.settings.something_{i}={i}" for i in range(20)])
+    assert name.endswith("_module.settings.something_5-5_module.sett_708a37b9")
 
 
 def test_keys_are_left_to_the_check_and_groups_to_hydra() -> None:

@@ -1,5 +1,6 @@
 import json
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.datamodule import PromptDataModule
+from e3rl.data.loader import fingerprint
 from e3rl.data.problem import Problem
 from e3rl.data.problems import load_problems
 
@@ -289,3 +291,22 @@ def test_files_that_vanish_or_change_during_a_run_change_nothing_of_it(tmp_path)
     assert [problem.answer for problem in data.validation_problems] == list("0123")
     with pytest.raises(FileNotFoundError, match=r"train\.jsonl"):
         load_problems(paths[0])
+
+
+def ready(**given):
+    data = datamodule(**given)
+    data.bind(encode)
+    data.setup("fit")
+    return data
+
+
+def test_validation_problems_that_are_counted_otherwise_are_other_ones():
+    sourced = [replace(each, source="else") for each in problems("check", 3)]
+    with pytest.raises(ValueError, match="other validation problems"):
+        ready(validation=sourced).load_state_dict(ready().state_dict())
+
+
+def test_a_checkpoint_whose_digest_knew_no_sources_goes_on():
+    data = ready()
+    earlier = data.state_dict() | {"validation": fingerprint(data.validation_problems)}
+    data.load_state_dict(earlier)

@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from e3rl.data import loader as loader_file
-from e3rl.data.loader import PromptLoader, ValidationLoader, collate
+from e3rl.data.loader import PromptLoader, ValidationLoader, collate, fingerprint
 from e3rl.data.problem import Problem
 
 BATCHES, PER_STEP, EPOCHS = 4, 3, 4
@@ -246,6 +247,27 @@ def test_a_state_of_other_training_prompts_is_refused(other, named):
     with pytest.raises(ValueError, match="other training prompts") as error:
         other.load_state_dict(training().state_dict())
     assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "edited", [{"source": "other"}, {"level": 9}, {"level": None}, {"prior": 0.99}]
+)
+def test_problems_that_are_counted_or_ranked_otherwise_are_other_ones(edited):
+    loader = training()
+    loader.problems = [replace(loader.problems[0], **edited), *loader.problems[1:]]
+    with pytest.raises(ValueError, match="other training prompts"):
+        loader.load_state_dict(training().state_dict())
+
+
+def test_a_checkpoint_from_before_these_were_digested_goes_on():
+    before, same, other = training(), training(), training()
+    drawn(before, 2)
+    older = {**before.state_dict(), "problems": fingerprint(before.problems)}
+    same.load_state_dict(older)
+    assert drawn(same, 3) == drawn(before, 3)
+    other.problems = [replace(other.problems[0], answer="9"), *other.problems[1:]]
+    with pytest.raises(ValueError, match="other training prompts"):
+        other.load_state_dict(older)
 
 
 def test_a_state_with_other_keys_or_no_count_is_refused():

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from e3rl.evaluation.log import COMPLETIONS, PROBLEMS, EvaluationLog, OtherSettingsError
+from e3rl.evaluation.log import (
+    COMPLETIONS,
+    PROBLEMS,
+    EvaluationLog,
+    OtherSettingsError,
+    UnusableLogError,
+)
 from e3rl.ledger.ledger import read_rows
 
 SETTINGS = {"model": {"weights": "ab"}, "evaluations": {"t1": {"n": 4, "top_p": 1.0}}}
@@ -90,6 +96,31 @@ def test_every_setting_that_differs_is_named(tmp_path: Path) -> None:
         assert line in message
     assert "top_p" not in message
     assert rows(tmp_path, PROBLEMS)[0] == {"settings": SETTINGS}
+
+
+def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path: Path) -> None:
+    with EvaluationLog(tmp_path, SETTINGS) as log:
+        add(log, "a")
+        with pytest.raises(UnusableLogError, match="another process is writing an evaluation into"):
+            EvaluationLog(tmp_path, SETTINGS)
+        add(log, "b")
+    assert len(rows(tmp_path, COMPLETIONS)) == 4
+    with pytest.raises(OtherSettingsError):
+        EvaluationLog(tmp_path, {})
+    with EvaluationLog(tmp_path, SETTINGS) as log:  # a refused one has left nothing locked
+        assert log.finished == {"a", "b"}
+
+
+def test_a_problem_that_is_there_twice_is_not_counted_twice(tmp_path: Path) -> None:
+    with EvaluationLog(tmp_path, SETTINGS) as log:
+        add(log, "a")
+        add(log, "b")
+    lines = (tmp_path / PROBLEMS).read_text().splitlines(keepends=True)
+    (tmp_path / PROBLEMS).write_text("".join([*lines, lines[1]]))
+    before = [(tmp_path / name).read_bytes() for name in (PROBLEMS, COMPLETIONS)]
+    with pytest.raises(UnusableLogError, match=r"has 1 problems more than once, such as 'a'"):
+        EvaluationLog(tmp_path, SETTINGS)
+    assert [(tmp_path / name).read_bytes() for name in (PROBLEMS, COMPLETIONS)] == before
 
 
 def test_settings_are_compared_as_json_holds_them(tmp_path: Path) -> None:

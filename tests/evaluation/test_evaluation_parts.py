@@ -20,7 +20,7 @@ from test_evaluation_sampling import (
 
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.config.composition import ConfigurationError
-from e3rl.evaluation.log import COMPLETIONS, OtherSettingsError
+from e3rl.evaluation.log import COMPLETIONS, OtherSettingsError, UnusableLogError
 from e3rl.evaluation.parts import PARTS, Part, open_log, parse_part
 from e3rl.evaluation.processes import count_processes, run_parts, visible_devices, wait_for
 from e3rl.evaluation.sampling import sample_unfinished, sampling_settings
@@ -115,6 +115,18 @@ def test_parts_with_other_settings_are_refused(policy: Policy, tmp_path: Path) -
     with pytest.raises(OtherSettingsError, match=r"parts/1-of-2 holds an evaluation with other"):
         sampled(1, 3, tmp_path, policy, [GREEDY], ListeningEngine())  # before it samples anything
     assert len(read_rows(tmp_path / PARTS / "1-of-2" / COMPLETIONS)) == 3 * 3
+
+
+def test_parts_that_are_still_written_are_not_taken_in(policy: Policy, tmp_path: Path) -> None:
+    settings = sampling_settings(policy, PROBLEMS, [T1], 24)
+    sampled(1, 2, tmp_path, policy, [T1], ListeningEngine())
+    part = Part(2, 2, tmp_path)
+    with open_log(tmp_path, settings, PROBLEMS, part):
+        with pytest.raises(UnusableLogError, match=r"is writing an evaluation into .*/2-of-2"):
+            open_log(tmp_path, settings, PROBLEMS)
+        with pytest.raises(UnusableLogError, match=r"is writing an evaluation into .*/2-of-2"):
+            open_log(tmp_path, settings, PROBLEMS, part)
+    assert len(opened(tmp_path, policy, [T1])) == 3
 
 
 def test_a_part_is_written_as_two_numbers() -> None:

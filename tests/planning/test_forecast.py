@@ -273,6 +273,23 @@ def test_files_that_are_given_are_counted(tmp_path: Path) -> None:
     assert found["the run"] == "3 epochs x 10 = 30 steps, 15360 rollouts"
 
 
+def test_validations_that_are_cut_short_cost_less() -> None:
+    short = ("prompts_per_step=4", "epochs=1", "+trainer.limit_train_batches=4", "validate_every=4")
+    whole = planned(*short, "data.validation_prompts_per_batch=8")
+    cut = planned(
+        *short, "data.validation_prompts_per_batch=8", "+trainer.limit_val_batches=1", "epochs=1"
+    )
+    # 17 rollouts of a problem before training, 33 after it; of 256 problems, or of 8
+    assert whole["tokens validated"].endswith("; 12800 rollouts in 2 validations")
+    assert cut["tokens validated"].endswith("; 400 rollouts in 2 validations")
+    limited = ("experiment=paper/1_5b/e3", "data.validation_prompts_per_batch=8")
+    hours = [
+        float(found["time: validation"].split()[2])
+        for found in (planned(*limited), planned(*limited, "+trainer.limit_val_batches=1"))
+    ]
+    assert hours[1] < hours[0]
+
+
 def test_ranks_that_share_an_engine_need_no_further_gpus() -> None:
     """A process alone has vLLM start workers on others. The update is the same."""
     ranks = ("experiment=paper/7b/e3", "trainer.devices=4")

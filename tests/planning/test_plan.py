@@ -56,8 +56,10 @@ def test_a_plan_names_the_rules_that_a_command_composes(policy: Policy) -> None:
         ),
         (["temperature/gain=solve"], r"module.probe.factors=\[\] measures one"),
         (
-            ["temperature=multi_temperature", "temperature@temperature.rule=entropy_target"]
-            + ["temperature/gain@temperature.rule.gain=solve"],
+            [
+                *("temperature=multi_temperature", "temperature@temperature.rule=entropy_target"),
+                "temperature/gain@temperature.rule.gain=solve",
+            ],
             r"module.probe.factors=\[\] measures one",
         ),
     ],
@@ -131,7 +133,41 @@ def test_what_a_trainer_would_ignore_or_get_wrong_is_refused(
 
 def test_what_ends_no_run_is_taken(policy: Policy) -> None:
     idle = ("+trainer.max_steps=-1", "+trainer.limit_train_batches=1.0", "+trainer.max_time=null")
-    assert plan(policy, *idle).total_steps == 12
+    assert plan(policy, *idle, "+trainer.limit_val_batches=1.0").total_steps == 12
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("val_check_interval=5", r"=5 is another rhythm than validate_every=4.* validate_every=N"),
+        ("val_check_interval=0.5", "=0.5 is another rhythm"),
+        ("val_check_interval=4.0", "=4.0 is another rhythm"),
+        ("val_check_interval=null", "=None is another rhythm"),
+        ("check_val_every_n_epoch=2", r"=2 validates by epochs.*check_val_every_n_epoch=null and"),
+    ],
+)
+def test_validations_at_other_steps_than_planned_are_refused(
+    option: str, remedy: str, policy: Policy
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^trainer\.{option.split('=')[0]}{remedy}"):
+        plan(policy, f"trainer.{option}")
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "0.5", "0.0", "true", "all"])
+def test_a_validation_of_no_number_of_batches_is_refused(limit: str, policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"^trainer\.limit_val_batches=.* or null for all"):
+        plan(policy, f"+trainer.limit_val_batches={limit}")
+
+
+@pytest.mark.parametrize(
+    ("limit", "per_batch", "told"),
+    [("1", 3, "3 of 8"), ("2", 3, "6 of 8"), ("3", 3, "8"), ("null", 3, "8"), ("1", 256, "8")],
+)
+def test_validations_that_are_cut_short_count_as_such(
+    limit: str, per_batch: int, told: str, policy: Policy
+) -> None:
+    cut = (f"+trainer.limit_val_batches={limit}", f"data.validation_prompts_per_batch={per_batch}")
+    assert plan(policy, *cut).quantities["problems"] == f"16 to train on, {told} to validate on"
 
 
 def test_a_target_that_is_measured_all_along_moves_no_temperature(policy: Policy) -> None:

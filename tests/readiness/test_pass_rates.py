@@ -31,9 +31,9 @@ def test_groups_of_evenly_spread_pass_rates_split_as_the_integrals_say() -> None
     assert eight.mixed.mean == pytest.approx(7 / 9)
     leaning = predict_group_outcomes(BetaPosterior(np.array([2.0, 1.0]), np.array([1.0, 2.0])), 1)
     assert [leaning.all_wrong.mean, leaning.mixed.mean] == pytest.approx([0.5, 0.0])
-    # Of two prompts: s/√2 = 1/6 with one degree of freedom, so next to nothing is known.
+    # Two prompts tell as much as two trials at most: Wilson's of one in two.
     assert (leaning.all_wrong.low, leaning.all_wrong.high) == pytest.approx(
-        (0.0031, 0.9969), abs=1e-4
+        (0.0945, 0.9055), abs=1e-4
     )
 
 

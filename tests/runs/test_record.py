@@ -17,15 +17,17 @@ from e3rl.analysis.measures.costs import total_cost
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
-from e3rl.checkpoints.files import checksum_file, sha256
+from e3rl.checkpoints.files import DamagedCheckpointError, checksum_file, sha256
 from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.ledger import find_ledger, read_rows
 from e3rl.record import main
 from e3rl.runs import recording as record
 from e3rl.runs.control import check_control, unlike_control
-from e3rl.runs.extent import Extent, shorten_row
+from e3rl.runs.extent import WHOLE, Extent, shorten_row
+from e3rl.runs.light_copies import check_recorded, copy_new_runs, copy_run
 from e3rl.runs.outcome import control_evaluations
 from e3rl.runs.recording import Sampling
+from e3rl.runs.resampling import last_weights
 from e3rl.temperatures.matching import read_at_entropy
 
 pytestmark = pytest.mark.end_to_end
@@ -77,6 +79,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]]
         ]
 
     monkeypatch.setattr(record, "sample_policy", sample)
+    monkeypatch.setattr(record, "check_parts", lambda *_: None)
     return calls
 
 
@@ -93,7 +96,7 @@ def test_only_arms_with_a_temperature_of_their_own_have_an_entropy_to_match(arms
 def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_its_seed(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path)
+    copy_new_runs(runs_of(arms), tmp_path)
     record.add_evaluations(arms, "grpo", tmp_path, Sampling(32))
     assert ("grpo", 1, "t1", False) in sampled  # the untrained policy, once for all
     assert [call for call in sampled if not call[3]] == [("grpo", 1, "t1", False)]
@@ -120,7 +123,7 @@ def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_i
 def test_all_arms_are_sampled_at_given_temperatures_and_the_control_at_their_entropies(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path, Extent(last=True))
+    copy_new_runs(runs_of(arms), tmp_path, Extent(last=True))
     sampling = Sampling(32, temperatures=(0.8, 1.0), matched=("t0.8",))
     record.add_evaluations(arms, "grpo", tmp_path, sampling)
     assert sorted(call[2] for call in sampled if not call[3]) == ["t0.8", "t1"]
@@ -147,6 +150,7 @@ def test_final_policies_are_kept_once_under_the_names_of_their_runs(
         out.mkdir()
 
     monkeypatch.setattr(record, "export", export)
+    monkeypatch.setattr(record, "check_parts", lambda *_: None)
     monkeypatch.setattr(record, "last_weights", lambda run: run.path / "checkpoints" / LAST)
     sweep = tmp_path / "sweep"
     shutil.copytree(arms["grpo"][0].path.parent, sweep)
@@ -160,7 +164,7 @@ def test_final_policies_are_kept_once_under_the_names_of_their_runs(
 
 
 def test_the_last_step_alone_may_be_kept(arms: Arms, tmp_path: Path) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path, Extent(last=True))
+    copy_new_runs(runs_of(arms), tmp_path, Extent(last=True))
     for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
         assert run.train["rollout_step"].tolist() == [whole.train["rollout_step"].max()]
         assert set(run.evaluations["rollout_step"]) == {24}
@@ -245,12 +249,109 @@ def test_a_control_of_several_arms_is_refused_before_anything_is_done(arms: Arms
 def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:
-    assert len(record.copy_new_runs(runs_of(arms), tmp_path)) == 6
+    assert len(copy_new_runs(runs_of(arms), tmp_path)) == 6
     record.add_evaluations(arms, "grpo", tmp_path, Sampling(32))
     sampled.clear()
-    assert record.copy_new_runs(runs_of(arms), tmp_path) == []
+    assert copy_new_runs(runs_of(arms), tmp_path) == []
     record.add_evaluations(arms, "grpo", tmp_path, Sampling(32))
     assert sampled == []
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def another(run: Run, folder: Path, **settings: object) -> Path:
+    """A run in a folder of the same name, in another sweep."""
+    shutil.copytree(run.path, folder / run.path.name)
+    config = OmegaConf.merge(OmegaConf.load(run.path / "config.yaml"), settings)
+    OmegaConf.save(config, folder / run.path.name / "config.yaml")
+    return folder
+
+
+def test_another_run_with_the_name_of_a_recorded_one_is_refused_before_anything_is_written(
+    arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
+) -> None:
+    run, out = arms["grpo"][0], tmp_path / "out"
+    record.record_runs(run.path.parent, out, "grpo", Sampling(0))
+    before = files_of(out)
+    other = another(run, tmp_path / "other", seed=101)
+    another(arms["grpo"][1], tmp_path / "other" / "more", seed=102)
+    with pytest.raises(ValueError, match=r"of another run than .*other") as caught:
+        record.record_runs(other, out, "grpo", Sampling(32), keep_control=True)
+    assert f"{out / 'runs' / run.path.name} is recorded of another run" in str(caught.value)
+    assert "seed: 1 there, 101 in the run\nrecord these runs into another OUT" in str(caught.value)
+    assert files_of(out) == before
+    assert sampled == []
+    record.record_runs(other, tmp_path / "out2", "grpo", Sampling(0))
+    assert [run.seed for run in load_runs(tmp_path / "out2")] == [101, 102]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"correct": [0] * 30}, "evaluation t1 of step 24: other counts there than in the run"),
+        ({"rollout_step": 32}, "last validation: step 24 there, step 32 in the run"),
+    ],
+)
+def test_equal_settings_with_another_last_validation_are_another_run(
+    change: dict[str, object], told: str, arms: Arms, tmp_path: Path
+) -> None:
+    run = arms["grpo"][0]
+    copy_new_runs([run], tmp_path / "out")
+    file = another(run, tmp_path / "again") / run.path.name / "validation.jsonl"
+    rows = [
+        row | change if (row["rollout_step"], row["name"]) == (24, "t1") else row
+        for row in read_rows(file)
+    ]
+    check_recorded(load_runs(tmp_path / "again"), tmp_path / "out")
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=told):
+        check_recorded(load_runs(tmp_path / "again"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "extent", [WHOLE, Extent(prompts=False, metrics=("cost/*",)), Extent(last=True)]
+)
+def test_evaluations_are_added_to_copies_that_are_lighter_than_their_runs(
+    extent: Extent,
+    arms: Arms,
+    tmp_path: Path,
+    sampled: list[tuple[str, int, str, bool]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = arms["grpo"][0].path.parent
+    record.record_runs(source, tmp_path / "out", "grpo", Sampling(0), extent, archive=True)
+    moved = shutil.copytree(source, tmp_path / "moved")
+    for _ in range(2):
+        record.record_runs(moved, tmp_path / "out", "grpo", Sampling(32), extent)
+    assert capsys.readouterr().out.count("6 finished runs, 0 of them new") == 2
+    copies = load_runs(tmp_path / "out" / "runs")
+    assert all("t1" in set(run.evaluations.query("rollout_step == 0")["name"]) for run in copies)
+    record.record_runs(tmp_path / "out" / "runs", tmp_path / "out", "grpo", Sampling(0))
+
+
+def test_where_the_files_of_a_run_lay_makes_no_other_run(arms: Arms, tmp_path: Path) -> None:
+    run = arms["grpo"][0]
+    for name, root in (("a", "/mine/e3rl"), ("b", "/other/place")):
+        folder = f"{root}/sweeps/{name}/seed-1"
+        paths = {"root": root, "sweeps": f"{root}/sweeps", "run_dir": folder}
+        callbacks = {"checkpoint": {"folder": f"{folder}/checkpoints"}}
+        logger = {"id": name}
+        another(run, tmp_path / name, paths=paths, callbacks=callbacks, logger=logger)
+    first, second = (load_runs(tmp_path / name) for name in ("a", "b"))
+    copy_new_runs(first, tmp_path / "out")
+    check_recorded([*first, *second], tmp_path / "out")
+
+
+def test_a_kept_policy_of_an_unknown_run_is_refused_before_anything_is_written(
+    arms: Arms, tmp_path: Path
+) -> None:
+    run = arms["grpo"][0]
+    (tmp_path / "policies" / run.path.name).mkdir(parents=True)
+    with pytest.raises(ValueError, match="no run of its name is recorded, so whose policy it is"):
+        record.record_runs(run.path.parent, tmp_path, "grpo", Sampling(0), keep_policies=True)
+    assert files_of(tmp_path) == {}
 
 
 def test_without_rollouts_runs_are_copied_and_nothing_is_sampled(
@@ -280,7 +381,7 @@ def test_a_run_whose_weights_are_gone_is_not_sampled(
     sampled: list[tuple[str, int, str, bool]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path / "recorded")
+    copy_new_runs(runs_of(arms), tmp_path / "recorded")
     copies = group_by_arm(load_runs(tmp_path / "recorded"))
     record.add_evaluations(copies, "grpo", tmp_path / "recorded", Sampling(32))
     assert [call for call in sampled if call[3]] == []
@@ -298,7 +399,7 @@ def test_a_run_that_starts_from_another_policy_does_not_get_the_start_of_the_con
         arms["e3"][0], config=arms["e3"][0].config | {"policy": {"path": "x"}}
     )
     mixed = {**arms, "e3": [other, *arms["e3"][1:]]}
-    record.copy_new_runs(runs_of(mixed), tmp_path)
+    copy_new_runs(runs_of(mixed), tmp_path)
     record.add_evaluations(mixed, "grpo", tmp_path, Sampling(32))
     assert record.find_recorded(tmp_path / other.path.name, 0, "t1", 32) is None
     assert record.find_recorded(tmp_path / arms["e3"][1].path.name, 0, "t1", 32) is not None
@@ -314,7 +415,7 @@ def test_a_run_that_only_trains_otherwise_gets_the_start_of_the_control(
         arm: [replace(run, config=run.config | {"policy": policy | settings}) for run in arms[arm]]
         for arm, settings in (("grpo", {}), ("e3", trained))
     }
-    record.copy_new_runs(runs_of(mixed), tmp_path)
+    copy_new_runs(runs_of(mixed), tmp_path)
     record.add_evaluations(mixed, "grpo", tmp_path, Sampling(32))
     for run in runs_of(mixed):
         assert record.find_recorded(tmp_path / run.path.name, 0, "t1", 32) is not None
@@ -330,13 +431,13 @@ def test_weights_of_an_earlier_step_are_not_taken_for_the_last_ones(
         file = folder / f"step-{step:06d}.ckpt"
         file.write_bytes(b"weights")
         checksum_file(file).write_text(sha256(file))
-    assert record.last_weights(run) == folder / "step-000024.ckpt"
+    assert last_weights(run) == folder / "step-000024.ckpt"
     (folder / "step-000024.ckpt").write_bytes(b"altered")
     with (
         pytest.warns(UserWarning, match="passing over"),
-        pytest.raises(record.DamagedCheckpointError, match="last at step 24"),
+        pytest.raises(DamagedCheckpointError, match="last at step 24"),
     ):
-        record.last_weights(run)
+        last_weights(run)
 
 
 def test_a_file_in_place_of_the_folder_is_named_before_runs_are_read(
@@ -358,6 +459,7 @@ def test_a_damaged_checkpoint_is_told_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(record, "check_parts", lambda *_: None)
     source = arms["grpo"][0].path.parent  # its checkpoints have no checksums
     asked = [str(source), str(tmp_path / "out"), "--n", "0", "--keep-policies"]
     monkeypatch.setattr(sys, "argv", ["record", *asked])
@@ -373,7 +475,7 @@ def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> No
     text = "control: /mine/e3rl/experiments/control\nrun_dir: /scratch/sweeps/mine/seed-1\n"
     config = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(config + text)
-    record.copy_run(replace(run, config={**run.config, "paths": paths}), tmp_path / "x")
+    copy_run(replace(run, config={**run.config, "paths": paths}), tmp_path / "x")
     (run.path / "config.yaml").write_text(config)
     assert (tmp_path / "x" / "config.yaml").read_text() == config + (
         "control: ./experiments/control\nrun_dir: ./sweeps/mine/seed-1\n"
@@ -383,7 +485,7 @@ def test_copies_name_no_folders_of_the_machine(arms: Arms, tmp_path: Path) -> No
 def test_copies_hold_budgets_where_they_differ_or_once_and_no_paths(
     arms: Arms, tmp_path: Path
 ) -> None:
-    record.copy_new_runs(runs_of(arms), tmp_path)
+    copy_new_runs(runs_of(arms), tmp_path)
     assert {file.name for file in tmp_path.rglob("*.jsonl*")} == {
         *("metrics.jsonl.xz", "prompts.jsonl.xz", "validation.jsonl.xz")
     }
@@ -413,7 +515,7 @@ def test_copies_are_kept_as_one_archive_where_asked_and_from_then_on(
 
 def test_metrics_of_training_may_be_kept_by_pattern(arms: Arms, tmp_path: Path) -> None:
     some = Extent(metrics=("cost/*", "policy/entropy"))
-    record.copy_new_runs(runs_of(arms), tmp_path, some)
+    copy_new_runs(runs_of(arms), tmp_path, some)
     for run, whole in zip(runs_of(group_by_arm(load_runs(tmp_path))), runs_of(arms), strict=True):
         costs = {each for each in whole.train.columns if each.startswith("cost/")}
         assert set(run.train.columns) == {*costs, "policy/entropy", "rollout_step", "epoch"}
@@ -430,7 +532,7 @@ def test_a_pattern_of_no_metric_is_refused_before_anything_is_copied(
     arms: Arms, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="no metric of training fits 'policy/entropi'; near it: "):
-        record.copy_new_runs(runs_of(arms), tmp_path, Extent(metrics=("policy/entropi",)))
+        copy_new_runs(runs_of(arms), tmp_path, Extent(metrics=("policy/entropi",)))
     assert not list(tmp_path.iterdir())
 
 

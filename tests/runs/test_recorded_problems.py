@@ -1,6 +1,8 @@
 """What `e3rl record` samples, and what it cannot record, told before anything is copied."""
 
 import json
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,13 @@ from compositions import composed
 from e3rl.analysis.sources.runs import Run
 from e3rl.config.composition import to_plain_dict
 from e3rl.policy.policy import Policy
+from e3rl.record import main
 from e3rl.runs import recording
+from e3rl.runs.light_copies import hide_folder
 from e3rl.runs.recording import Sampling
+from e3rl.runs.resampling import validation_problems
 
+ROOT = Path(__file__).parents[2]
 MakeRun = Callable[..., Run]
 EMPTY = pd.DataFrame()
 T1 = {"name": "t1", "rollout_step": 8, "entropy": 0.5, "temperature": 1.0}
@@ -52,17 +58,51 @@ def test_what_is_sampled_is_what_the_run_was_validated_on(
 ) -> None:
     config = overlapping(tmp_path)
     run = make_run("seed-1", config, ("test:0", "test:2"))
-    found = recording.validation_problems(run, policy)
+    found = validation_problems(run, policy)
     assert [problem.id for problem in found] == ["test:0", "test:2"]
     run = make_run("seed-1", config, ("test:0", "test:1", "test:2"))
     with pytest.raises(ValueError, match="validated on 3 problems, and its settings now give 2"):
-        recording.validation_problems(run, policy)
+        validation_problems(run, policy)
+
+
+@pytest.mark.filterwarnings("ignore:.*also trained on")
+@pytest.mark.parametrize("gone", ["a model", "problems", "a reward"])
+def test_what_a_run_was_trained_with_and_is_gone_is_told_before_anything_is_written(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config = overlapping(tmp_path) | {"name": "grpo", "seed": 1}
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    run = recorded_runs["write_run"](tmp_path / "sweep" / "grpo-1", "grpo", 1)
+    if gone == "a model":
+        config["policy"]["path"] = str(tmp_path / "gone")
+    if gone == "problems":
+        (tmp_path / "test.jsonl").unlink()
+    if gone == "a reward":
+        reward = {"_target_": "e3rl.rewards.functions.build_function_rewards"}
+        config["reward"] = reward | {"path": f"{tmp_path}/gone.py:score"}
+    (run / "config.yaml").write_text(json.dumps(config))
+    asked = [str(tmp_path / "sweep"), str(tmp_path / "out"), "--match", "t1"]
+    monkeypatch.setattr(sys, "argv", ["record", *asked])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    told = capsys.readouterr().err
+    assert f"error: {run} was trained with what is gone or has changed: bring it back, or" in told
+    assert str(tmp_path / {"problems": "test.jsonl"}.get(gone, "gone")) in told
+    assert not (tmp_path / "out" / "runs").exists()
+    monkeypatch.setattr(sys, "argv", ["record", *asked, "--n", "0"])
+    main()
+    assert (tmp_path / "out" / "runs" / "grpo-1" / "summary.json").is_file()
 
 
 def test_two_runs_whose_folders_have_one_name_are_refused(make_run: MakeRun) -> None:
     first, second = make_run("core/seed-1", {}), make_run("other/seed-1", {})
     recording.check_names([first, make_run("core/seed-2", {})])
-    with pytest.raises(ValueError, match=r"core/seed-1 and .*other/seed-1 have one name"):
+    told = (
+        r"core/seed-1 and .*other/seed-1 have one name.* record each sweep into an OUT of its own"
+    )
+    with pytest.raises(ValueError, match=told):
         recording.check_names([first, second])
 
 
@@ -86,4 +126,4 @@ def test_a_folder_is_hidden_where_paths_begin_with_it_alone() -> None:
         "path: hf://datasets/a/b\nroot: /data\nruns: '/data/runs'\n- x=/data/y\nz: /data2/data/q\n"
     )
     hidden = "path: hf://datasets/a/b\nroot: .\nruns: './runs'\n- x=./y\nz: /data2/data/q\n"
-    assert recording.hide_folder(text, "/data") == hidden
+    assert hide_folder(text, "/data") == hidden

@@ -124,6 +124,11 @@ def test_all_gpus_of_a_machine_are_several_devices(monkeypatch: pytest.MonkeyPat
     assert explain_lone_processes(cfg) is None
 
 
+def test_jobs_on_no_device_end_the_sweep() -> None:
+    with pytest.raises(SystemExit, match=r"^trainer\.devices=0 names no device: use"):
+        SweepStart().on_multirun_start(composed("trainer.devices=0"))
+
+
 def test_hydras_own_parts_need_no_package_and_others_are_named_by_their_module() -> None:
     cfg = composed()
     assert find_missing_plugin(cfg.hydra.launcher._target_) is None

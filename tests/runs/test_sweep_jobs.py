@@ -131,6 +131,16 @@ def test_another_configuration_is_refused_from_the_beginning_of_a_job_on(
         check_resumed_settings(other, find_resume_checkpoint(other))
 
 
+@pytest.mark.parametrize("limit", ["limit_train_batches", "limit_val_batches"])
+def test_what_a_run_is_trained_and_validated_on_stays(limit: str, tmp_path: Path) -> None:
+    run_dir = begun(job(tmp_path), 16)
+    checkpoint = run_dir / "checkpoints" / "step-000016.ckpt"
+    check_resumed_settings(job(tmp_path, "vocabulary_size=34", "trainer.devices=2"), checkpoint)
+    other = job(tmp_path, "vocabulary_size=34", f"+trainer.{limit}=1")
+    with pytest.raises(ConfigurationError, match=rf"trainer\.{limit}: None at the start, 1 now"):
+        check_resumed_settings(other, checkpoint)
+
+
 def test_a_single_run_is_told_to_leave_out_ckpt_path_instead(tmp_path: Path) -> None:
     cfg = job(tmp_path, folder="runs/e3/now")
     run_dir = begun(cfg, 16)

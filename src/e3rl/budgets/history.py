@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.checkpoints.strict_state import require_keys
 
-
 DIGITS = 9  # of means that are ranked: discounted ones that are equal may differ in the last
 
 

@@ -15,7 +15,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.slot import rollout_step, total_steps
 from e3rl.callbacks.stopping import Stopped, StopRequest
+from e3rl.checkpoints.durable import sync_folder
 from e3rl.checkpoints.files import checkpoints, checksum_file, remove, step_of
+from e3rl.ledger.files import SUMMARY
 from e3rl.ledger.logger import ledgers
 
 KEY = "e3rl"
@@ -27,8 +29,9 @@ class RunCheckpoint(Checkpoint):
     A step that is validated is saved before its validation, which may fail, and once more after it;
     a run that goes on from before a validation begins with it. So none is lost, nor repeated once
     it is over. Going on from an earlier checkpoint sets the later ones aside (`.superseded`), as it
-    does their rows. Beside weights, optimiser, loader and slots a checkpoint holds the ledgers' row
-    counts and the states of all random generators.
+    does their rows and the summary, which says that the run has ended. Beside weights, optimiser,
+    loader and slots a checkpoint holds the ledgers' row counts and the states of all random
+    generators.
 
     Where a signal asks for the end of the run (`stop`), the step is saved when it is over, or as it
     was before its validation, and Stopped is raised on all ranks.
@@ -154,10 +157,14 @@ class RunCheckpoint(Checkpoint):
     ) -> None:
         self._generators = checkpoint[KEY]["generators"]
         self._validates = checkpoint[KEY].get("validates", False)  # older ones lack it
+        kept, found = checkpoint[KEY]["rows"], ledgers(trainer)
         if trainer.is_global_zero:  # before the rows: a later checkpoint counts more of them
+            for ledger in found:
+                if any(rows > kept.get(file, 0) for file, rows in ledger.rows().items()):
+                    set_summary_aside(ledger.run_dir)
             set_aside(self.folder, checkpoint[KEY]["finished"])
-        for ledger in ledgers(trainer):
-            ledger.rewind(checkpoint[KEY]["rows"])
+        for ledger in found:
+            ledger.rewind(kept)
 
 
 def begin_next_epoch(loop: _FitLoop) -> None:
@@ -208,6 +215,17 @@ def set_aside(folder: Path, finished: int) -> None:
             remove(aside)  # that of an earlier course
             path.replace(aside)
             checksum_file(path).unlink(missing_ok=True)
+
+
+def set_summary_aside(run_dir: Path) -> None:
+    """Rename the summary of a run that goes on, which would count as finished where it is killed.
+
+    On the disk before any row leaves the ledgers.
+    """
+    summary = run_dir / SUMMARY
+    if summary.is_file():
+        summary.replace(summary.with_name(f"{SUMMARY}.superseded"))
+        sync_folder(run_dir)
 
 
 def generator_states() -> dict[str, Any]:

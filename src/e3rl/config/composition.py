@@ -22,7 +22,7 @@ UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing ab
 # Tokens of a forward and backward pass: what the caches of a CPU core hold; on a GPU the kernels of
 # so few wait for their launches (experiments/gpu_smoke).
 TOKENS_PER_PASS = {"cpu": 2048, "gpu": 16384}
-MAX_SUBDIR = 200  # file systems end at 255 bytes
+MAX_SUBDIR = 200  # bytes; file systems end at 255
 
 
 class ConfigurationError(CompactHydraException):
@@ -76,7 +76,7 @@ def accept_new_keys(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_group(key: str) -> bool:
-    return key.split(".")[0] == "hydra" or (conf_dir() / key).is_dir()
+    return key.split(".")[0] == "hydra" or os.path.isdir(conf_dir() / key)  # of any length
 
 
 def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
@@ -154,14 +154,32 @@ def wandb_group(sweep: str, name: str) -> str:
 
 
 def job_folder_name(overrides: Sequence[str]) -> str:
-    """Overrides of a job as one folder name that needs no quotes on the command line."""
-    told = [override.lstrip("+").replace("=", "-").replace("/", ".") for override in overrides]
-    name = "_".join(text for text in told if not text.startswith(UNTOLD))
-    name = re.sub(r"[^\w.-]", "_", name)
-    if len(name) > MAX_SUBDIR:  # the end, where names differ, lives on in a digest
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        name = f"{name[: MAX_SUBDIR - 9]}_{digest}"
+    """Overrides of a job as one folder name that needs no quotes on the command line.
+
+    What gets lost of them, at the end of a long name or of a value that has other signs than names
+    may have, lives on in a digest, so that other jobs have other names.
+    """
+    given = [override.lstrip("+") for override in overrides]
+    given = [each for each in given if not each.replace("/", ".").startswith(UNTOLD)]
+    told = [each.replace("=", "-").replace("/", ".") for each in given]
+    name = re.sub(r"[^\w.-]", "_", "_".join(told))
+    replaced = any(map(_has_other_signs, given))
+    if replaced or len(name.encode()) > MAX_SUBDIR:
+        whole = "\n".join(given) if replaced else name
+        digest = hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:8]
+        name = f"{name.encode()[: MAX_SUBDIR - 9].decode(errors='ignore')}_{digest}"
     return name or "default"
+
+
+def _has_other_signs(override: str) -> bool:
+    """Whether the value of an override has signs that a name may not have.
+
+    The choice of a group has slashes, and no other choice has its name with dots instead.
+    """
+    key, _, value = override.partition("=")
+    if "/" in value and _is_group(key.partition("@")[0]):
+        value = value.replace("/", "")
+    return re.fullmatch(r"[\w.-]*", value) is None
 
 
 def to_plain_dict(cfg: DictConfig) -> dict[str, Any]:

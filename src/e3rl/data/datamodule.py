@@ -8,7 +8,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 
 from e3rl.data.bad_rows import OnBadRow
-from e3rl.data.loader import PromptLoader, ValidationLoader, fingerprint
+from e3rl.data.loader import PromptLoader, ValidationLoader, fingerprint, fingerprint_all
 from e3rl.data.problem import Problem
 from e3rl.data.problems import ProblemSet
 from e3rl.data.prompt_lengths import Encode, check_prompt_lengths
@@ -103,7 +103,7 @@ class PromptDataModule(LightningDataModule):
         Lightning stores a loader's state by itself, but does not bring it back from a checkpoint
         that was written at the end of an epoch; a data module's state it always does.
         """
-        validation = fingerprint(self.validation_problems)
+        validation = fingerprint_all(self.validation_problems)
         return {"train": self._require_loaders()[0].state_dict(), "validation": validation}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -117,7 +117,8 @@ class PromptDataModule(LightningDataModule):
             raise ValueError(
                 f"data state has keys {sorted(state_dict)}, expected ['train', 'validation']"
             )
-        if state_dict["validation"] != fingerprint(self.validation_problems):
+        known = fingerprint_all(self.validation_problems), fingerprint(self.validation_problems)
+        if state_dict["validation"] not in known:  # the second of earlier checkpoints
             raise ValueError(
                 "the checkpoint was made with other validation problems, and its curves would not "
                 "go on: resume with the data that it was made with, or start a new run"

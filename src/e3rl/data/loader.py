@@ -184,6 +184,8 @@ class PromptLoader:
             f"{key}: {state[key]!r} in the checkpoint, {own[key]!r} now"
             for key in own
             if state[key] != own[key]
+            # Older checkpoints have the digest of what is asked alone.
+            and not (key == "problems" and state[key] == fingerprint(self.problems))
         ]
         if other:
             raise ValueError(
@@ -209,7 +211,7 @@ class PromptLoader:
         return {
             "seed": self.seed,
             "prompts_per_step": self.prompts_per_step,
-            "problems": fingerprint(self.problems),
+            "problems": fingerprint_all(self.problems),
         }
 
 
@@ -266,13 +268,24 @@ def collate(
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
-    """Short digest of ids, prompts, answers, further columns and their order."""
+    """Short digest of what is asked and judged: ids, prompts, answers, further columns and their
+    order."""
     digest = hashlib.blake2b(digest_size=8)
     for problem in problems:
         digest.update(repr((problem.id, problem.prompt, problem.answer)).encode())
         if problem.row:
             digest.update(repr(sorted(problem.row.items())).encode())
     return digest.hexdigest()
+
+
+def fingerprint_all(problems: Sequence[Problem]) -> str:
+    """Short digest of everything that is known about problems, and their order.
+
+    Sources, levels and ranks of difficulty decide no completion, but how rollouts are shared out
+    and what they are counted with.
+    """
+    known = repr([(each.source, each.level, each.prior) for each in problems])
+    return hashlib.blake2b((fingerprint(problems) + known).encode(), digest_size=8).hexdigest()
 
 
 def _check_sizes(name: str, size: int, rank: int, world_size: int) -> None:

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,24 +96,36 @@ def open_log(
     """The log of a part; without one that of the evaluation, with what its parts have left, in the
     order of the problems.
 
-    Raises OtherSettingsError as `EvaluationLog` does, for all that is there of the evaluation.
+    Raises UnusableLogError as `EvaluationLog` does, for all that is there of the evaluation.
     """
     if part is not None:
         for each in part.folders():
             check_settings(each, json.loads(json.dumps(settings)))
         return EvaluationLog(part.log, settings)
-    log = EvaluationLog(folder, settings)
-    found: dict[str, tuple[Row, list[Row]]] = {}
-    for path in sorted((folder / PARTS).glob(f"*/{PROBLEMS}")):
-        with EvaluationLog(path.parent, settings) as left:
-            found |= finished_problems(left)
-    for name in log.finished:
-        found.pop(name, None)
-    for problem in problems:
-        if problem.id in found:
-            log.append(*found[problem.id])
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    with ExitStack() as opened:
+        log = opened.enter_context(EvaluationLog(folder, settings))
+        take_in_parts(log, settings, problems)
+        opened.pop_all()
     return log
+
+
+def take_in_parts(
+    log: EvaluationLog, settings: Mapping[str, Any], problems: Iterable[Problem]
+) -> None:
+    """Append what the parts of an evaluation have left to its log, and remove theirs.
+
+    All of them are held until then, so that none begins to write into what is removed.
+    """
+    with ExitStack() as opened:
+        found: dict[str, tuple[Row, list[Row]]] = {}
+        for path in sorted((log.folder / PARTS).glob(f"*/{PROBLEMS}")):
+            found |= finished_problems(opened.enter_context(EvaluationLog(path.parent, settings)))
+        for name in log.finished:
+            found.pop(name, None)
+        for problem in problems:
+            if problem.id in found:
+                log.append(*found[problem.id])
+        shutil.rmtree(log.folder / PARTS, ignore_errors=True)
 
 
 def finished_problems(log: EvaluationLog) -> dict[str, tuple[Row, list[Row]]]:

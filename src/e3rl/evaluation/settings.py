@@ -1,5 +1,6 @@
 """What `e3rl evaluate` is told, checked before anything is loaded, sampled or written."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +33,14 @@ class OwnSettings:
 
 def check_settings(cfg: DictConfig) -> None:
     """Raise ConfigurationError for values of a wrong type or size, a number where a list is
-    meant, and columns that the table cannot have."""
+    meant, columns that the table cannot have, and several processes for a part."""
     check_own_settings(cfg, OwnSettings)
+    if cfg.part is not None and cfg.processes != 1:
+        raise ConfigurationError(
+            f"part={cfg.part} beside processes={cfg.processes}: one process samples a part; leave "
+            "processes out and give each process of each machine a part of its own, or leave part "
+            "out"
+        )
     for k in cfg.table_ks or []:
         if k not in cfg.ks:
             raise ConfigurationError(
@@ -44,6 +51,17 @@ def check_settings(cfg: DictConfig) -> None:
                 f"table_ks={list(cfg.table_ks)}: {k} of n={cfg.n} samples cannot be chosen; lower "
                 "it, or raise n"
             )
+
+
+def check_problems(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Raise ConfigurationError for overrides of `problems` beside `sets`, which stand in its
+    place."""
+    given = [each for each in overrides if re.match(r"[+~]*problems[.=]", each)]
+    if given and cfg.sets:
+        raise ConfigurationError(
+            f"{', '.join(given)} beside sets: these are sampled in place of problems; leave it "
+            "out, or give it as one of them (+problems@sets.NAME=... sets.NAME.KEY=VALUE)"
+        )
 
 
 def evaluations_of(cfg: DictConfig) -> list[Evaluation]:

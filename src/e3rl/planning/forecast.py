@@ -30,7 +30,7 @@ from e3rl.planning.memory import (
     transformers_memory,
     vllm_memory,
 )
-from e3rl.planning.plan import ProblemCounts, RunPlan, derive_plan
+from e3rl.planning.plan import ProblemCounts, RunPlan, count_validated, derive_plan
 from e3rl.planning.processes import (
     count_processes,
     count_shards,
@@ -148,7 +148,7 @@ def forecast_time(
     _, validated, validations = _rollouts(cfg, steps, problems)
     ranks, limit = count_processes(cfg), cfg.max_new_tokens
     decoding, passes = _decoding(cfg, shape), _passes(cfg)
-    split = split_over_ranks(cfg)
+    split, problems = split_over_ranks(cfg), count_validated(cfg, problems)
     engines, gpus = ranks / split, ranks * decoding.shards // split
     prompt = min(cfg.plan.mean_prompt_tokens, cfg.data.max_prompt_tokens)
 
@@ -259,7 +259,7 @@ def _rounded(value: float) -> float:
 def _rollouts(cfg: DictConfig, total_steps: int, validation_problems: int) -> tuple[int, int, int]:
     """Rollouts trained on, rollouts validated, and validations."""
     validations = 1 + total_steps // cfg.validate_every
-    validated = validation_problems * sum(
+    validated = count_validated(cfg, validation_problems) * sum(
         _rollouts_per_problem(evaluation, validations)
         for evaluation in cfg.callbacks.pass_at_k.evaluations
     )

@@ -73,11 +73,13 @@ def derive_plan(cfg: Any, problems: ProblemCounts, shape: ModelShape) -> RunPlan
     total = per_epoch * cfg.epochs
     rollouts = cfg.prompts_per_step * cfg.rollouts_per_prompt
     updates = cfg.module.settings.minibatches * cfg.module.settings.inner_epochs
+    validated = count_validated(cfg, problems.validation)
+    of_all = f" of {problems.validation}" if validated < problems.validation else ""
     quantities = {
         "arm": f"{cfg.name}, seed {cfg.seed}",
         "rules": name_rules(cfg),
         "policy": f"{shape.parameters / 1e6:.2f} M parameters, vocabulary {shape.vocabulary}",
-        "problems": f"{problems.train} to train on, {problems.validation} to validate on",
+        "problems": f"{problems.train} to train on, {validated}{of_all} to validate on",
         "a rollout step": f"{cfg.prompts_per_step} prompts x {cfg.rollouts_per_prompt} = "
         f"{rollouts} rollouts, {updates} optimiser step{'s' if updates > 1 else ''}",
         "the run": f"{cfg.epochs} epochs x {per_epoch} = {total} steps, "
@@ -101,6 +103,7 @@ def check_plan(cfg: Any, problems: ProblemCounts) -> int:
     the rewards, or the temperature goes by an entropy that nothing measures.
     """
     _check_trainer(cfg.trainer, cfg.epochs)
+    _check_validations(cfg.trainer, cfg.validate_every)
     limit = cfg.trainer.get("limit_train_batches")
     per_epoch = problems.train // cfg.prompts_per_step
     per_epoch = min(per_epoch, limit) if type(limit) is int else per_epoch
@@ -111,6 +114,15 @@ def check_plan(cfg: Any, problems: ProblemCounts) -> int:
     if cfg.budget.get("difficulty") == "prior":
         _check_priors(problems)
     return int(per_epoch)
+
+
+def count_validated(cfg: Any, problems: int) -> int:
+    """How many of the validation problems a validation takes: its first batches, where
+    `trainer.limit_val_batches` is a number of them."""
+    limit = cfg.trainer.get("limit_val_batches")
+    if type(limit) is not int:
+        return problems
+    return int(min(problems, limit * cfg.data.get("validation_prompts_per_batch", 1024)))
 
 
 def check_before_policy(cfg: Any, data: PromptDataModule) -> None:
@@ -235,6 +247,29 @@ def _check_trainer(trainer: Any, epochs: int) -> None:
     if not whole_pass and (type(limit) is not int or limit < 1):
         raise ConfigurationError(
             f"trainer.limit_train_batches={limit} is no number of steps; {remedy}"
+        )
+
+
+def _check_validations(trainer: Any, every: int) -> None:
+    """Refuse validations at other steps than `validate_every` says, and of nothing."""
+    interval = trainer.get("val_check_interval")
+    if type(interval) is not int or interval != every:
+        raise ConfigurationError(
+            f"trainer.val_check_interval={interval} is another rhythm than validate_every={every}, "
+            "which the plan goes by: leave the former out, and use validate_every=N"
+        )
+    epochs = trainer.get("check_val_every_n_epoch", 1)  # Lightning's default
+    if epochs is not None:
+        raise ConfigurationError(
+            f"trainer.check_val_every_n_epoch={epochs} validates by epochs, and the plan goes by "
+            "steps: use trainer.check_val_every_n_epoch=null and validate_every=N"
+        )
+    limit = trainer.get("limit_val_batches")
+    everything = limit is None or (type(limit) is float and limit == 1)
+    if not everything and (type(limit) is not int or limit < 1):
+        raise ConfigurationError(
+            f"trainer.limit_val_batches={limit} is no number of batches: use a whole one of at "
+            "least 1, of data.validation_prompts_per_batch problems each, or null for all problems"
         )
 
 

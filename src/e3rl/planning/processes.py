@@ -1,5 +1,7 @@
 """How many processes a configuration trains with, and what they share."""
 
+from typing import Any
+
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -30,15 +32,35 @@ def count_shards(cfg: DictConfig) -> int:
 
 
 def count_processes(cfg: DictConfig) -> int:
-    """Processes that train together; `auto` and -1 are the GPUs of this machine, or one."""
-    devices = cfg.trainer.devices
-    if OmegaConf.is_list(devices):
-        count = len(devices)
-    elif devices in ("auto", -1, "-1"):
-        count = 1 if cfg.trainer.accelerator == "cpu" else max(1, torch.cuda.device_count())
-    else:
-        count = len(devices.split(",")) if "," in str(devices) else int(devices)
-    return count * int(cfg.trainer.get("num_nodes", 1))
+    """Processes that train together; `auto` and -1 are the GPUs of this machine, or one.
+
+    Raises ConfigurationError where there would be none.
+    """
+    machines = int(cfg.trainer.get("num_nodes", 1))
+    if machines < 1:
+        raise ConfigurationError(f"trainer.num_nodes={machines}: use at least 1 machine")
+    return _count_devices(cfg.trainer.devices, cfg.trainer.accelerator) * machines
+
+
+def _count_devices(devices: Any, accelerator: str) -> int:
+    """Devices of a machine, as Lightning reads them: "2" are two, "2," is the one of that index."""
+    if devices in ("auto", -1, "-1"):
+        return 1 if accelerator == "cpu" else max(1, torch.cuda.device_count())
+    try:
+        if OmegaConf.is_list(devices):
+            count = len(devices)
+        elif "," in str(devices):
+            count = sum(bool(index.strip()) for index in devices.split(","))
+        else:
+            count = int(devices)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise ConfigurationError(
+            f"trainer.devices={devices} names no device: use their number, a list of their indices "
+            "as [0,1], or auto"
+        )
+    return count
 
 
 def has_servers(cfg: DictConfig) -> bool:

@@ -27,7 +27,10 @@ CHANGEABLE = (
     *("validate_every", "checkpoint_every", "figures", "stall_s"),
     *("callbacks.checkpoint", "callbacks.metrics", "engine.progress", "reward.workers", "trainer"),
 )
-NOT_CHANGEABLE = ("trainer.precision", "trainer.max_epochs", "trainer.limit_train_batches")
+NOT_CHANGEABLE = (
+    *("trainer.precision", "trainer.max_epochs"),
+    *("trainer.limit_train_batches", "trainer.limit_val_batches"),
+)
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "math-verify", "wandb", "numpy")
 
 

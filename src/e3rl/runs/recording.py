@@ -1,35 +1,35 @@
 """Finished runs as studies keep them: light copies, and what they lack; see `e3rl.record`."""
 
-import re
-import shutil
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-from hydra.utils import instantiate
 
 from e3rl.analysis.measures.arms import LIVE
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_run, load_runs
 from e3rl.callbacks.pass_at_k import EvaluationCounts
 from e3rl.callbacks.validation_schedule import Evaluation
-from e3rl.checkpoints.files import DamagedCheckpointError, checkpoints, newest_sound, step_of
 from e3rl.config.build import silence_libraries
-from e3rl.data.datamodule import PromptDataModule
-from e3rl.data.problems import ProblemSet
 from e3rl.evaluation.judging import reward_identity
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.archive import archive_of, open_runs, pack_runs
-from e3rl.ledger.files import CONFIG, ENVIRONMENT, SUMMARY, VALIDATION
+from e3rl.ledger.files import VALIDATION
 from e3rl.ledger.ledger import pack, read_rows
-from e3rl.policy.policy import Policy
 from e3rl.process.output import check_folder
 from e3rl.runs.exporting import export
-from e3rl.runs.extent import LEDGERS, WHOLE, Extent, check_metrics, round_numbers
+from e3rl.runs.extent import WHOLE, Extent, round_numbers
+from e3rl.runs.light_copies import check_recorded, copy_control, copy_new_runs, is_recorded
+from e3rl.runs.resampling import (
+    check_parts,
+    has_weights,
+    last_step,
+    last_weights,
+    rebuild,
+    validation_problems,
+)
 from e3rl.temperatures.matching import FEWEST_ROLLOUTS, EntropyMatcher
 
-COPIED = (CONFIG, ENVIRONMENT, SUMMARY)
 TRAINING_ONLY = ("head", "lora", "gradient_checkpointing")  # of a policy; it starts the same
 ITS_OWN = 0.02  # an arm this far from temperature 1, relatively, has a temperature of its own
 
@@ -53,6 +53,15 @@ class Sampling:
         """Evaluations at some temperatures."""
         return [Evaluation(f"t{each:g}", n=self.n, temperature=each) for each in temperatures]
 
+    def at_start(self) -> list[Evaluation]:
+        """Evaluations of the untrained policy."""
+        return self.at([1.0, *(each for each in self.temperatures if each != 1)])
+
+    def at_end(self, run: Run) -> list[Evaluation]:
+        """Evaluations of a run's final policy, beside those at an entropy of others."""
+        own = own_temperature(run, self.n) if LIVE in self.matched else []
+        return [*own, *self.at(self.temperatures)]
+
 
 def record_runs(
     source: Path,
@@ -66,9 +75,10 @@ def record_runs(
 ) -> None:
     """All of `e3rl.record`; `archive`: keep OUT/runs as one file, as is done where there is one.
 
-    Raises FileNotFoundError where `source` has no runs, ValueError where `out` can be no folder, no
-    finished run is of the control, two of them have folders of one name, or rollouts are too few
-    for a control at equal entropy.
+    Raises FileNotFoundError where `source` has no runs; ValueError where `out` can be no folder, no
+    finished run is of the control, two of them have folders of one name, one has that of another
+    run in `out`, or rollouts are too few for a control at equal entropy; ConfigurationError where
+    what has to be sampled cannot be made again.
     """
     check_folder("", out)
     silence_libraries()
@@ -79,6 +89,11 @@ def record_runs(
     check_names(finished)
     check_rollouts(arms, control, sampling)
     recorded = open_runs(out / "runs")
+    check_recorded(finished, recorded)
+    if keep_policies:
+        check_policies(finished, recorded, out / "policies")
+    if sampling.n > 0:
+        check_sampled(arms, control, recorded, sampling)
     new = copy_new_runs(finished, recorded, extent)
     print(f"{len(finished)} finished runs, {len(new)} of them new")
     if sampling.n > 0:
@@ -98,7 +113,7 @@ def check_names(runs: Sequence[Run]) -> None:
         if (other := paths.setdefault(run.path.name, run.path)) != run.path:
             raise ValueError(
                 f"{other} and {run.path} have one name, under which only one can be recorded: "
-                "rename one of the folders, or record each sweep by itself"
+                "rename one of the folders, or record each sweep into an OUT of its own"
             )
 
 
@@ -112,43 +127,47 @@ def check_rollouts(arms: Mapping[str, Sequence[Run]], control: str, sampling: Sa
         )
 
 
-def copy_new_runs(runs: Sequence[Run], out: Path, extent: Extent = WHOLE) -> list[Path]:
-    """Light copies of the runs that are not there yet.
-
-    Raises ValueError, before anything is copied, where a pattern of `extent` is of no metric.
-    """
-    check_metrics(runs, extent)
-    new = []
+def check_policies(runs: Sequence[Run], recorded: Path, out: Path) -> None:
+    """Raise ValueError where a kept policy may be of another run, ConfigurationError where one that
+    is to be kept cannot be made."""
     for run in runs:
-        folder = out / run.path.name
-        if (folder / SUMMARY).is_file():
-            continue
-        copy_run(run, folder, extent)
-        new.append(folder)
-    return new
+        place = out / run.path.name
+        if place.exists() and not is_recorded(recorded / run.path.name):
+            raise ValueError(
+                f"{place} is there, and no run of its name is recorded, so whose policy it is "
+                "cannot be told: rename it, or record into another OUT"
+            )
+        if not place.exists() and has_weights(run):
+            check_parts(run, ())
 
 
-def copy_run(run: Run, out: Path, extent: Extent = WHOLE) -> None:
-    """The files that analyses read; the summary last, since it says that all is there."""
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    paths = run.config.get("paths", {})
-    roots = [str(Path(paths["sweeps"]).parent)] if "sweeps" in paths else []
-    roots += [str(paths["root"])] if "root" in paths else []
-    for name in extent.ledgers_of(run):
-        pack(out / f"{name}.jsonl", extent.rows_of(read_rows(run.path / f"{name}.jsonl")))
-    for name in COPIED:
-        if (run.path / name).is_file():
-            text = (run.path / name).read_text()
-            for root in roots:  # what a machine calls its folders is nobody else's concern
-                text = hide_folder(text, root) if len(root) > 1 else text
-            (out / name).write_text(text)
+def check_sampled(
+    arms: Mapping[str, Sequence[Run]], control: str, recorded: Path, sampling: Sampling
+) -> None:
+    """Raise ConfigurationError where a policy that is to be sampled cannot be made, or what it is
+    sampled on. What several runs share is made once."""
+    seen = set[str]()
+    for run in runs_to_sample(arms, control, recorded, sampling):
+        shared = json.dumps([start_of(run), run.config.get("data", {}).get("train")], default=str)
+        if shared not in seen:
+            check_parts(run, ("data", "reward"))
+        seen.add(shared)
 
 
-def hide_folder(text: str, folder: str) -> str:
-    """`.` in place of an absolute folder where paths begin with it, and nowhere else."""
-    return re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", ".", text)
+def runs_to_sample(
+    arms: Mapping[str, Sequence[Run]], control: str, recorded: Path, sampling: Sampling
+) -> list[Run]:
+    """Runs of whose policies something will be sampled for certain."""
+
+    def lacks(run: Run, step: int, wanted: Sequence[Evaluation]) -> bool:
+        copy = recorded / run.path.name
+        place = copy if is_recorded(copy) else run.path
+        return any(find_recorded(place, step, each.name, sampling.n) is None for each in wanted)
+
+    first = arms[control][0]
+    start = [first] if lacks(first, 0, sampling.at_start()) else []
+    runs = [run for each in arms.values() for run in each if has_weights(run)]
+    return start + [run for run in runs if lacks(run, last_step(run), sampling.at_end(run))]
 
 
 def add_evaluations(
@@ -165,8 +184,7 @@ def add_evaluations(
             else:
                 lacking = [row for row in starts if not find_recorded(folder, 0, row["name"], n)]
                 append(folder, lacking)
-            own = own_temperature(run, n) if LIVE in sampling.matched else []
-            add_last(run, folder, [*own, *sampling.at(sampling.temperatures)], n)
+            add_last(run, folder, sampling.at_end(run), n)
     for run in arms[control]:
         others = [same_seed(runs, run.seed) for arm, runs in arms.items() if arm != control]
         found = [load_run(recorded / each.path.name) for runs in others for each in runs]
@@ -177,7 +195,7 @@ def add_evaluations(
 def sample_start(run: Run, folder: Path, sampling: Sampling) -> list[dict[str, Any]]:
     """Rows of the untrained policy at temperature 1 and those asked for, as they are recorded in
     the folder, or else sampled."""
-    ways = sampling.at([1.0, *(each for each in sampling.temperatures if each != 1)])
+    ways = sampling.at_start()
     found = [find_recorded(folder, 0, each.name, sampling.n) for each in ways]
     lacking = [each for each, row in zip(ways, found, strict=True) if row is None]
     sampled = sample_policy(run, lacking, trained=False) if lacking else []
@@ -197,7 +215,7 @@ def add_last(run: Run, folder: Path, wanted: Sequence[Evaluation], n: int) -> No
     """Sample the final policy in the ways that are not recorded yet, and append them."""
     step = last_step(run)
     lacking = [each for each in wanted if find_recorded(folder, step, each.name, n) is None]
-    if lacking and step not in map(step_of, checkpoints(run.path / "checkpoints")):
+    if lacking and not has_weights(run):
         names = ", ".join(each.name for each in lacking)
         print(f"{folder.name}: not sampled, its weights are gone: {names}")
     elif lacking:
@@ -218,11 +236,6 @@ def last_evaluation(run: Run, name: str) -> Any:
     """The row of a run's last evaluation of a name; None without one."""
     rows = run.evaluations[run.evaluations["name"] == name]
     return None if rows.empty else rows.sort_values("rollout_step").iloc[-1]
-
-
-def last_step(run: Run) -> int:
-    """Of the validations of a run."""
-    return int(run.evaluations["rollout_step"].max())
 
 
 def has_its_own(temperature: float) -> bool:
@@ -271,29 +284,12 @@ def entropies_by_temperature(folder: Path, step: int) -> dict[float, float]:
     }
 
 
-def copy_control(recorded: Sequence[Path], out: Path) -> None:
-    """Write `<out>.tar.xz` with the last validation of each of some recorded runs."""
-    with TemporaryDirectory() as place:
-        runs = Path(place) / "control"
-        for folder in recorded:
-            copy = runs / folder.name
-            copy.mkdir(parents=True)
-            for name in COPIED:
-                if (folder / name).is_file():
-                    shutil.copy(folder / name, copy)
-            for ledger in LEDGERS[:2]:
-                rows = read_rows(folder / f"{ledger}.jsonl")
-                step = max(row["rollout_step"] for row in rows)
-                pack(copy / f"{ledger}.jsonl", [r for r in rows if r["rollout_step"] == step])
-        shutil.copyfile(pack_runs(runs), archive_of(out))
-
-
 def copy_policies(runs: Sequence[Run], out: Path) -> None:
     """Write the final policy of every run that is not there yet as a model folder of its name."""
     for run in runs:
         if (out / run.path.name).exists():
             continue
-        if last_step(run) not in map(step_of, checkpoints(run.path / "checkpoints")):
+        if not has_weights(run):
             print(f"{run.path.name}: no policy kept, its weights are gone")
             continue
         out.mkdir(parents=True, exist_ok=True)
@@ -324,9 +320,10 @@ def sample_policy(
 ) -> list[EvaluationCounts]:
     """A run's final policy, or the one it started from, on its validation problems.
 
-    Raises ValueError where these are no longer what the run was validated on.
+    Raises ConfigurationError where what the run was trained with is gone, ValueError where its
+    problems are no longer what it was validated on.
     """
-    policy = instantiate(run.config["policy"], _convert_="all")
+    policy = rebuild(run, "policy")
     problems = validation_problems(run, policy)
     if trained:
         load_weights(policy, last_weights(run))
@@ -334,41 +331,8 @@ def sample_policy(
         policy,
         problems,
         wanted,
-        instantiate(run.config["engine"]),
-        instantiate(run.config["reward"]),
+        rebuild(run, "engine"),
+        rebuild(run, "reward"),
         run.config["max_new_tokens"],
         seed=int(run.config["callbacks"]["pass_at_k"].get("seed", 0)),
     )
-
-
-def validation_problems(run: Run, policy: Policy) -> ProblemSet:
-    """What a run was validated on: without problems that are trained on, or too long.
-
-    Raises ValueError where the ledger has others.
-    """
-    data: PromptDataModule = instantiate(run.config["data"], _convert_="all")
-    data.bind(policy.encode)
-    found = data.validation_problems
-    known = next(reversed(run.counts.values()))["problem_id"]
-    if sorted(known) != sorted(problem.id for problem in found):
-        raise ValueError(
-            f"{run.path} was validated on {len(known)} problems, and its settings now give "
-            f"{len(found)} that are not the same: bring back the files that it read"
-        )
-    return found
-
-
-def last_weights(run: Run) -> Path:
-    """The checkpoint of a run's last validation.
-
-    Raises DamagedCheckpointError where only earlier ones are sound: what they sample is not what
-    the run ended with.
-    """
-    step = int(run.evaluations["rollout_step"].max())
-    found = newest_sound(run.path / "checkpoints")
-    if step_of(found) != step:
-        raise DamagedCheckpointError(
-            f"{run.path}: validated last at step {step}, and its newest sound checkpoint is "
-            f"{found.name}; remove the run to make it again"
-        )
-    return found

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 from torch import distributed
 
-from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside
+from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside, set_summary_aside
 from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.slot import Slot, check_stack
@@ -195,7 +195,9 @@ def check_folder_is_free(run_dir: Path) -> None:
 
 
 def clear_unfinished_run(run_dir: Path, loggers: Sequence[Logger]) -> None:
-    """Set aside what a run left that was killed before its first checkpoint was whole."""
+    """Set aside what a run left that has no whole checkpoint: killed before its first one was, or
+    finished, and its checkpoints removed."""
+    set_summary_aside(run_dir)
     set_aside(run_dir / "checkpoints", finished=0)
     for logger in loggers:
         if isinstance(logger, LedgerLogger):

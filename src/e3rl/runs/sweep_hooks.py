@@ -22,7 +22,11 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from e3rl.config.composition import count_launched_processes, job_folder_name
+from e3rl.config.composition import (
+    ConfigurationError,
+    count_launched_processes,
+    job_folder_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +103,11 @@ def explain_lone_processes(config: DictConfig) -> str | None:
         return None
     from e3rl.planning.processes import count_processes
 
-    if count_processes(config) == 1:
-        return None
+    try:
+        if count_processes(config) == 1:
+            return None
+    except ConfigurationError as error:  # which Hydra would turn into a warning
+        return str(error)
     return (
         f"trainer.devices={devices} and trainer.num_nodes={nodes} in a sweep need something that "
         "starts the processes of a job: hydra/launcher=slurm, srun or torchrun; or make single runs"
