@@ -45,9 +45,10 @@ AIMS = """
 
 Not differences of arms, but what a bed, an interval, a control, an update or a step was to be like,
 and what was measured. *reached*: all of the interval, or of what runs or cells have, is within
-the aim; *not reached*: a bound is missed, by cells of a simulation where one misses it by more than
-twice the simulation's error; *open*: neither. Computed by `experiments/aims.py`, which this page's
-command runs.
+the aim; *not reached*: all of it is outside, or one cell of a simulation is by more than twice the
+simulation's error; *open*: a part of it is outside. Of speed the median is judged alone. The aims
+of parity are those of its protocols; the others stand in `experiments/aims.py`, which this page's
+command runs, and no commit shows that they came before the numbers.
 
 """
 TAIL = """

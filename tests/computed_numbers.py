@@ -96,7 +96,8 @@ COMPUTED = (
     ),
     Computed(
         "carries_parts",
-        "the mean of r - 1 - ln r above {}, so that at most {} % of its tokens",
+        "r - 1 - ln r above {}, and in no step above {}, so that at most {} % of a run's tokens, "
+        "and {} % of a step's",
         beyond_the_dual_clip,
     ),
     Computed("carries_policies", "p in pass@1 was {}, and no verdict", p_of_one_look),
