@@ -307,6 +307,10 @@ def test_validation_problems_that_are_counted_otherwise_are_other_ones():
 
 
 def test_a_checkpoint_whose_digest_knew_no_sources_goes_on():
-    data = ready()
-    earlier = data.state_dict() | {"validation": fingerprint(data.validation_problems)}
+    first, data = ready(), ready()
+    next(iter(first.train_dataloader()))
+    earlier = first.state_dict() | {"validation": fingerprint(first.validation_problems)}
+    assert earlier["validation"] != first.state_dict()["validation"]
+    assert earlier["train"] != data.state_dict()["train"]
     data.load_state_dict(earlier)
+    assert data.state_dict()["train"] == earlier["train"]

@@ -243,11 +243,16 @@ def _check_trainer(trainer: Any, epochs: int) -> None:
             "clipped and judged by their multiplied norm; use bf16-mixed or 32-true"
         )
     limit = trainer.get("limit_train_batches")
-    whole_pass = limit is None or (type(limit) is float and limit == 1)
-    if not whole_pass and (type(limit) is not int or limit < 1):
+    if not _limits_batches(limit):
         raise ConfigurationError(
             f"trainer.limit_train_batches={limit} is no number of steps; {remedy}"
         )
+
+
+def _limits_batches(limit: Any) -> bool:
+    """Whether it is a whole number of batches from 1 on, or none: null, or Lightning's 1.0."""
+    whole_pass = limit is None or (type(limit) is float and limit == 1)
+    return whole_pass or (type(limit) is int and limit >= 1)
 
 
 def _check_validations(trainer: Any, every: int) -> None:
@@ -265,8 +270,7 @@ def _check_validations(trainer: Any, every: int) -> None:
             "steps: use trainer.check_val_every_n_epoch=null and validate_every=N"
         )
     limit = trainer.get("limit_val_batches")
-    everything = limit is None or (type(limit) is float and limit == 1)
-    if not everything and (type(limit) is not int or limit < 1):
+    if not _limits_batches(limit):
         raise ConfigurationError(
             f"trainer.limit_val_batches={limit} is no number of batches: use a whole one of at "
             "least 1, of data.validation_prompts_per_batch problems each, or null for all problems"

@@ -210,15 +210,7 @@ def judge_rows(
     rows = _with_looks(rows, declared)
     groups = {name: _p_values(members) for name, members in declared.items()}
     sizes = {name: max(len(members), len(groups[name])) for name, members in declared.items()}
-    family_of: dict[str, str] = {}
-    for name, group in groups.items():
-        for comparison in group:
-            if comparison in family_of:
-                raise ValueError(
-                    f"{comparison} is in the families {family_of[comparison]} and {name}; one is "
-                    "enough"
-                )
-            family_of[comparison] = name
+    family_of = _families_by_comparison(groups)
     loose = _p_values(rows)
     for comparison, name in family_of.items():
         _check_alike(comparison, name, groups[name][comparison], loose.get(comparison))
@@ -229,6 +221,19 @@ def judge_rows(
         every = adjust_holm([*group.values(), *[1.0] * (size - len(group))])
         adjusted |= {each: (name, size, p) for each, p in zip(group, every, strict=False)}
     return [row | _judgement(row, adjusted) for row in rows]
+
+
+def _families_by_comparison(groups: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """The family of each comparison. Raises ValueError for one that is in two."""
+    found: dict[str, str] = {}
+    for name, group in groups.items():
+        for comparison in group:
+            if comparison in found:
+                raise ValueError(
+                    f"{comparison} is in the families {found[comparison]} and {name}; one is enough"
+                )
+            found[comparison] = name
+    return found
 
 
 def _with_looks(rows: Sequence[Row], declared: Mapping[str, Sequence[Row]]) -> list[Row]:
