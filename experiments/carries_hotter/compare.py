@@ -1,0 +1,287 @@
+"""Is the budget's breadth more than a hotter sampler gives? Policies of carries_budget, sampled.
+
+    .venv/bin/python experiments/carries_hotter/compare.py sample    # goes on when started again
+    .venv/bin/python experiments/carries_hotter/compare.py report    # tables of README.md
+
+`sample` draws `ROLLOUTS` completions of every validation problem at each of `TEMPERATURES` from the
+twelve policies that `../carries_budget/policies` keeps, and writes how many were right to
+`samples.json.xz`. `report` compares by them.
+
+**Cross-fitting.** An arm at its best temperature is judged on problems that had no part in the
+choice: problems are two halves, by their place in the set; on each half the arm is read at the
+temperature whose mean pass@16 over all seeds and the problems of the other half is highest (the
+lowest such temperature, if several).
+"""
+
+import argparse
+import json
+import lzma
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
+from e3rl.analysis.tables.comparison_table import p_text
+from e3rl.checkpoints.durable import write_atomically
+from e3rl.data.carries import carry_problems
+from e3rl.ledger.ledger import read_rows
+from e3rl.statistics.interval import Interval
+from e3rl.statistics.means import limit_by_seeds
+from e3rl.statistics.pass_at_k import pass_at_k
+from e3rl.statistics.shares import difference_of_shares, share_interval
+
+FOLDER = Path(__file__).parent
+POLICIES = FOLDER.parent / "carries_budget" / "policies"
+SAMPLES = FOLDER / "samples.json.xz"
+ARMS, SEEDS = ("grpo", "budget"), range(141, 147)
+TEMPERATURES = (1.0, 1.1, 1.2, 1.4)
+PROBLEMS, ROLLOUTS, LIMIT = 1024, 24, 80  # LIMIT: tokens of a completion
+LONG = 64  # tokens, where DAPO's penalty for completions near the limit begins
+SEED = 1  # of the noise
+KS = (1, 16)
+Table = NDArray[np.float64]  # (S, P)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Of one policy at one temperature; per problem where it is an array (P,)."""
+
+    arm: str
+    seed: int
+    temperature: float
+    entropy: float  # nats per token
+    right: NDArray[np.int64]
+    right_and_long: NDArray[np.int64]  # right with more than LONG tokens
+    long: NDArray[np.int64]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("action", choices=("sample", "report"))
+    parser.add_argument("--out", type=Path, default=Path("sampled"), help="of completions")
+    options = parser.parse_args()
+    if options.action == "sample":
+        sample(options.out)
+        write_samples(gather(options.out))
+    else:
+        write_report(read_samples())
+
+
+def sample(out: Path) -> None:
+    """Draw all completions into a folder per policy; what is there is not drawn again."""
+    models = ",".join(
+        f"{arm}_{seed}:{POLICIES.resolve()}/seed-{seed}_experiment-{arm}_engine-transformers"
+        for seed in SEEDS
+        for arm in ARMS
+    )
+    temperatures = ",".join(map(str, TEMPERATURES))
+    command = [
+        *(sys.executable, "-m", "e3rl", "evaluate", f"models={{{models}}}", "problems=carries"),
+        *(f"problems.size={PROBLEMS}", f"n={ROLLOUTS}", "ks=[1,16]", "engine=transformers"),
+        *(f"temperatures=[{temperatures}]", f"max_new_tokens={LIMIT}", f"seed={SEED}"),
+        *(f"processes={len(os.sched_getaffinity(0))}", f"out={out}"),
+    ]
+    subprocess.run(command, check=True)
+
+
+def gather(out: Path) -> list[Samples]:
+    """What was drawn, problems in the order of the set. Raises ValueError where some lacks."""
+    order = [problem.id for problem in carry_problems("validation", PROBLEMS)]
+    found = []
+    for arm in ARMS:
+        for seed in SEEDS:
+            files = sorted((out / f"{arm}_{seed}").rglob("problems.jsonl"))
+            rows = [row for file in files for row in read_rows(file) if "problem_id" in row]
+            by_id = {row["problem_id"]: row["evaluations"] for row in rows}
+            if by_id.keys() != set(order):
+                raise ValueError(f"{arm} of seed {seed}: {len(by_id)} of {PROBLEMS} problems")
+            found += [
+                _samples(arm, seed, temperature, [by_id[problem] for problem in order])
+                for temperature in TEMPERATURES
+            ]
+    return found
+
+
+def _samples(
+    arm: str, seed: int, temperature: float, evaluations: Sequence[Sequence[Mapping]]
+) -> Samples:
+    at = [next(e for e in every if e["temperature"] == temperature) for every in evaluations]
+    assert all(each["n"] == ROLLOUTS for each in at)
+    right = np.array([each["right"] for each in at])
+    long = np.array([each["lengths"] for each in at]) > LONG
+    entropy = sum(each["entropy_sum"] for each in at) / sum(each["tokens"] for each in at)
+    counts = (right.sum(axis=1), (right & long).sum(axis=1), long.sum(axis=1))
+    return Samples(arm, seed, temperature, entropy, *counts)
+
+
+def write_samples(samples: Sequence[Samples]) -> None:
+    rows = [{key: _plain(value) for key, value in vars(each).items()} for each in samples]
+    SAMPLES.write_bytes(lzma.compress(json.dumps(rows).encode(), preset=9))
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def read_samples() -> list[Samples]:
+    rows = json.loads(lzma.decompress(SAMPLES.read_bytes()))
+    arrays = ("right", "right_and_long", "long")
+    return [Samples(**(row | {key: np.array(row[key]) for key in arrays})) for row in rows]
+
+
+def tables_of(samples: Sequence[Samples], arm: str, k: int) -> dict[float, Table]:
+    """pass@k (S, P) of an arm at each temperature, seeds in order."""
+    return {
+        temperature: np.array(
+            [
+                pass_at_k(np.full(len(each.right), ROLLOUTS), each.right, k)
+                for each in sorted(samples, key=lambda each: each.seed)
+                if (each.arm, each.temperature) == (arm, temperature)
+            ]
+        )
+        for temperature in TEMPERATURES
+    }
+
+
+def choose_temperatures(tables: Mapping[float, Table]) -> tuple[float, float]:
+    """The temperature at which problems of even place are read, and those of odd place: the best
+    one of the other half."""
+    evens, odds = (min(tables, key=lambda t: (-tables[t][:, half::2].mean(), t)) for half in (0, 1))
+    return odds, evens
+
+
+def read_at(tables: Mapping[float, Table], chosen: tuple[float, float]) -> Table:
+    """(S, P), problems of even and odd place at their temperatures."""
+    found = tables[chosen[0]].copy()
+    found[:, 1::2] = tables[chosen[1]][:, 1::2]
+    return found
+
+
+def compare(samples: Sequence[Samples]) -> list[dict]:
+    """The two declared comparisons, and their pass@1."""
+    best = {arm: choose_temperatures(tables_of(samples, arm, 16)) for arm in ARMS}
+    rows = []
+    for own in ((1.0, 1.0), best["budget"]):
+        for k in reversed(KS):
+            mine = read_at(tables_of(samples, "budget", k), own)
+            other = read_at(tables_of(samples, "grpo", k), best["grpo"])
+            found = difference_of_shares(mine, other, paired_seeds=True)
+            rows.append(
+                {
+                    "own": own,
+                    "against": best["grpo"],
+                    "k": k,
+                    "value": mine.mean(),
+                    "control": other.mean(),
+                    "interval": found.interval(),
+                    "p": limit_by_seeds(found, len(mine)).p_value,
+                }
+            )
+    return rows
+
+
+def comparison_cells(rows: Sequence[dict]) -> Cells:
+    """A comparison each. The two of pass@16 are declared, a family each."""
+    note = (
+        "95 % intervals over seeds and problems, paired by both; p is of the row alone. "
+        "Temperatures of problems of even and of odd place, where they differ, each chosen on the "
+        "other half."
+    )
+    cells = [
+        {
+            "budget at": _temperatures(row["own"]),
+            "GRPO at": _temperatures(row["against"]),
+            "measure": f"pass@{row['k']}",
+            "budget %": f"{100 * row['value']:.1f}",
+            "GRPO %": f"{100 * row['control']:.1f}",
+            "Δ points": _points(row["interval"]),
+            "p": p_text(row["p"]),
+            "declared": "yes" if row["k"] == 16 else "no",
+        }
+        for row in rows
+    ]
+    return drop_empty_columns(cells, note)
+
+
+def temperature_cells(samples: Sequence[Samples]) -> Cells:
+    """Every arm at every temperature, with the budget's difference to GRPO at the same one."""
+    cells = []
+    for arm in ARMS:
+        for temperature in TEMPERATURES:
+            here = [s for s in samples if (s.arm, s.temperature) == (arm, temperature)]
+            row = {"arm": arm, "T": f"{temperature:.1f}"}
+            row["entropy"] = f"{np.mean([each.entropy for each in here]):.3f}"
+            for k in KS:
+                mine, other = (tables_of(samples, a, k)[temperature] for a in (arm, "grpo"))
+                row[f"pass@{k} %"] = _percent(share_interval(mine))
+                found = difference_of_shares(mine, other, paired_seeds=True).interval()
+                row[f"Δ pass@{k}"] = "" if arm == "grpo" else _points(found)
+            cells.append(row)
+    return drop_empty_columns(
+        cells,
+        "Entropies in nats per token; 95 % intervals over seeds and problems; Δ to GRPO at the "
+        "same temperature, paired by seed and problem, in points. Not declared, not corrected.",
+    )
+
+
+def length_cells(samples: Sequence[Samples]) -> Cells:
+    """How many completions at T = 1 are longer than LONG tokens, of all and of the right ones, and
+    how many solved problems are solved by such ones alone."""
+    cells = []
+    for arm in ARMS:
+        here = [s for s in samples if (s.arm, s.temperature) == (arm, 1.0)]
+        shares = [
+            (
+                each.long.sum() / (ROLLOUTS * PROBLEMS),
+                each.right_and_long.sum() / each.right.sum(),
+                ((each.right > 0) & (each.right == each.right_and_long)).sum()
+                / (each.right > 0).sum(),
+            )
+            for each in here
+        ]
+        of_all, of_right, alone = (f"{100 * x:.1f}" for x in np.mean(shares, axis=0))
+        cells.append({"arm": arm, "of all %": of_all, "of right %": of_right, "alone %": alone})
+    note = (
+        f"Completions at T = 1 with more than {LONG} tokens: of all; of the right ones; and "
+        f"problems solved by such ones alone, of those solved in {ROLLOUTS} rollouts. Means of "
+        "seeds."
+    )
+    return drop_empty_columns(cells, note)
+
+
+def _temperatures(chosen: tuple[float, float]) -> str:
+    return " and ".join(f"{t:.1f}" for t in dict.fromkeys(chosen))
+
+
+def _points(interval: Interval) -> str:
+    mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _percent(interval: Interval) -> str:
+    mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
+    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def write_report(samples: Sequence[Samples]) -> None:
+    """The tables of README.md."""
+    readme = FOLDER / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name, cells in (
+        ("hotter", comparison_cells(compare(samples))),
+        ("temperatures", temperature_cells(samples)),
+        ("lengths", length_cells(samples)),
+    ):
+        text = insert_table(text, name, as_markdown(cells, ("arm", "measure", "declared")))
+    write_atomically(readme, text)
+
+
+if __name__ == "__main__":
+    main()
