@@ -258,6 +258,45 @@ def test_a_table_judges_by_the_level_that_its_note_names(folder: Path) -> None:
     assert judged(1 - 0.99 * p)[0]["verdict"] == "not distinguishable"
 
 
+def lower_rollouts(run: Path, n: int) -> None:
+    """Let the last validation of a run have `n` rollouts of every problem."""
+    rows = read_rows(run / "validation.jsonl")
+    last = max(row["rollout_step"] for row in rows)
+    short = [
+        row | {"n": [n] * len(row["n"]), "correct": [min(n, c) for c in row["correct"]]}
+        if row["rollout_step"] == last
+        else row
+        for row in rows
+    ]
+    (run / "validation.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in short))
+
+
+def test_an_arm_or_a_seed_without_the_rollouts_of_a_table_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lower_rollouts(folder.parent / "runs" / "ts_an" / "seed=2", 4)
+    lower_rollouts(folder.parent / "runs" / "e3" / "seed=1", 4)
+    main([str(asked(folder))])
+    told = capsys.readouterr().out.splitlines()
+    which = "table at_equal_tokens: "
+    assert which + "no pass@16 of E3: it was validated with 4 rollouts per problem at most" in told
+    (seeds,) = [line for line in told if "counts 1 of 2 seeds" in line]
+    assert seeds.startswith(f"{which}pass@16 of GRPO + TS + AN in t1 ")
+
+
+def test_a_k_that_a_table_names_is_measured_or_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {"kind": "comparison", "evaluations": ["t1"], "measures": ["pass@4"]}
+    asked(folder, tables=ASKED["tables"] | {"at_equal_tokens": table})
+    rows = study.judged_tables(study.read_study(folder))["at_equal_tokens"].rows
+    assert {row["measure"] for row in rows} == {"pass@4"}
+    asked(folder, tables=ASKED["tables"] | {"at_equal_tokens": table | {"measures": ["pass@64"]}})
+    with pytest.raises(SystemExit):
+        main([str(folder)])
+    assert "table at_equal_tokens: pass@64: no validation has so many" in capsys.readouterr().err
+
+
 def test_made_again_it_is_the_same(folder: Path) -> None:
     main([str(asked(folder))])
     first = (folder / "README.md").read_text()
@@ -331,8 +370,8 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
             "mine: table x: level=95: a level lies between 0 and 1, such as 0.95",
         ),
         (
-            {"tables": {"at_equal_tokens": {"kind": "comparison", "measures": ["pass@3"]}}},
-            "mine: table at_equal_tokens: no arm was validated",
+            {"tables": {"at_equal_tokens": {"kind": "comparison", "measures": ["pass@99"]}}},
+            "mine: table at_equal_tokens: pass@99: no validation has so many rollouts",
         ),
         (
             {"tables": {"x": {"kind": "comparison", "seeds": [2]}}},

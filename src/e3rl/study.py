@@ -17,8 +17,9 @@ it is about and which tables and figures it wants:
 
 Every table is written to `results/NAME.csv` and, as Markdown, into the README between the lines
 `<!-- table: NAME -->` and `<!-- end -->`; figures go to `figures/`. The words around them are the
-author's. Printed are arms and seeds that are missing, arms with fewer seeds than others, and runs
-that were left out because they were not validated since their training began.
+author's. Printed are arms and seeds that are missing, arms with fewer seeds than others, runs
+that were left out because they were not validated since their training began, and arms and seeds
+of which a table has no pass@k.
 """
 
 import argparse
@@ -39,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         for folder in options.studies:
             study = read_study(folder)
-            write_study(study)
-            print("\n".join([f"{folder}: written", *study.missing]))
+            lacking = write_study(study)
+            print("\n".join([f"{folder}: written", *study.missing, *lacking]))
     except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error

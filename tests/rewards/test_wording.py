@@ -152,6 +152,10 @@ def test_what_is_no_time_of_day_stays_as_it_is() -> None:
         (r"x+1\text{ for all real x}", "x+1", False),
         (r"y=x+1\text{ where x is real}", "y=x+1", False),
         (r"n\text{ even}", r"n \text{ is even}", False),
+        (r"n\text{ is odd}", r"n\text{ is even}", True),
+        (r"f\text{ is Increasing}", r"f\text{ decreasing}", True),
+        (r"5\text{ m north}", r"5\text{ m due north}", False),
+        (r"5\text{ m south}", r"5\text{ m north}", True),
         (r"\text{not squared}", r"\text{neither}", False),  # words alone: compared as words
     ],
 )

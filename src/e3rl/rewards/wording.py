@@ -46,6 +46,15 @@ _NUMBERS = (
     r"(?:zero|one|two|three|five|(?:four|six|seven|eight|nine)(?:teen|ty)?|ten|eleven|twelve|"
     r"thirteen|fifteen|eighteen|eighty|twenty|thirty|forty|fifty|infinity|pi)"
 )
+_EXCLUSIVE = [  # words of one row exclude each other
+    frozenset(row.split())
+    for row in (
+        *("even odd", "positive negative", "increasing decreasing", "rational irrational"),
+        *("prime composite", "convergent divergent", "converges diverges", "true false", "yes no"),
+        *("left right", "above below", "before after", "more less", "least most", "inside outside"),
+        *("north south east west", "clockwise counterclockwise anticlockwise", "maximum minimum"),
+    )
+]
 # These, and words that name nothing that is counted.
 _NO_NOUNS = re.compile(
     rf"[半或不]|\b(?:{_CHANGES}|{_NUMBERS}|times(?=\s+(?!as\b|per\b)\w)|(?<!left )over|and|to|"
@@ -181,15 +190,22 @@ def have_other_words(answer: str, gold: str) -> bool:
     r"""Whether one ends in words that the other has not, and that make another answer of it.
 
     `\sqrt{2}\text{ squared}` is not \sqrt{2}, nor is `\sqrt{2}\text{ at least}`: behind one value
-    that has no words stand units and what is counted.
+    that has no words stand units and what is counted. Nor is `n\text{ is odd}` n\text{ even}.
     """
     said, asked = _last_words(answer), _last_words(gold)
     if said == asked:
         return False
-    if _CHANGED.search(said) or _CHANGED.search(asked):
+    if _CHANGED.search(said) or _CHANGED.search(asked) or _exclude(said, asked):
         return True
     is_value = not _RELATED.search(gold) and not WORDING.search(gold)
     return bool(said) and is_value and not is_measure(said)
+
+
+def _exclude(said: str, asked: str) -> bool:
+    """Whether the texts have words of one row of `_EXCLUSIVE`, and not the same ones."""
+    words = [set(re.findall(r"[a-z]+", text.lower())) for text in (said, asked)]
+    pairs = ([each & row for each in words] for row in _EXCLUSIVE)
+    return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
 
 def _last_words(text: str) -> str:

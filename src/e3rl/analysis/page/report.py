@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.page.lacking import lacking_rollouts, lacking_seeds
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.unfinished import (
     begun_runs,
@@ -60,12 +61,15 @@ def write_report(options: Comparison) -> str:
     runs = begun_runs(found)
     arms, axis = group_by_arm(runs), options.axis or default_axis(runs)
     control = choose_control(options.control, arms)
-    rows: list[Row] = []
+    known, rows = group_by_arm(without_untrained(runs, axis)), list[Row]()
     if any(not run.problems.empty for run in runs):
-        known = group_by_arm(without_untrained(runs, axis))
         base = None if control in arms.keys() - known.keys() else control
         rows = compare_arms(known, base, (1, options.k), axis)
-    notes = remarks(found, axis) + lacking_rollouts(arms, rows, options.k)
+    notes = [
+        *remarks(found, axis),
+        *lacking_rollouts(known, rows, options.k),
+        *lacking_seeds(known, rows),
+    ]
     page = render_report(arms, rows, options.title, notes, control)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page, encoding="utf-8")
@@ -83,20 +87,6 @@ def choose_control(asked: str | None, arms: Arms) -> str | None:
     if asked is not None and asked not in arms:
         raise ValueError(f"control={asked!r} is no arm; there are {', '.join(arms)}")
     return asked or (DEFAULT_CONTROL if DEFAULT_CONTROL in arms else None)
-
-
-def lacking_rollouts(arms: Arms, rows: Sequence[Row], k: int) -> list[str]:
-    """Arms that have a row, but none of pass@k, since no evaluation has so many rollouts."""
-    has = {row["arm"] for row in rows if row["measure"] == f"pass@{k}"}
-    lacking = dict.fromkeys(row["arm"] for row in rows if row["arm"] not in has)
-    most = {
-        arm: max(int(table["n"].min()) for run in arms[arm] for table in run.counts.values())
-        for arm in lacking
-    }
-    return [
-        f"no pass@{k} of {arm_label(arm)}: it was validated with {n} rollouts per problem at most"
-        for arm, n in most.items()
-    ]
 
 
 def explain_no_control(arms: Arms) -> str:

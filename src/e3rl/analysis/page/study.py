@@ -27,6 +27,7 @@ from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
+from e3rl.analysis.page.lacking import lacking_rollouts, lacking_seeds
 from e3rl.analysis.page.study_file import naming, read_study_file
 from e3rl.analysis.page.study_runs import (
     add_runs,
@@ -68,6 +69,7 @@ class TableDraft(NamedTuple):
 
     rows: Sequence[Row]
     show: Callable[[Sequence[Row]], Cells]
+    notes: Sequence[str] = ()  # what it was asked for and lacks
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,9 @@ def table_kind(table: Mapping[str, Any]) -> str:
     return str(table.get("kind"))
 
 
-def write_study(study: Study) -> None:
-    """Write results/, figures/ and the tables of the README, once all of them are made."""
+def write_study(study: Study) -> list[str]:
+    """Write results/, figures/ and the tables of the README, once all of them are made; returns
+    what tables were asked for and lack."""
     readme = study.folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     tables = judged_tables(study)
@@ -157,6 +160,8 @@ def write_study(study: Study) -> None:
     for name, figure in drawn.items():
         save_figure(figure, study.folder / "figures" / f"{name}.png", dpi=150)
     write_atomically(readme, text)
+    notes = ((name, note) for name, table in tables.items() for note in table.notes)
+    return [f"table {name}: {note}" for name, note in notes]
 
 
 def draw_figures(study: Study, rows: Sequence[Row]) -> dict[str, Figure]:
@@ -237,12 +242,27 @@ def _comparison(
     `seeds`, of these alone."""
     arms, own = of_seeds(study.arms, seeds)
     options |= {"evaluations": evaluations, "measures": measures}
+    named = [int(each[5:]) for each in measures if each.startswith("pass@")]
+    ks = named or options.get("ks") or []
+    options |= {"ks": ks} if ks else {}
     if untrained is None:
         found = compare_arms(arms, study.control, **options)
     else:
         found = compare_on_problems(arms, study.control, untrained, **options)
     own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
-    return TableDraft(_name_apart(found, own), comparison_cells)
+    notes = [*_unmeasured(arms, found, ks, evaluations), *lacking_seeds(arms, found)]
+    return TableDraft(_name_apart(found, own), comparison_cells, notes)
+
+
+def _unmeasured(
+    arms: Arms, rows: Sequence[Row], ks: Sequence[int], evaluations: Sequence[str]
+) -> list[str]:
+    """Arms without a pass@k that a table names. Raises ValueError for one that no arm has."""
+    there = {row["measure"] for row in rows}
+    if none := [k for k in ks if f"pass@{k}" not in there]:
+        words = ", ".join(f"pass@{k}" for k in none)
+        raise ValueError(f"{words}: no validation has so many rollouts of every problem")
+    return [note for k in ks for note in lacking_rollouts(arms, rows, k, evaluations)]
 
 
 def _name_apart(rows: Sequence[Row], words: Sequence[str]) -> Sequence[Row]:
@@ -259,7 +279,8 @@ def _family(study: Study, name: str) -> TableDraft:
         raise ValueError(f"family {name!r} is not declared under `families`; there is {there}")
     if study.families[name].reach:
         raise ValueError(f"family {name!r} is of costs: a table of kind reaching shows them")
-    return TableDraft(study.declared[name], comparison_cells)
+    rows = study.declared[name]
+    return TableDraft(rows, comparison_cells, lacking_seeds(study.arms, rows))
 
 
 def _pairs(
@@ -283,7 +304,7 @@ def _pairs(
     rows = compare_family(arms, family, cost=cost)
     own += [] if cost is None else [f"at cost {cost:g}"]
     own += [f"with {', '.join(also)}"] if also else []
-    return TableDraft(_name_apart(rows, own), comparison_cells)
+    return TableDraft(_name_apart(rows, own), comparison_cells, lacking_seeds(arms, rows))
 
 
 def _named(comparisons: list[tuple[Side, Side]]) -> set[str]:

@@ -1,0 +1,47 @@
+"""What a comparison was asked for and has no row or no seed of, since validations had too few
+rollouts."""
+
+from collections.abc import Iterator, Sequence
+
+from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.sources.runs import Arms, Run
+
+
+def lacking_rollouts(
+    arms: Arms, rows: Sequence[Row], k: int, evaluations: Sequence[str] = ()
+) -> list[str]:
+    """Arms that were validated in one of `evaluations` (in any, if empty) and have no row of
+    pass@k, since none of these has so many rollouts at its last validation."""
+    has = {row["arm"] for row in rows if row["measure"] == f"pass@{k}"}
+    most = {
+        arm: [n for run in runs for n in _last_rollouts(run, evaluations)]
+        for arm, runs in arms.items()
+        if arm not in has
+    }
+    return [
+        f"no pass@{k} of {arm_label(arm)}: it was validated with {max(found)} rollouts per problem "
+        "at most"
+        for arm, found in most.items()
+        if found
+    ]
+
+
+def _last_rollouts(run: Run, evaluations: Sequence[str]) -> Iterator[int]:
+    """Of the problem that has fewest, in each evaluation at the run's last validation."""
+    last = max((step for _, step in run.counts), default=0)
+    for (name, step), table in run.counts.items():
+        if step == last and (not evaluations or name in evaluations):
+            yield int(table["n"].min())
+
+
+def lacking_seeds(arms: Arms, rows: Sequence[Row]) -> list[str]:
+    """Arms of which a row counts fewer seeds than have run, so that differences may not be paired:
+    some run's last validation had fewer than k rollouts, or lay beyond the cost that is compared
+    at, or the run lacks the evaluation."""
+    return [
+        f"{row['measure']} of {arm_label(row['arm'])} in {row['evaluation']} counts "
+        f"{row['seeds']} of {len(arms[row['arm']])} seeds: the others lack that evaluation, or "
+        "rollouts in their last validation, or had their first one later"
+        for row in rows
+        if row["arm"] in arms and row["seeds"] < len(arms[row["arm"]])
+    ]
