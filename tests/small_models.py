@@ -20,11 +20,34 @@ SMALL: dict[str, Any] = {
 }
 
 
-def with_model(policy: Policy, family: str, **settings: Any) -> Policy:
+def with_model(policy: Policy, family: str, attention: str = "sdpa", **settings: Any) -> Policy:
     """The policy with a small random model of another family."""
     torch.manual_seed(1)
     config = AutoConfig.for_model(family, **(SMALL | settings))
     other = copy.deepcopy(policy)
-    other.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    other.model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     other._adjustment, other._sharing = None, None
+    return other
+
+
+def with_router_biases(policy: Policy) -> Policy:
+    """The policy with a small mixture of experts, whose router has biases (buffers) of its own."""
+    other = with_model(
+        policy,
+        "glm4_moe",
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=8,
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=0,
+    )
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in other.model.parameters():
+            weight.mul_(8 if weight.ndim > 1 else 1)
+        for name, bias in other.model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                bias.normal_(generator=noise)
     return other

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from e3rl.budgets.base import SingleRound
 from e3rl.budgets.cero import Cero
+from e3rl.budgets.utility import Cost
 
 SATURATION = 5.0
 
@@ -76,6 +77,35 @@ def test_prompts_that_had_thousands_of_rollouts_are_still_told_apart() -> None:
     rule = Cero(1.0, n_low=2, n_high=64)
     rule.observe(["few", "many"], [np.repeat([1.0, 0.0], [900, 900]), np.repeat([1.0, 0.0], 904)])
     assert counts_of(rule, ["few", "many"], 24) == [16, 8]  # 1,800 + 16 = 1,808 + 8
+
+
+@pytest.mark.parametrize("saturation", [1.0, 0.05, 0.01, 1e-6])
+def test_of_prompts_that_nothing_is_known_of_none_takes_all_by_a_small_saturation(
+    saturation: float,
+) -> None:
+    ids = [f"p{i}" for i in range(8)]
+    assert counts_of(Cero(saturation), ids, 128) == [16] * 8
+
+
+@pytest.mark.parametrize("cost", ["rollouts", "tokens"])
+def test_worths_too_small_for_numbers_still_have_an_order(cost: Cost) -> None:
+    ids = [f"p{i}" for i in range(8)]
+    rule = Cero(0.01, cost=cost)
+    rule.describe(ids[1:], {"length": np.full(7, 5.0)})
+    rule.observe(ids[1:], [np.repeat([1.0, 0.0], [20, 20])] * 7)
+    unseen, *seen = counts_of(rule, ids, 12 * 8)
+    assert (unseen, sorted(seen)) == (47, [7] * 7)  # 47 and 40 + 7 in all passes
+
+
+@pytest.mark.parametrize(("lengths", "counts"), [((4, 5), [9, 8]), ((5, 4), [8, 9])])
+def test_of_worths_too_small_for_numbers_the_largest_per_token_is_bought(
+    lengths: tuple[float, float], counts: list[int]
+) -> None:
+    ids = ["one", "other"]
+    rule = Cero(0.01, cost="tokens")
+    rule.describe(ids, {"length": np.array(lengths, dtype=np.float64)})
+    rule.observe(ids, [np.repeat([1.0, 0.0], [20, 20])] * 2)
+    assert counts_of(rule, ids, 17) == counts  # the odd one is of the shorter completions
 
 
 @pytest.mark.parametrize("saturation", [0.0, -1.0, math.inf])

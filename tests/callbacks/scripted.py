@@ -38,9 +38,10 @@ Script = Callable[[RolloutRequest], tuple[str, list[float]]]
 
 
 class BarePolicy(Policy):
-    """A policy without a model: one weight, a pad token, no stop strings."""
+    """A policy without a model: one weight, a pad token, no stop strings, no prefill."""
 
     stop: tuple[str, ...] = ()
+    prefill: str = ""
 
     def __init__(self) -> None:
         torch.nn.Module.__init__(self)

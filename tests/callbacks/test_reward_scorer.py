@@ -241,3 +241,29 @@ def test_a_step_whose_completions_have_no_answer_is_said_loudly_once(
     resumed.on_train_batch_end(None, None, None, batch, 2)
     assert len(caplog.records) == 1  # once in a run, not in each of its parts
     assert "reward=last_number" in record.getMessage()
+
+
+def stopped_step(verdicts: list[Verdict], weights: list[float]) -> None:
+    """A step of wrong rollouts, of which those without an answer reach the length limit."""
+    slot = RewardScorer(ScriptedPool())  # type: ignore[arg-type]
+    lengths = [9 if each.answer is None else 2 for each in verdicts]
+    batch = scored_batch([[(0.0, [-1.0] * n) for n in lengths]])
+    batch.given_answers = [each.answer for each in verdicts]
+    batch.weights = torch.tensor(weights)
+    batch.metrics |= count_verdicts(verdicts)
+    slot.on_train_batch_end(None, None, None, batch, 0)  # type: ignore[arg-type]
+
+
+def test_rollouts_that_an_abort_stopped_are_not_among_those_that_have_no_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    without, answered = Verdict(0.0, "unparsed"), Verdict(0.0, "wrong", "7")
+    stopped_step([without, without, without, answered], [0.0, 0.0, 0.0, 1.0])
+    stopped_step([without, without], [0.0, 0.0])
+    assert not caplog.records
+    stopped_step([answered, without, without, answered], [0.0, 0.0, 1.0, 1.0])
+    assert not caplog.records  # half of those that went on
+    stopped_step([answered, without, without, without, answered], [0.0, 0.0, 1.0, 1.0, 1.0])
+    (record,) = caplog.records
+    assert "67% of this step's completions have no answer" in record.getMessage()
+    assert "67% reach max_new_tokens" in record.getMessage()

@@ -296,3 +296,24 @@ def test_rollouts_are_stopped_early_in_training_and_never_in_validation() -> Non
     with pytest.raises(ValueError, match=r"horizon=2 is not below max_new_tokens=2"):
         Fit(slots(rollout=RolloutSampler(engine, 2, SEED, rule))).fit()
     assert len(seen) == 3
+
+
+def test_a_prefill_that_holds_the_marker_of_an_abort_is_refused() -> None:
+    rule = MarkerGatedAbort(horizon=2, marker="!")
+    fit = Fit(slots(rollout=RolloutSampler(ScriptedEngine(), 4, SEED, rule)))
+    fit.module.policy.prefill = "so!"
+    with pytest.raises(ValueError, match=r"policy\.prefill='so!' holds marker='!'"):
+        fit.fit()
+    assert fit.engine.requests == []
+
+
+def test_a_rollout_that_was_stopped_is_wrong_whatever_its_text_may_be_read_as() -> None:
+    def long(request: RolloutRequest) -> tuple[str, list[float]]:
+        return "right", [-1.0] * min(request.max_new_tokens, 2 + request.sample % 2)
+
+    rule = MarkerGatedAbort(horizon=3, marker="!", keep=1e-9)  # stops samples 1 and 3
+    fit = Fit(slots(rollout=RolloutSampler(ScriptedEngine(script=long), 4, SEED, rule))).fit()
+    for batch in fit.watcher.trained:
+        assert batch.tensor("weights").tolist() == [1, 0, 1, 0] * 2
+        assert batch.tensor("correct").tolist() == [1, 0, 1, 0] * 2
+        assert batch.tensor("rewards").tolist() == [1, 0, 1, 0] * 2

@@ -149,13 +149,13 @@ def test_validation_is_offered_the_temperature_that_trains_next() -> None:
     fit = Fit(stack, validate_every=1).validate().fit()
     trained = [float(b.tensor("temperatures").unique()) for b in fit.watcher.trained]
     live = [
-        float(b.tensor("temperatures")[b.tensor("sample") < 2].unique())
+        float(b.tensor("temperatures")[b.tensor("sample") >= 2].unique())
         for b in fit.watcher.validated[::2]
     ]
     assert trained == pytest.approx([0.5, 0.6, 0.7])
     assert live == pytest.approx([*trained, 0.8])  # the baseline's, then after every step
     for batch in fit.watcher.validated:
-        assert batch.tensor("temperatures")[batch.tensor("sample") >= 2].unique().tolist() == [1.0]
+        assert batch.tensor("temperatures")[batch.tensor("sample") < 2].unique().tolist() == [1.0]
 
 
 def test_every_rollout_may_have_a_temperature_of_its_own() -> None:

@@ -32,6 +32,7 @@ from e3rl.engines.base import RolloutRequest
 from e3rl.ledger.ledger import read_rows
 from e3rl.seeds import derive_seed
 from e3rl.temperatures.entropy_target import EntropyTarget
+from e3rl.temperatures.fixed import Fixed
 from e3rl.temperatures.gains import PaperGain
 
 
@@ -412,3 +413,23 @@ def test_completions_without_an_answer_are_counted() -> None:
     assert metrics(found, ks=[1])["val/t1/no_answer"] == 0.75
     unknown = replace(tallies[0], no_answer=None, problem_id="of an older log")
     assert merge_tallies([*tallies, unknown]).no_answer is None
+
+
+def test_arms_of_one_seed_share_the_noise_of_validation_whatever_their_temperature() -> None:
+    def seeds(tau: float) -> list[int]:
+        engine = ScriptedEngine()
+        evaluations = [
+            Evaluation("t1", n=2, temperature=1.0),
+            Evaluation("live", n=2),
+            Evaluation("t06", n=2, temperature=0.6),
+        ]
+        stack = slots(
+            temperature=TemperatureScheduler(Fixed(tau)),
+            pass_at_k=PassAtK(evaluations, ks=[1], seed=3),
+            rollout=RolloutSampler(engine, 3, SEED),
+        )
+        Fit(stack).validate()
+        return [request.seed for request in engine.requests if request.temperature == 0.6]
+
+    assert len(seeds(0.9)) == 6
+    assert seeds(1.0) == seeds(0.9)

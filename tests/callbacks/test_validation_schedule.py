@@ -81,6 +81,24 @@ def test_what_would_be_sampled_like_another_evaluation_takes_its_rollouts() -> N
     assert plan.next(batch) == [4 + 5 + 3 + 3 + 2] * 2
 
 
+def test_a_live_temperature_that_meets_anothers_moves_no_sample_of_the_others() -> None:
+    """In any order, evaluations with a temperature of their own have the same sample indices."""
+    own = [
+        Evaluation("t1", n=4, temperature=1.0),
+        Evaluation("t06", n=4, temperature=0.6),
+    ]
+    live, batch = Evaluation("live", n=4), empty(1)
+    for place in range(3):
+        evaluations = [*own[:place], live, *own[place:]]
+        plan, found = ValidationSchedule(evaluations), []
+        for temperature in (1.0, 0.9):
+            plan.begin(batch, live=temperature).next(batch)
+            assert [s.evaluation for s in plan.segments] == [e.name for e in evaluations]
+            found.append({s.evaluation: (s.start, s.shared_with) for s in plan.segments})
+        others = {"t1": (0, None), "t06": (4, None)}
+        assert found == [others | {"live": (0, "t1")}, others | {"live": (8, None)}]
+
+
 def empty(n_prompts: int) -> RolloutBatch:
     full = scored_batch([[(1.0, [-1.0])]] * n_prompts)
     fresh = collate([], lambda _: ("", []), ("validation",))

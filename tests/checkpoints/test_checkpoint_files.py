@@ -34,6 +34,10 @@ def empty_checksum(path: Path) -> None:
     checksum_file(path).write_bytes(b"")
 
 
+def blank_checksum(path: Path) -> None:
+    checksum_file(path).write_bytes(b" \n\t\n")
+
+
 def garble_checksum(path: Path) -> None:
     checksum_file(path).write_bytes(b"\xff\xfe\x00")
 
@@ -42,6 +46,7 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     flip: "checksum does not match",
     truncate: "checksum does not match",
     empty_checksum: "checksum does not match",
+    blank_checksum: "checksum does not match",
     garble_checksum: "checksum does not match",
     lose_checksum: "is not beside it",
 }

@@ -174,6 +174,13 @@ def test_servers_sample_up_to_a_temperature(engine: str) -> None:
     assert told(engine, "experiment=grpo") == []
 
 
+def test_servers_sample_down_to_a_temperature() -> None:
+    cold = ("engine=vllm_server", "experiment=ts")
+    (line,) = told(*cold, "temperature.bounds=[0.005,2.0]")
+    assert "temperature.bounds begins at 0.005, and vLLM's server samples at 0.01 and more" in line
+    assert told(*cold, "temperature.bounds=[0.01,2.0]") == []
+
+
 def test_servers_sample_up_to_a_temperature_around_another_rule_too() -> None:
     mixed = ("engine=vllm_server", "experiment=grpo", "temperature=multi_temperature")
     (line,) = told(*mixed, "temperature@temperature.rule=entropy_target")

@@ -130,6 +130,30 @@ def test_what_truncates_or_penalises_is_refused_with_the_reason(
     assert "callbacks.pass_at_k.evaluations" in mistake
 
 
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("share=0.1", "share is no setting of e3rl.engines.abort.MarkerGatedAbort: "),
+        ("keeep=0.1", "keeep is no setting of e3rl.engines.abort.MarkerGatedAbort: did you mean "),
+        ("horizon=soon", "horizon='soon': input should be a valid integer"),
+        ("marker=null", "marker=None: input should be a valid string"),
+        ("_target_=e3rl.engines.Abort", "_target_=e3rl.engines.Abort: Error loading"),
+    ],
+)
+def test_the_rule_that_stops_rollouts_is_looked_at_as_other_nodes_are(
+    setting: str, reason: str
+) -> None:
+    cfg = composed("experiment=shootout/abort")
+    assert listed(cfg) == []
+    (found,) = listed(altered(cfg, f"rollout.abort.{setting}"))
+    assert found.startswith(f"rollout.abort.{reason}")
+
+
+def test_a_rule_that_stops_rollouts_needs_a_class(default: DictConfig) -> None:
+    (found,) = listed(altered(default, "rollout.abort={horizon: 5}"))
+    assert found.endswith(": give a node with a _target_, or null")
+
+
 def test_validation_may_truncate() -> None:
     evaluation = "callbacks.pass_at_k.evaluations.0"
     cfg = composed(f"{evaluation}.top_p=0.9", f"{evaluation}.top_k=20")

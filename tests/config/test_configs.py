@@ -19,6 +19,7 @@ from e3rl.analysis.sources.runs import ARM_ORDER
 from e3rl.callbacks.slot import Slot, check_order
 from e3rl.config.check import GROUPS, check
 from e3rl.config.composition import conf_dir, to_plain_dict
+from e3rl.data.problems import Columns
 from e3rl.engines.servers import ray_actors
 from e3rl.policy.policy import Policy
 from e3rl.rewards.pool import RewardPool
@@ -265,6 +266,27 @@ def test_validation_reads_ones_own_files_as_training_does(tmp_path: Path) -> Non
         (problem,) = instantiate(split, _convert_="all").problems
         assert problem.answer == "7"
         assert "Q:" not in str(problem.prompt)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "train", "validation"),
+    [
+        ([], {}, {}),
+        (["answer=truth", "+id=key"], {"answer": "truth", "id": "key"}, {}),
+        (["+prior=null"], {"prior": None}, {}),
+        (["answer=truth"], {"answer": "truth"}, {"answer": "gold", "source": "topic"}),
+    ],
+)
+def test_columns_of_a_validation_file_are_those_of_training_but_for_what_is_given(
+    overrides: list[str], train: dict[str, str | None], validation: dict[str, str | None]
+) -> None:
+    of_training = [
+        f"{'+' * (o[0] == '+')}data.train.columns.{o.removeprefix('+')}" for o in overrides
+    ]
+    own = [f"data.validation.columns.{key}={value}" for key, value in validation.items()]
+    cfg = composed("data=problem_files", *of_training, *own)
+    assert instantiate(cfg.data.train.columns) == Columns(**train)
+    assert instantiate(cfg.data.validation.columns) == Columns(**(train | validation))
 
 
 def test_debugging_wins_over_the_experiment_and_the_command_line_over_both() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra import initialize_config_dir
 from omegaconf import DictConfig
 
@@ -171,6 +172,46 @@ def test_mistakes_are_named_before_anything_is_sampled(
         pytest.raises(ConfigurationError, match=told),
     ):
         run_preflight(cfg)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("module.optimizer.lr=-1",), r"^module\.optimizer: Invalid learning rate: -1"),
+        (("callbacks.advantage=null",), r"^callback `metrics` reads batch\.advantages"),
+        (("module.settings.minibatches=0",), r"^module: settings\.minibatches=0: use at least 1"),
+        (("callbacks.pass_at_k.ks=[]",), r"^callbacks\.pass_at_k: ks=\[\]: give one or more"),
+        (("module.probe.share=2.0",), r"^module: probe\.share=2\.0: use a part in \(0, 1\]"),
+        (("experiment=shootout/abort", "rollout.abort.keep=2"), r"abort: keep=2 must lie in"),
+        (("data.prompts_per_step=16",), r"^data\.prompts_per_step=16 is another number"),
+    ],
+)
+def test_what_training_refuses_is_refused_before_anything_is_sampled(
+    overrides: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("e3rl.readiness.preflight.sample_and_test_answers", lambda *_: 1 / 0)
+    cfg = composed(tmp_path, *overrides)
+    with (
+        initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())),
+        pytest.raises(ConfigurationError, match=told),
+    ):
+        run_preflight(cfg)
+
+
+def test_a_gpu_that_there_is_not_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    cfg = composed(tmp_path)
+    cfg.trainer.accelerator = "gpu"
+    with pytest.raises(ConfigurationError, match=r"^trainer\.accelerator=gpu: .* no GPU here"):
+        run_preflight(cfg)
+
+
+def test_a_run_of_single_rollouts_is_looked_at(tmp_path: Path) -> None:
+    single = ("experiment=grpo", "advantage=reinforce_pp", "rollouts_per_prompt=1")
+    _, found = run(tmp_path, *single, "preflight.rules=[]", "preflight.tables=1")
+    assert [each["n"] for each in found["prompts"]] == [1] * 12
 
 
 def test_an_engine_that_runs_out_of_memory_is_a_no_go(

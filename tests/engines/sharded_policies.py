@@ -26,6 +26,7 @@ from e3rl.engines.weight_checks import (
 from e3rl.policy.policy import Policy
 from e3rl.process.environment import prepare
 from engine_requests import largest_gap, many
+from small_models import with_router_biases
 
 Work = Callable[[int], dict[str, Any]]
 
@@ -105,6 +106,14 @@ def with_transformers(policy: Policy, whole: Policy, rank: int) -> tuple[float, 
     return before, after, stale
 
 
+def with_experts(policy: Policy) -> float:
+    """Gap to the own log-probs of a sharded policy whose router has biases."""
+    whole, engine = with_router_biases(policy), TransformersEngine(progress=False)
+    _ = whole.sharing
+    engine.sync(sharded(whole), 0)
+    return largest_gap(whole, list(engine.generate(many(whole))))
+
+
 def look(rank: int) -> dict[str, Any]:
     """Everything that needs no vLLM."""
     whole = Policy()
@@ -123,6 +132,7 @@ def look(rank: int) -> dict[str, Any]:
     randomness = torch.get_rng_state()
     found["transformers"] = with_transformers(policy, whole, rank)
     found["randomness_stays"] = torch.equal(randomness, torch.get_rng_state())
+    found["experts"] = with_experts(whole)
     twin = tied(whole)
     found["tied"] = {n: w.clone() for n, w in named_weights(sharded(twin).model, tied_head=True)}
     found["embedding"] = twin.model.get_input_embeddings().weight.detach()

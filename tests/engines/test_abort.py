@@ -134,6 +134,13 @@ def test_a_horizon_beyond_the_limit_and_stop_strings_are_refused() -> None:
         rule.check(LIMIT, ("###",))
 
 
+def test_a_marker_that_every_answer_begins_with_is_refused() -> None:
+    rule = MarkerGatedAbort(HORIZON, "boxed")
+    rule.check(LIMIT, (), prefill="I think")
+    with pytest.raises(ValueError, match=r"policy\.prefill='so boxed' holds marker='boxed'"):
+        rule.check(LIMIT, (), prefill="so boxed")
+
+
 @pytest.mark.end_to_end
 def test_a_continued_rollout_has_the_policys_log_probs(policy: Policy) -> None:
     engine = TransformersEngine(progress=False)

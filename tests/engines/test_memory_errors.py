@@ -15,6 +15,7 @@ from e3rl.engines.memory_errors import (
 from e3rl.engines.vllm import VLLMEngine
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, load_on_all_ranks
 from e3rl.policy.policy import Policy
+from engine_requests import many
 
 # As torch, its CPU allocator, CUDA libraries, worker processes and vLLM put it.
 FULL = [
@@ -105,4 +106,48 @@ def test_an_engine_without_memory_for_a_sync_is_not_built_anew(
     engine.sync(policy, 0)  # refused weights: another one, at once
     sent = ["reload_weights", "reset_prefix_cache"]
     assert llm.calls == ["build", "refuse", "shut down", "build", *sent]
+    engine.close()
+
+
+def test_an_error_without_words_is_told_by_its_name():
+    with (
+        pytest.raises(EngineMemoryError, match=r"vLLM sampled \(MemoryError\): policy, gradients"),
+        name_memory_errors("sampled"),
+    ):
+        raise MemoryError
+
+
+def test_after_a_second_failure_the_engine_is_closed_and_the_next_sync_builds_one(
+    policy: Policy, llm: RecordedLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(method, kwargs):
+        llm.record("refuse")
+        raise REFUSED[0]
+
+    engine = VLLMEngine(canary=False, progress=False)
+    with monkeypatch.context() as broken:
+        broken.setattr(llm, "collective_rpc", refuse)
+        with pytest.raises(ValueError, match="size mismatch"):
+            engine.sync(policy, 0)
+    assert llm.calls == ["build", "refuse", "shut down"] * 2
+    llm.calls.clear()
+    engine.sync(policy, 0)
+    assert llm.calls == ["build", "reload_weights", "reset_prefix_cache"]
+    engine.close()
+
+
+@pytest.mark.parametrize("tau", [9e-6, 1e-12])
+def test_a_temperature_that_vllm_takes_for_greedy_is_refused(
+    policy: Policy, llm: RecordedLLM, tau: float
+) -> None:
+    engine = VLLMEngine(canary=False, progress=False)
+    words = rf"temperature {tau:g}: vLLM samples at another .*; use 0 \(greedy\), or 1e-05 and more"
+    with pytest.raises(ValueError, match=words):
+        engine.sync(policy, 0, tau)
+    assert llm.calls == []  # before anything is built
+    engine.sync(policy, 0)
+    with pytest.raises(ValueError, match=words):
+        list(engine.generate(many(policy, 1, tau=tau)))
+    for fine in (0.0, 1e-5):
+        assert len(list(engine.generate(many(policy, 1, tau=fine)))) == 5
     engine.close()

@@ -486,6 +486,17 @@ def test_what_a_server_cannot_sample_is_an_error_with_the_remedy(policy, engine)
         list(engine.generate([request(policy, 0, 0, limit=300)]))
 
 
+def test_a_temperature_that_servers_would_raise_is_refused(policy, engine):
+    words = r"temperature 0\.009: vLLM's server .*; use 0 \(greedy\), or 0\.01 and more"
+    with pytest.raises(ValueError, match=words):
+        list(engine.generate(many(policy, tau=0.009)))
+    for begin in (engine.sync, engine.hold):
+        with pytest.raises(ValueError, match=words):
+            begin(policy, 10**6, 0.009)
+    for fine in (0.0, 0.01):
+        assert len(list(engine.generate(many(policy, 1, tau=fine)))) == 5
+
+
 def test_rollouts_need_a_sync_first(policy, pair):
     engine = connect(pair[0])
     with pytest.raises(RuntimeError, match=r"before engine\.sync"):

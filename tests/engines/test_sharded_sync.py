@@ -62,6 +62,10 @@ def test_transformers_on_each_rank_samples_with_a_whole_copy_that_follows(ranks)
         assert stale > 1e-2
 
 
+def test_a_whole_copy_has_the_biases_of_a_router(ranks):
+    assert max(found["experts"] for found in ranks) < 1e-4
+
+
 def test_making_the_whole_copy_draws_nothing_from_the_runs_generators(ranks):
     assert [found["randomness_stays"] for found in ranks] == [True, True]
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,3 +120,50 @@ def test_a_server_ends_with_the_process_that_keeps_it_whatever_ends_that():
     wait_until(lambda: not runs(child))
     assert not answers(url)
     keeper.stdout.close()
+
+
+OTHER = """
+import socket, sys
+listening = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    connection, _ = listening.accept()
+    connection.recv(100)
+    connection.sendall(b"no such protocol\\r\\n\\r\\n")
+    connection.close()
+"""
+
+
+def test_what_speaks_another_protocol_is_no_server_that_is_up():
+    server = SupervisedServer(Started(OTHER), "127.0.0.1", os.environ)
+    url = server.look().url
+    wait_until(lambda: speaks(url))
+    assert not answers(url)
+    time.sleep(0.1)  # it has been looked at
+    assert server._thread.is_alive()
+    process = server._process.pid
+    server.stop()
+    assert not runs(process)
+
+
+def speaks(url: str) -> bool:
+    """Whether anybody listens there."""
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_is_stopped_though_the_thread_that_keeps_it_has_ended(monkeypatch):
+    def broken(url: str) -> bool:
+        raise ValueError(url)
+
+    monkeypatch.setattr(supervised, "answers", broken)
+    server = SupervisedServer(Started(), "127.0.0.1", os.environ)
+    server._thread.join(20)
+    assert runs(server._process.pid)
+    server.stop()
+    assert not runs(server._process.pid)
+    server.stop()

@@ -3,7 +3,14 @@ import copy
 import pytest
 import torch
 
-from e3rl.engines.weight_checks import check_finite, check_shapes, expected_shapes, named_weights
+from e3rl.engines.weight_checks import (
+    check_finite,
+    check_shapes,
+    expected_shapes,
+    named_shapes,
+    named_weights,
+)
+from small_models import with_router_biases
 
 
 def test_a_sound_policy_passes_every_check(policy):
@@ -45,3 +52,24 @@ def test_a_tied_head_is_sent_under_its_own_name_where_asked(policy):
     names = [name for name, _ in named_weights(policy.model, tied_head=True)]
     assert sorted(names) == sorted(name for name, _ in policy.model.named_parameters())
     assert not any(w.requires_grad for w in sent.values())
+
+
+def test_buffers_that_checkpoints_hold_are_sent_and_others_are_not(policy):
+    model = with_router_biases(policy).model
+    sent, expected = dict(named_weights(model, tied_head=False)), expected_shapes(model)
+    check_shapes(model, expected)
+    for layer in range(2):
+        name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
+        assert torch.equal(sent[name], model.get_buffer(name))
+        assert expected[name] == (8,)
+    assert not any("inv_freq" in name for name in sent)
+    assert list(sent) == list(named_shapes(model, expected, tied_head=False))
+
+
+def test_a_missing_buffer_is_named(policy):
+    model = with_router_biases(policy).model
+    expected = dict(expected_shapes(model))
+    model.model.layers[1].mlp.gate.e_score_correction_bias = torch.zeros(4)
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    with pytest.raises(ValueError, match=f"of another shape: {name}"):
+        check_shapes(model, expected)

@@ -132,6 +132,14 @@ def test_gspo_gives_every_token_the_geometric_mean_of_its_rollouts_ratios():
     assert not result.clipped.any()
 
 
+def test_gspo_tells_above_from_below_by_the_ratio_of_the_rollout():
+    result = gspo(
+        of_rollouts(torch.tensor(LOGS), [1.0, -1.0, 1.0, -1.0, -1.0]), clip_low=0.05, clip_high=0.05
+    )
+    assert result.clipped.tolist() == [True] * 5
+    assert result.above.tolist() == [True, False, True, False, False]  # 1.105 and 0.819
+
+
 def test_gspo_clips_whole_rollouts():
     log_ratios = torch.tensor(LOGS, requires_grad=True)
     inputs = of_rollouts(log_ratios, [1.0, 1.0, 1.0, 1.0, 1.0])
@@ -168,6 +176,16 @@ def test_cispo_weighs_the_log_prob_and_bounds_the_weight_only():
     result.loss.sum().backward()
     torch.testing.assert_close(logprobs.grad, -weights * advantages)  # no token is lost
     assert result.clipped.tolist() == [True, False, True, True]
+
+
+def test_tokens_are_cut_from_above_where_their_ratio_exceeds_the_bound():
+    log_ratios = torch.tensor([0.5, -0.5, 2.0, 0.0])
+    result = clipped(inputs(log_ratios, torch.tensor([1.0, -1.0, -1.0, 1.0])))
+    assert result.clipped.tolist() == [True, True, True, False]
+    assert result.above.tolist() == [True, False, True, False]  # the third by the dual clip
+    weighed = cispo(inputs(log_ratios, torch.ones(4)), weight_low=0.9, weight_high=1.1)
+    assert weighed.clipped.tolist() == [True, True, True, False]
+    assert weighed.above.tolist() == [True, False, True, False]
 
 
 def test_cispo_has_no_gradient_through_the_weight():

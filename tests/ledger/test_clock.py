@@ -6,7 +6,7 @@ import pytest
 from lightning.pytorch.profilers import SimpleProfiler
 
 from e3rl.ledger import clock as clocks
-from e3rl.ledger.clock import BACKWARD, PROBE, REWARD, SYNC, PhaseClock
+from e3rl.ledger.clock import BACKWARD, NORM, PROBE, REWARD, SYNC, PhaseClock
 
 ROLLOUT = "[Callback]e3rl/rollout.on_train_batch_start"
 UPDATE = "[Strategy]SingleDeviceStrategy.training_step"
@@ -53,6 +53,7 @@ def test_a_step_is_counted_by_its_innermost_phases_and_adds_up(hands: Hands) -> 
     hands.work(clock, 0.5, PROBE)
     hands.now += 4
     hands.work(clock, 7, BACKWARD, "[LightningModule]GRPOModule.on_before_backward")
+    hands.work(clock, 0.125, NORM)
     hands.work(clock, 0.25, "optimizer_step", "[LightningModule]GRPOModule.configure_x")
     clock.stop(UPDATE)
     clock.stop("run_training_batch")
@@ -68,7 +69,7 @@ def test_a_step_is_counted_by_its_innermost_phases_and_adds_up(hands: Hands) -> 
         "phase/probe_s": 0.5,
         "phase/forward_s": 4,
         "phase/backward_s": 7,
-        "phase/optimizer_s": 0.25,
+        "phase/optimizer_s": 0.375,  # norm and step
         "phase/checkpoint_s": 3,
         "phase/rest_s": 0.125,
     }

@@ -9,7 +9,7 @@ from e3rl.functional.aggregation import Totals
 from e3rl.functional.entropy import token_entropy
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.mismatch import masked, truncated
-from e3rl.functional.surrogates import clipped
+from e3rl.functional.surrogates import Surrogate, clipped
 from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus
 from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
@@ -107,6 +107,43 @@ def test_kl_term_is_a_mean_of_k3_over_all_tokens_of_the_minibatch():
     ).loss
     k3 = sum(math.exp(d) - d - 1 for d in (0.2, -0.3, 0.0, 0.1))
     assert (pulled - plain).item() == pytest.approx(0.5 * k3 / 8, abs=1e-6)
+
+
+@pytest.mark.parametrize("term", ["bonus", "kl", "penalty"])
+def test_terms_beside_the_surrogate_count_tokens_as_often_as_their_rollouts(term):
+    """The first rollout was stopped, the second counts twice; the surrogate's factor is 0."""
+    logprobs, entropies = by_hand()
+    shifted = torch.tensor(logprobs) - torch.tensor([0.1, -0.1, 0.06, -0.05])
+    penalty = 0.5 if term == "penalty" else 0.0
+    settings = {"bonus": {"entropy_coef": 0.3}, "kl": {"kl_coef": 0.2}, "penalty": {}}[term]
+    micro = micro_batch()
+    parts = PolicyLoss(clipped, **settings)(
+        micro,
+        torch.ones(4) / 8,
+        TOTALS,
+        old_logprobs=shifted,
+        reference_logprobs=shifted,
+        effects=TokenEffects(torch.zeros(4), torch.full((4,), penalty)),
+        counts=torch.tensor([0.0, 0.0, 2.0, 2.0]),
+    )
+    wanted = {
+        "bonus": -0.3 * 2 * sum(entropies[2:]) / 8,
+        "kl": 0.2 * 2 * sum(math.exp(d) - 1 - d for d in (-0.06, 0.05)) / 8,
+        "penalty": 0.5 * 2 * (0.06 + 0.05) / 8,
+    }[term]
+    assert parts.loss.item() == pytest.approx(wanted, rel=1e-4)
+    parts.loss.backward()
+    assert bool((micro.logits.grad[:2] == 0).all())
+    assert bool((micro.logits.grad[2:] != 0).any())
+
+
+def test_clips_of_a_surrogate_that_does_not_say_are_told_apart_by_each_tokens_ratio():
+    def silent(inputs):
+        return Surrogate(inputs.log_ratios, torch.ones(len(inputs.log_ratios)).bool())
+
+    old = torch.tensor(by_hand()[0]) - torch.tensor([0.1, -0.1, 0.0, 0.2])
+    parts = PolicyLoss(silent)(micro_batch(), WEIGHTS, TOTALS, old)
+    assert parts.clipped_above.tolist() == [True, False, False, True]
 
 
 def test_a_kl_term_without_reference_is_an_error():

@@ -178,6 +178,25 @@ def test_a_target_that_is_measured_all_along_moves_no_temperature(policy: Policy
     assert given["annealing"] == "from step 7 on, to 0.9 of the target entropy"
 
 
+def test_a_target_that_is_known_too_late_for_what_is_sampled_ahead_moves_no_temperature(
+    policy: Policy,
+) -> None:
+    found = plan(policy, "temperature.init_steps=11", "rollout.lookahead=1").quantities
+    assert "annealing" not in found
+    assert found["temperature"] == (
+        "never moves: it is 11 steps (temperature.init_steps) that measure the target entropy, 1 "
+        "more are sampled before it is known (rollout.lookahead), and the run has 12"
+    )
+    assert "temperature" not in plan(policy, "temperature.init_steps=11").quantities
+    earlier = plan(policy, "temperature.init_steps=10", "rollout.lookahead=1").quantities
+    assert "temperature" not in earlier
+
+
+def test_a_plan_is_of_settings_that_agree(policy: Policy) -> None:
+    with pytest.raises(ConfigurationError, match=r"^data\.prompts_per_step=8 is another number"):
+        plan(policy, "data.prompts_per_step=8")
+
+
 def test_a_budget_by_history_that_meets_no_prompt_twice_is_told(policy: Policy) -> None:
     short = ("data.train.size=64", "+trainer.limit_train_batches=4")  # 3 x 4 steps of 4 prompts
     assert (
@@ -192,6 +211,16 @@ def test_a_budget_by_history_that_meets_no_prompt_twice_is_told(policy: Policy) 
 def test_a_pilot_above_the_mean_is_refused_before_any_work(policy: Policy) -> None:
     with pytest.raises(ConfigurationError, match=r"rollouts_per_prompt=3 must .* budget\.pilot=4"):
         plan(policy, "experiment=grpo", "budget=pilot_commit", "rollouts_per_prompt=3")
+
+
+def test_more_minibatches_than_rollouts_are_refused_before_any_work(policy: Policy) -> None:
+    assert plan(policy, "module.settings.minibatches=32").total_steps == 12
+    message = (
+        r"minibatches=33 is more than a step has rollouts, 4 x 8 = 32: use at most 32, or raise "
+        "prompts_per_step or rollouts_per_prompt"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        plan(policy, "module.settings.minibatches=33")
 
 
 def test_groups_of_one_are_never_mixed(policy: Policy) -> None:

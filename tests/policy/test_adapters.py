@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
 from e3rl.engines.weight_checks import check_shapes, expected_shapes, named_weights
 from e3rl.evaluation.sampling import load_weights
 from e3rl.functional.packing import Pack
-from e3rl.policy.adapters import DIGEST, LoRA, without_adapters
+from e3rl.policy.adapters import (
+    DIGEST,
+    LoRA,
+    UnknownTargetError,
+    add_adapters,
+    without_adapters,
+)
 from e3rl.policy.head import HeadSettings
 from e3rl.policy.policy import Policy
 from e3rl.training.forward import forward
@@ -300,6 +307,15 @@ def test_settings_that_cannot_work_are_refused(given, message):
 def test_targets_that_are_no_inner_linear_layers_are_refused_by_name(target):
     with pytest.raises(ValueError, match=rf"{target} names no linear layer .* down_proj, gate"):
         adapted(target_modules=("q_proj", target))
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ("c_attn",)])
+def test_a_model_without_linear_layers_is_refused_with_a_remedy(targets):
+    config = AutoConfig.for_model("gpt2", vocab_size=34, n_embd=16, n_layer=1, n_head=2)
+    model = AutoModelForCausalLM.from_config(config)
+    message = r"policy\.lora: the gpt2 model has no linear layer .*: train without policy\.lora"
+    with pytest.raises(UnknownTargetError, match=message):
+        add_adapters(model, LoRA(target_modules=targets))
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):

@@ -4,15 +4,18 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from transformers import AutoConfig
 
 from e3rl.config.composition import register_resolvers
 from e3rl.data.problem import Problem
 from e3rl.data.prompt_lengths import UnknownTokensError
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import Pack
+from e3rl.policy.loading import set_checkpointing
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.training.forward import forward
 from finished_batches import reference_logprobs
+from small_models import with_model
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}({{ m['content'] }}){% endfor %}"
@@ -375,6 +378,61 @@ def test_dropout_is_off_however_the_policy_is_built(
     batch = make_batch(group_sizes=(2,))
     first, second = (policy(batch.tokens, batch.completion_mask).detach() for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("family", "noise"),
+    [
+        ("mixtral", {"router_jitter_noise": 0.5, "num_local_experts": 4}),
+        ("phimoe", {"router_jitter_noise": 0.5, "input_jitter_noise": 0.5, "num_local_experts": 4}),
+    ],
+)
+def test_routers_do_not_jitter_where_activations_are_recomputed(policy, make_batch, family, noise):
+    own = with_model(policy, family, **noise)
+    set_checkpointing(own.model, True)
+    batch = make_batch(group_sizes=(2, 1))
+    calls = []
+    own.model.get_decoder().layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
+    first, second = (own(batch.tokens, batch.completion_mask) for _ in range(2))
+    assert torch.equal(first, second)
+    calls.clear()
+    second.sum().backward()
+    assert calls == [1]  # computed once more
+
+
+def test_no_layer_is_left_out_at_random_where_activations_are_recomputed(tmp_path, make_batch):
+    config = AutoConfig.for_model(
+        *("opt",),
+        **{"vocab_size": 34, "hidden_size": 16, "ffn_dim": 24, "word_embed_proj_dim": 16},
+        **{"num_hidden_layers": 2, "num_attention_heads": 2, "layerdrop": 0.9, "eos_token_id": 1},
+    )
+    saved(tmp_path)
+    config.save_pretrained(tmp_path)
+    own = Policy(str(tmp_path), random_weights=True, gradient_checkpointing=True)
+    batch = make_batch(group_sizes=(2, 1))
+    for mode in (False, True):  # whoever puts all of it in train mode
+        own.model.train(mode)
+        first, *others = (own(batch.tokens, batch.completion_mask) for _ in range(4))
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_what_is_without_layers_to_recompute_in_says_itself_whether_it_does():
+    class OfAHub(torch.nn.Module):
+        gradient_checkpointing = False
+
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+            self.config = object.__new__(type("Config", (), {}))
+
+        def gradient_checkpointing_enable(self, options):
+            self.gradient_checkpointing = True
+
+    model = OfAHub()
+    set_checkpointing(model, True)
+    assert (model.training, model.inner.training) == (True, False)
+    set_checkpointing(model, False)
+    assert not model.training
 
 
 def test_gradient_checkpointing_recomputes_and_leaves_the_gradient_as_it_is(policy, make_batch):

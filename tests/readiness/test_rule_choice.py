@@ -48,6 +48,21 @@ def test_a_rule_that_goes_by_more_than_rewards_is_not_compared(
     )
 
 
+def test_rules_that_need_larger_groups_than_the_run_has_are_left_out() -> None:
+    rules, scores, _ = choice(
+        "experiment=grpo", "rollouts_per_prompt=1", "preflight.rules=[]", "prompts_per_step=5"
+    )
+    assert "uniform" in rules
+    assert rules.isdisjoint({"dynamic_sampling", "knapsack", "sequential", "pilot_commit"})
+    assert {score.rule for score in scores} <= rules
+
+
+def test_a_selection_that_has_two_rollouts_for_each_of_its_prompts_is_compared() -> None:
+    one = ("experiment=grpo", "rollouts_per_prompt=1", "preflight.rules=[]")
+    assert {"mopps", "vcrl"} <= choice(*one, "prompts_per_step=4")[0]
+    assert choice(*one, "prompts_per_step=3")[0].isdisjoint({"mopps", "vcrl"})  # 3 for two of them
+
+
 @pytest.mark.parametrize("difficulty", ["reward", "posterior"])
 def test_a_rule_that_goes_by_rewards_is_compared(difficulty: str) -> None:
     rules, scores, finding = choice(

@@ -76,6 +76,23 @@ def test_a_run_that_would_not_come_to_its_end_is_refused_before_the_model_is_loa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("begin", [execute, run_preflight])
+def test_rollouts_beyond_the_models_positions_are_refused_before_anything_is_sampled(
+    begin: Callable[[DictConfig], Any], tmp_path: Path
+) -> None:
+    root = "train" if begin is execute else "preflight"
+    rows = [*GOOD, {"prompt": "1+" * 20 + "1=", "answer": "21"}]  # 42 tokens of 256
+    words = (
+        r"^policy\.path=embedded: max_new_tokens=300 behind the longest prompt of 42 tokens goes "
+        r"beyond the 256 positions .*; use max_new_tokens=214 or less, or leave out long prompts"
+    )
+    cfg = of_files(tmp_path, rows, "policy=embedded", "max_new_tokens=300", root=root)
+    hydra = initialize_config_dir(version_base="1.3", config_dir=str(conf_dir()))
+    with hydra, pytest.raises(ConfigurationError, match=words):
+        begin(cfg)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_the_tokenizer_leaves_of_the_problems_may_be_too_few(
     tmp_path: Path, policy: Policy
 ) -> None:

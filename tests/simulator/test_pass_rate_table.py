@@ -29,6 +29,12 @@ def test_learning_moves_log_odds_by_the_same_amount_and_leaves_the_ends() -> Non
     assert table.rates_at(2).tolist() == pytest.approx([0, 1 / 2, 4 / 5, 1])
 
 
+@pytest.mark.parametrize(("learning", "between"), [(400.0, 1.0), (-400.0, 0.0)])
+def test_log_odds_beyond_what_numbers_hold_are_certainty(learning: float, between: float) -> None:
+    table = PassRateTable(["a", "b", "c"], np.array([0.0, 0.2, 1.0]), learning)
+    assert table.rates_at(3).tolist() == pytest.approx([0.0, between, 1.0])
+
+
 def write_run(folder: Path, rows: list[tuple[list[str], list[int], list[int]]]) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"name": "grpo", "seed": 1}))

@@ -97,6 +97,18 @@ def test_with_costs_the_best_gain_per_cost_is_bought_until_the_next_is_too_dear(
     assert counts.tolist() == bought_within_budget(table, budget, low, high, keys, costs)
 
 
+def test_gains_per_cost_may_be_given_in_any_measure_of_their_order():
+    costs = np.array([1.0, 2.0, 4.0, 1.5, 3.0, 2.5, 1.0, 2.0])
+
+    def logs(i, n):
+        return np.log(knapsack_gain(i, n)) - np.log(costs[i])
+
+    found = greedy_marginal_gain(logs, 64, 2, 32, by_index(8), costs, per_cost=True)
+    plain = greedy_marginal_gain(knapsack_gain, 64, 2, 32, by_index(8), costs)
+    assert found.tolist() == plain.tolist()
+    assert len(set(found.tolist())) > 3
+
+
 def test_equal_costs_change_nothing():
     counts = greedy_marginal_gain(knapsack_gain, 64, 2, 32, by_index(8), np.full(8, 3.7))
     assert counts.tolist() == [2, 16, 11, 7, 8, 2, 2, 16]

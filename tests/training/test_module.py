@@ -4,14 +4,18 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision
+from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.mismatch import masked, truncated
 from e3rl.functional.surrogates import Surrogate, SurrogateInput, cispo, clipped, gspo
+from e3rl.ledger.clock import PhaseClock
 from e3rl.losses.entropy_bonus import AdaptiveEntropyBonus, DifficultyEntropyBonus
 from e3rl.losses.exploration import ClipCov, HighEntropyMask, KLCov, explore
 from e3rl.policy.policy import Policy
+from e3rl.training.update import split_rollouts
 from finished_batches import reference_logprobs
 from update_harness import (
     ADAMW,
@@ -102,7 +106,7 @@ def test_a_prompt_counts_by_its_group_in_the_batch_in_every_minibatch(exact, bat
     loss = make_loss(aggregation=aggregation, prompt_weight="prompt")
     still = partial(torch.optim.SGD, lr=0.0)
     module = make_module(exact, loss, still, minibatches=2)
-    parts = list(module._minibatches(batch))
+    parts = list(split_rollouts(batch, module.settings))
     fitted = fit(module, [batch])
     groups, lengths = batch.group.tolist(), batch.completion_mask.sum(dim=1)
     factors = torch.tensor([10 / 4 / GROUPS[group] for group in groups])
@@ -275,6 +279,49 @@ def test_kl_term_pulls_back_to_where_the_policy_started(exact, batch):
     fitted = fit(module, [still])
     assert gap(fitted.gradients[0], by_hand) < 1e-7
     assert size(by_hand) > 1e-3
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("term", ["entropy_coef", "kl_coef"])
+@pytest.mark.parametrize("budget", [1, 10**6])
+def test_rollouts_that_were_stopped_have_no_part_in_the_terms_beside_the_surrogate(
+    exact, batch, term, budget
+):
+    """Those that went on count for them too."""
+    still = copy.deepcopy(batch)
+    still.advantages = torch.zeros_like(batch.advantages)
+    still.weights = torch.tensor([0.0, 0.0, 3.0, 1.0, 0.0, 4.0, 0.0, 0.0, 1.0, 1.0])
+    module = make_module(exact, make_loss(**{term: 0.2}), tokens_per_microbatch=budget)
+    with torch.no_grad():
+        head = module.policy.model.get_output_embeddings().weight
+        head += 0.02 * torch.randn(head.shape, generator=torch.Generator().manual_seed(0))
+    moved, mask = copy.deepcopy(module.policy), batch.completion_mask
+    if term == "entropy_coef":
+        sums = -summed_entropies(moved, batch)
+    else:
+        d = reference_logprobs(exact, batch).detach() - reference_logprobs(moved, batch)
+        sums = torch.where(mask, d.exp() - d - 1, 0.0).sum(dim=1)
+    by_hand = gradient(moved, 0.2 * (still.weights.double() * sums).sum() / int(mask.sum()))
+    assert gap(fit(module, [still]).gradients[0], by_hand) < 1e-6
+    assert size(by_hand) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [(HalfPrecision("bf16-true"), torch.bfloat16), (DoublePrecision(), torch.float64)],
+    ids=["bf16-true", "64-true"],
+)
+def test_the_reference_has_the_policys_precision_and_pulls_nowhere_at_first(
+    policy, batch, precision, dtype
+):
+    still = copy.deepcopy(batch)
+    still.advantages = torch.zeros_like(batch.advantages)
+    precision.convert_input = lambda data: data  # as runs have it
+    module = make_module(policy, make_loss(kl_coef=1.0))
+    report = fit(module, [still], plugins=[precision]).reports[0]
+    assert {p.dtype for p in module.policy.parameters()} == {dtype}
+    assert {p.dtype for p in module._reference[0].parameters()} == {dtype}
+    assert report["policy/loss"] == report["policy/grad_norm"] == 0
 
 
 def test_the_reference_is_neither_trained_nor_saved(policy, batch):
@@ -544,9 +591,9 @@ def test_a_single_step_compares_with_nothing_and_has_ratio_1(exact, batch):
 
 
 def test_minibatches_are_shuffled_by_the_batchs_seed_and_cover_every_rollout_once(policy, batch):
-    module = make_module(policy, minibatches=3, inner_epochs=2)
-    parts = [rows.tolist() for rows in module._minibatches(batch)]
-    again = [rows.tolist() for rows in module._minibatches(batch)]
+    settings = make_module(policy, minibatches=3, inner_epochs=2).settings
+    parts = [rows.tolist() for rows in split_rollouts(batch, settings)]
+    again = [rows.tolist() for rows in split_rollouts(batch, settings)]
     assert parts == again
     assert [len(part) for part in parts] == [4, 3, 3] * 2
     for epoch in (parts[:3], parts[3:]):
@@ -554,13 +601,20 @@ def test_minibatches_are_shuffled_by_the_batchs_seed_and_cover_every_rollout_onc
     assert parts[:3] != parts[3:]
     other = copy.deepcopy(batch)
     other.stream = (1, "train", 0)
-    assert parts != [rows.tolist() for rows in module._minibatches(other)]
+    assert parts != [rows.tolist() for rows in split_rollouts(other, settings)]
 
 
-def test_more_minibatches_than_rollouts_still_step(policy, make_batch):
+def test_a_minibatch_without_rollouts_is_no_step_of_optimiser_and_schedule(policy, make_batch):
     tiny = make_batch(group_sizes=(2,), advantages=[1.0, -1.0])
-    fitted = fit(make_module(policy, optimizer=ADAMW, minibatches=3), [tiny])
-    assert fitted.global_step == 3
+    schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda step: 1 / (step + 1))
+    found = []
+    for minibatches in (2, 3):
+        module = make_module(policy, None, ADAMW, schedule, minibatches=minibatches)
+        found.append(fit(module, [tiny]))
+        assert module.lr_schedulers().last_epoch == 2
+    assert [f.global_step for f in found] == [2, 2]
+    assert [f.reports[0]["policy/optimizer_steps"] for f in found] == [2, 2]
+    assert gap(found[0].weights[0], found[1].weights[0]) == 0
 
 
 def test_the_clip_takes_tokens_out_of_the_gradient_where_the_ratio_left_the_range(exact, batch):
@@ -582,6 +636,15 @@ def test_the_clip_takes_tokens_out_of_the_gradient_where_the_ratio_left_the_rang
     assert 0 < share < 1
 
 
+def test_what_gspo_cuts_of_right_rollouts_it_cuts_from_above(policy, make_batch):
+    """Though some of their tokens became less likely."""
+    right = make_batch(group_sizes=(4, 4), policy=policy, advantages=[1.0] * 8)
+    loss = make_loss(surrogate=gspo, aggregation="sequence_mean")
+    report = fit(make_module(policy, loss, inner_epochs=4), [right]).reports[0]
+    assert report["policy/clip_fraction_high"] == report["policy/clip_fraction"] > 0
+    assert report["policy/clip_fraction_low"] == 0
+
+
 # -- optimiser, schedule, clipping, failures
 
 
@@ -600,6 +663,7 @@ def test_gradients_are_clipped_to_the_given_norm_and_the_norm_before_is_reported
     start = weights_of(policy)
     bound = fit(make_module(policy, max_grad_norm=norm / 4), [batch])
     assert bound.reports[0]["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert gap(bound.gradients[0], free.gradients[0]) == 0  # callbacks see it as it was
     for name, weight in bound.weights[0].items():
         step = (free.weights[0][name] - start[name]) / 4
         assert torch.allclose(weight - start[name], step, atol=1e-6), name
@@ -618,6 +682,66 @@ def test_gradients_that_are_not_finite_stop_the_run_and_leave_the_weights(policy
     with pytest.raises(FloatingPointError, match=message):
         fit(module, [copy.deepcopy(batch) for _ in range(5)])
     assert gap(weights_of(module.policy), weights_of(policy)) == 0
+
+
+class BrokenFor:
+    """A surrogate whose losses are no numbers in the first `left` micro-batches with a gradient."""
+
+    def __init__(self) -> None:
+        self.left = 0  # losses are tried out when they are made
+
+    def __call__(self, inputs: SurrogateInput) -> Surrogate:
+        found = clipped(inputs)
+        if not self.left or not inputs.log_ratios.requires_grad:
+            return found
+        self.left -= 1
+        return found._replace(loss=found.loss * torch.nan)
+
+
+@pytest.mark.parametrize(("minibatches", "bad", "allowed"), [(2, 1, 0), (8, 5, 3)])
+def test_a_healthy_minibatch_does_not_undo_one_step_too_many_that_was_left_out(
+    policy, batch, minibatches, bad, allowed
+):
+    surrogate = BrokenFor()
+    module = make_module(
+        policy,
+        make_loss(surrogate=surrogate),
+        ADAMW,
+        minibatches=minibatches,
+        nonfinite_steps=allowed,
+        skip_zero_advantage="off",
+    )
+    surrogate.left = bad
+    with pytest.raises(FloatingPointError, match=rf"the last of {allowed + 1} such steps"):
+        fit(module, [batch])
+    assert gap(weights_of(module.policy), weights_of(policy)) == 0
+
+
+def test_what_is_reported_is_that_of_the_steps_that_were_taken(policy, batch):
+    """The second half of a batch, where the first was left out, is all that was learned from."""
+    surrogate = BrokenFor()
+    module = make_module(policy, make_loss(surrogate=surrogate), minibatches=2)
+    rows = list(split_rollouts(batch, module.settings))[1]
+    surrogate.left = 1
+    report = fit(module, [batch]).reports[0]
+    assert (report["policy/optimizer_steps"], report["policy/nonfinite_steps"]) == (1, 1)
+    half = fit(make_module(policy), [permuted(batch, rows.tolist())]).reports[0]
+    for name in ("loss", "approx_kl", "mismatch_kl", "mismatch_max", "grad_norm"):
+        wanted = pytest.approx(half[f"policy/{name}"], rel=1e-4, abs=1e-9)
+        assert report[f"policy/{name}"] == wanted, name
+    surrogate.left = 2
+    none = fit(module, [batch]).reports[0]
+    assert none["policy/optimizer_steps"] == none["policy/loss"] == 0
+
+
+@pytest.mark.parametrize("wrap", [PhaseClock, lambda inner: inner])
+def test_a_users_profiler_goes_on_after_a_step_that_was_left_out(policy, batch, wrap):
+    surrogate, profiler = BrokenFor(), SimpleProfiler()
+    module = make_module(policy, make_loss(surrogate=surrogate), minibatches=2)
+    surrogate.left = 1
+    fitted = fit(module, [batch, batch], profiler=wrap(profiler))
+    assert [r["policy/optimizer_steps"] for r in fitted.reports] == [1, 2]
+    assert len(profiler.recorded_durations["optimizer_step"]) == 3
 
 
 def test_a_gradient_that_is_not_finite_once_costs_its_step_alone(policy, batch):

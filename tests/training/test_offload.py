@@ -54,7 +54,7 @@ def test_training_learns_the_same(
     assert all(torch.equal(value, found[0][name]) for name, value in found[1].items())
 
 
-def test_states_leave_before_the_first_rollouts_and_after_each_step_taken_or_not(
+def test_states_leave_before_the_first_rollouts_and_come_for_steps_that_are_taken_alone(
     monkeypatch: pytest.MonkeyPatch, policy: Policy, make_batch: Callable[..., RolloutBatch]
 ) -> None:
     moves: list[str] = []
@@ -75,4 +75,4 @@ def test_states_leave_before_the_first_rollouts_and_after_each_step_taken_or_not
     armed.append(torch.nan)
     fitted = fit(module, [make_batch(policy=policy, seed=seed) for seed in range(2)])
     assert [report["policy/nonfinite_steps"] for report in fitted.reports] == [1, 0]
-    assert moves == ["go to cpu", "come", "go to cpu", "come", "go to cpu"]
+    assert moves == ["go to cpu", "come", "go to cpu"]

@@ -6,7 +6,7 @@ import torch
 
 from e3rl.functional.mismatch import Correction, truncated
 from e3rl.losses.policy_loss import LossParts
-from e3rl.training.update import UpdateSettings, UpdateStatistics
+from e3rl.training.update import UpdateSettings, UpdateStatistics, unequal_counts
 from update_harness import make_loss
 
 
@@ -60,8 +60,9 @@ def test_steps_of_a_batch_are_minibatches_times_passes():
 
 
 def parts(loss: float, logprobs: list[float], log_ratios: list[float], clipped: int) -> LossParts:
-    marks = torch.arange(len(logprobs)) < clipped
-    return LossParts(torch.tensor(loss), torch.tensor(logprobs), torch.tensor(log_ratios), marks)
+    marks, ratios = torch.arange(len(logprobs)) < clipped, torch.tensor(log_ratios)
+    above = marks & (ratios > 0)
+    return LossParts(torch.tensor(loss), torch.tensor(logprobs), ratios, marks, above)
 
 
 def test_metrics_are_means_over_the_tokens_they_were_counted_on():
@@ -84,6 +85,25 @@ def test_metrics_are_means_over_the_tokens_they_were_counted_on():
     assert metrics["policy/grad_norm"] == 1.5
     assert metrics["policy/optimizer_steps"] == 2
     assert metrics["policy/lr"] == 1e-4
+
+
+def test_clips_are_told_apart_by_the_ratio_that_was_bounded_not_by_the_tokens_own():
+    statistics = UpdateStatistics()
+    of_rollout = parts(0.0, [-1.0] * 4, [0.3, -0.1, -0.1, -0.05], 4)  # whose mean is above 0
+    statistics.add(
+        dataclasses.replace(of_rollout, clipped_above=torch.ones(4).bool()), torch.zeros(4), False
+    )
+    metrics = statistics.metrics(learning_rate=1e-4)
+    assert (metrics["policy/clip_fraction_high"], metrics["policy/clip_fraction_low"]) == (1, 0)
+
+
+def test_rollouts_have_counts_of_their_own_only_where_some_were_stopped(make_batch):
+    batch = make_batch(group_sizes=(2, 1))
+    assert unequal_counts(batch) is None
+    batch.weights = torch.tensor([0.0, 2.0, 1.0])
+    assert unequal_counts(batch).tolist() == [0, 2, 1]
+    batch.weights = torch.zeros(3)  # all stopped: nothing is learned from any
+    assert unequal_counts(batch).tolist() == [0, 0, 0]
 
 
 def test_weights_of_tokens_are_counted_before_the_first_step_and_corrections_at_every_step():

@@ -1,11 +1,12 @@
 """Rollouts where rewards vary, and the less of them the more a prompt has had in all passes."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.utility import Cost, UtilityBudget
 from e3rl.statistics.apportion import Counts, Reals
-from e3rl.statistics.greedy import Gains
+from e3rl.statistics.greedy import Gains, greedy_marginal_gain
 
 
 class Cero(UtilityBudget):
@@ -16,6 +17,9 @@ class Cero(UtilityBudget):
     that had many rollouts is worth less. One rollout more is worth, up to a factor of all prompts,
 
         vᵢ · exp(-(Nᵢ + n)/s),   Nᵢ = the rollouts of earlier visits.
+
+    Worths are compared by s times their logarithms, which stay apart where worths are too small
+    for numbers.
 
     What differs from CERO: it moves the price of a rollout by a gradient step after each step, so
     that a step's total floats under a cap of the whole run; here each step's total is given, and
@@ -48,12 +52,32 @@ class Cero(UtilityBudget):
         self.saturation = saturation
 
     def gains(self, posterior: BetaPosterior) -> Gains:
-        value = posterior.reward_variance
+        """s · ln vᵢ - (Nᵢ + n), in the order of what a rollout is worth."""
+        start = self.saturation * np.log(posterior.reward_variance)
         had = posterior.a + posterior.b
-        had = had - had.min(initial=np.inf)  # a factor of all prompts, which keeps worths off 0
+        had = had - had.min(initial=np.inf)  # the same for all prompts; differences are exact
 
         def gain(rows: Counts, n: Counts) -> Reals:
-            worth: Reals = value[rows] * np.exp(-(had[rows] + n) / self.saturation)
+            worth: Reals = start[rows] - (had[rows] + n)
             return worth
 
         return gain
+
+    def split(
+        self,
+        posterior: BetaPosterior,
+        total: int,
+        bounds: tuple[int, int],
+        keys: NDArray[np.uint64],
+        costs: Reals | None = None,
+        own: Gains | None = None,
+    ) -> Counts:
+        """As in `UtilityBudget`; a price per token is a difference of logarithms."""
+        if costs is None:
+            return super().split(posterior, total, bounds, keys)
+        worth, paid = self.gains(posterior), self.saturation * np.log(costs)
+
+        def gain(rows: Counts, n: Counts) -> Reals:
+            return worth(rows, n) - paid[rows]
+
+        return greedy_marginal_gain(gain, total, *bounds, keys, costs, per_cost=True)

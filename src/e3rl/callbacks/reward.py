@@ -79,21 +79,25 @@ class RewardScorer(Slot):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
-        ranks = all_gather({n: batch.metrics.get(n, 0.0) for n in (*COUNTS, *_parts(batch))})
+        own = {n: batch.metrics.get(n, 0.0) for n in (*COUNTS, *_parts(batch))}
+        gathered = all_gather((own, _count_stopped(batch)))
+        ranks = [counts for counts, _ in gathered]
         parts = sorted({name for own in ranks for name in own} - {*COUNTS})
         names = [*COUNTS, *parts]
         sums = {name: float(sum(own.get(name, 0.0) for own in ranks)) for name in names}
         self.totals.update({s: int(sums[f"reward/{s}"]) for s in (*STATUSES, "no_answer")})
         judged = sum(sums[f"reward/{status}"] for status in STATUSES)
         batch.metrics |= {n: sums[n] / judged if n in parts else sums[n] for n in names}
-        self._warn_of_missing_answers(batch, sums["reward/no_answer"], judged)
+        stopped, unanswered = (sum(each) for each in zip(*(n for _, n in gathered), strict=True))
+        without = sums["reward/no_answer"] - unanswered
+        self._warn_of_missing_answers(batch, without, judged - stopped)
 
     def _warn_of_missing_answers(self, batch: RolloutBatch, without: float, judged: float) -> None:
-        """Once, where most completions of a step have no answer to judge."""
+        """Once, where most completions of a step that were not stopped have no answer to judge."""
         if self._warned or rank() > 0 or without <= judged / 2:
             return
         self._warned = True
-        cut = float(batch.tensor("truncated").float().mean())
+        cut = float(batch.tensor("truncated")[batch.counts() > 0].float().mean())
         log.warning(
             "%.0f%% of this step's completions have no answer that the reward can read, and "
             "%.0f%% reach max_new_tokens: whatever the policy knows, it earns nothing. %s, or "
@@ -127,6 +131,13 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> Counter[str]:
     for verdict in verdicts:
         counts.update({f"{PART}{name}": value for name, value in verdict.parts.items()})
     return counts
+
+
+def _count_stopped(batch: RolloutBatch) -> tuple[int, int]:
+    """Rollouts that an abort stopped, and those of them without an answer."""
+    weights, answers = batch.tensor("weights").tolist(), batch.given_answers or []
+    stopped = [answer for answer, weight in zip(answers, weights, strict=True) if weight == 0]
+    return len(stopped), stopped.count(None)
 
 
 def _parts(batch: RolloutBatch) -> list[str]:

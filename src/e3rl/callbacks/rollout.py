@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 
-from e3rl.batch import Rollout, RolloutBatch
+from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.callbacks.slot import Slot, rollout_step
 from e3rl.engines.abort import MarkerGatedAbort
 from e3rl.engines.base import (
@@ -82,7 +83,8 @@ class RolloutSampler(Slot):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         if self.abort is not None:
-            self.abort.check(self.max_new_tokens, policy_of(pl_module).stop)
+            policy = policy_of(pl_module)
+            self.abort.check(self.max_new_tokens, policy.stop, policy.prefill)
 
     def plan_for(self, longest_prompt: int) -> None:
         """Tell an engine that wants to know the most tokens that prompts will have."""
@@ -313,7 +315,8 @@ class RolloutSampler(Slot):
                 f"the engine returned {len(order)} rollouts for {len(requests)} requests, "
                 f"{len(set(places))} of them different: it must return each of them once"
             )
-        batch.extend([arrived[i] for i in order], [scores[i] for i in order], policy.pad_id)
+        judged = [_judged(arrived[i], scores[i]) for i in order]
+        batch.extend([arrived[i] for i in order], judged, policy.pad_id)
         return waited
 
     def _generate(
@@ -350,6 +353,11 @@ class RolloutSampler(Slot):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.version = int(state_dict["version"])
+
+
+def _judged(rollout: Rollout, score: RolloutScore) -> RolloutScore:
+    """A rollout's score; one that was stopped is wrong, whatever its text may be read as."""
+    return score if rollout.weight else replace(score, correct=0.0, reward=0.0)
 
 
 def policy_of(pl_module: LightningModule) -> Policy:

@@ -99,11 +99,13 @@ class ValidationSchedule:
     """One validation run; `begin` starts each of its batches. Fits `batch.allocation`.
 
     One round holds every evaluation. One that would be sampled like another of as many rollouts
-    takes the other's.
+    takes the other's. Sample indices, and so the noise, go to evaluations with a temperature of
+    their own first: whether a live one takes another's rollouts differs between arms, and by step.
     """
 
     def __init__(self, evaluations: Sequence[Evaluation]) -> None:
         self._evaluations = list(evaluations)
+        self._numbered = sorted(self._evaluations, key=lambda each: each.temperature is None)
         self.segments: list[Segment] = []
         self._live = 1.0
 
@@ -116,8 +118,10 @@ class ValidationSchedule:
         """Counts of the round, the same for every prompt; None when all is sampled."""
         if self.segments:
             return None
-        for each in self._evaluations:
+        for each in self._numbered:
             self._add(each, self._live if each.temperature is None else each.temperature)
+        order = [each.name for each in self._evaluations]
+        self.segments.sort(key=lambda segment: order.index(segment.evaluation))
         count = sum(s.n for s in self.segments if s.shared_with is None)
         return [count] * batch.n_prompts if count else None
 

@@ -65,7 +65,7 @@ def find_damage(path: Path) -> str:
     if not sums.is_file():
         return f"{sums.name} is not beside it: its writing was interrupted, or it was copied alone"
     written = sums.read_text(errors="replace").splitlines()
-    if sha256(path) not in [line.split()[0] for line in written if line]:
+    if sha256(path) not in [line.split()[0] for line in written if line.strip()]:
         return "its checksum does not match: it was altered or cut short"
     return ""
 

@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
+from e3rl.callbacks.slot import Slot, check_stack
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.bad_rows import BadRowsError
 from e3rl.data.datamodule import PromptDataModule
@@ -58,6 +59,19 @@ def check_optimizer(cfg: DictConfig) -> None:
         make([torch.nn.Parameter(torch.zeros(1))])
     except ValueError as error:
         raise ConfigurationError(f"module.optimizer: {error}") from error
+
+
+def build_callbacks(cfg: DictConfig) -> list[Any]:
+    """The callbacks in their order; who has them closes their engine and reward workers.
+
+    Raises ConfigurationError where one lacks another whose work it needs.
+    """
+    callbacks = [build(cfg, f"callbacks.{name}") for name, node in cfg.callbacks.items() if node]
+    try:
+        check_stack([callback for callback in callbacks if isinstance(callback, Slot)])
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    return callbacks
 
 
 def build_data(cfg: DictConfig) -> PromptDataModule:

@@ -7,15 +7,18 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig
 
+from e3rl.budgets.dynamic_sampling import DynamicSampling
 from e3rl.budgets.e3_rank import E3Rank
 from e3rl.budgets.hora import Hora
+from e3rl.budgets.pilot_commit import PilotCommit
 from e3rl.budgets.posterior_budget import PosteriorBudget
+from e3rl.budgets.sequential import Sequential
 from e3rl.config.composition import to_plain_dict
 
 UNRANKED = {"Uniform", "DynamicSampling", "Sequential", "PilotCommit"}  # no difficulty ranks
 OF_GROUPS = ("GroupNormalized", "Centred", "LeaveOneOut", "MaximumLikelihood", "PassAtKAdvantage")
 TINY = ("embedded", "embedded_arithmetic", "random")  # policies of half a million weights
-HOTTEST_OF_SERVERS = 2.0  # temperature
+COLDEST_OF_SERVERS, HOTTEST_OF_SERVERS = 0.01, 2.0  # temperatures
 SERVER_ENGINES = ("VLLMServerEngine", "VLLMRayEngine")
 SEVERAL_STEPS = "set module.settings.minibatches (or inner_epochs) to 2 or more"
 
@@ -25,8 +28,8 @@ def find_cautions(cfg: DictConfig) -> list[str]:
     plain = to_plain_dict(cfg)
     found = (
         *(_inert_ratios, _wide_clip, _inert_weights, _inert_budgets, _inert_spread, _inert_shaping),
-        *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus, _hot_servers),
-        _inert_offload,
+        *(_mismatch, _lookahead, _rounded_updates, _slow_on_gpus),
+        *(_limits_of_servers, _inert_offload),
     )
     return [caution for of in found for caution in of(plain)]
 
@@ -109,6 +112,16 @@ def goes_by_history(budget: Mapping[str, Any]) -> bool:
     if issubclass(rule, Hora):
         return bool(budget["mode"] == "history")
     return issubclass(rule, E3Rank | PosteriorBudget)
+
+
+def decides_in_rounds(budget: Mapping[str, Any]) -> bool:
+    """Whether a rule goes by the rewards of the step itself, round by round."""
+    rule = _class_of(budget)
+    if not isinstance(rule, type):
+        return False
+    if issubclass(rule, Hora):
+        return bool(budget.get("mode") == "pilot")
+    return issubclass(rule, DynamicSampling | PilotCommit | Sequential)
 
 
 def _class_of(node: Mapping[str, Any]) -> Any:
@@ -209,14 +222,19 @@ def _lookahead(plain: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _hot_servers(plain: dict[str, Any]) -> Iterator[str]:
+def _limits_of_servers(plain: dict[str, Any]) -> Iterator[str]:
     """Temperatures on the way that vLLM's server does not take."""
     if target_name(plain["engine"]) not in SERVER_ENGINES:
         return
     where = "temperature.rule" if "rule" in plain["temperature"] else "temperature"
     rule = plain["temperature"].get("rule", plain["temperature"])
     hottest = f"vLLM's server samples at up to {HOTTEST_OF_SERVERS:g}: a run that gets there stops"
-    _, high = rule.get("bounds") or (0, 0)
+    low, high = rule.get("bounds") or (0, 0)
+    if 0 < low < COLDEST_OF_SERVERS:
+        yield (
+            f"{where}.bounds begins at {low}, and vLLM's server samples at {COLDEST_OF_SERVERS:g} "
+            f"and more: a run that gets below stops; use {where}.bounds=[0.3,2.0]"
+        )
     if high > HOTTEST_OF_SERVERS:
         yield f"{where}.bounds ends at {high}, and {hottest}; use {where}.bounds=[0.3,2.0]"
     stage = max(rule.get("temperatures") or [0])

@@ -206,12 +206,15 @@ class _Settings:
     def _all(self) -> Iterator[str]:
         yield from self._top_level()
         yield from _secrets(self.written)
-        for group in GROUPS:
+        for group in (*GROUPS, "rollout"):
             yield from self._node(self.plain.get(group), self.written.get(group), group)
         for group in COLLECTIONS:
             for name, child in (self.plain.get(group) or {}).items():
                 if child is not None and not (isinstance(child, dict) and "_target_" in child):
                     yield f"{group}.{name}={child!r}: give a node with a _target_, or null"
+        abort = self.plain.get("rollout", {}).get("abort")
+        if isinstance(abort, dict) and "_target_" not in abort:
+            yield f"rollout.abort={abort!r}: give a node with a _target_, or null"
 
     def _top_level(self) -> Iterator[str]:
         hints = typing.get_type_hints(TopLevel, include_extras=True)

@@ -50,12 +50,18 @@ class MarkerGatedAbort:
         self.marker = marker
         self.keep = keep
 
-    def check(self, max_new_tokens: int, stop: Sequence[str]) -> None:
-        """Raise ValueError where rollouts never come to the horizon, or may end across it."""
+    def check(self, max_new_tokens: int, stop: Sequence[str], prefill: str = "") -> None:
+        """Raise ValueError where no rollout would be stopped, or one may end across the horizon."""
         if self.horizon >= max_new_tokens:
             raise ValueError(
                 f"rollout.abort: horizon={self.horizon} is not below "
                 f"max_new_tokens={max_new_tokens}: no rollout would be stopped"
+            )
+        if self.marker in prefill:
+            raise ValueError(
+                f"rollout.abort: policy.prefill={prefill!r} holds marker={self.marker!r}, with "
+                "which every answer would begin: no rollout would be stopped; choose a marker that "
+                "comes later, or leave it out of the prefill"
             )
         if stop:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from e3rl.engines.base import RolloutRequest
 from e3rl.policy.policy import Policy
@@ -74,6 +74,24 @@ def cache_with_room(config: Any) -> Any:
         for layer in cache.layers
     ]
     return cache
+
+
+def check_cache(model: Any) -> None:
+    """Raise ValueError for a model that has states of earlier tokens which its cache does not hold.
+
+    These (of RecurrentGemma, Mamba, RWKV) would stay with rows that others have taken the place of,
+    or be lost with every token.
+    """
+    takes_a_cache = "past_key_values" in inspect.signature(model.forward).parameters
+    if takes_a_cache and not getattr(model, "_is_stateful", False):
+        return
+    held = {type(layer) for layer in cache_with_room(model.config).layers}
+    if not takes_a_cache or held <= {RoomyLayer, DynamicSlidingWindowLayer}:
+        raise ValueError(
+            f"engine=transformers cannot sample from {type(model).__name__}: it keeps states of "
+            "earlier tokens outside of the cache, where they cannot follow rollouts of which some "
+            "end before others; use engine=vllm"
+        )
 
 
 class RoomyLayer(DynamicLayer):

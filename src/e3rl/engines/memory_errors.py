@@ -51,6 +51,5 @@ def name_memory_errors(doing: str) -> Iterator[None]:
     except (RuntimeError, ValueError, MemoryError) as error:
         if (remedy := memory_remedy(error)) is None:
             raise
-        raise EngineMemoryError(
-            f"out of memory while vLLM {doing} ({str(error).splitlines()[0]}): {remedy}"
-        ) from error
+        said = next(iter(str(error).splitlines()), type(error).__name__)  # Python's own say nothing
+        raise EngineMemoryError(f"out of memory while vLLM {doing} ({said}): {remedy}") from error

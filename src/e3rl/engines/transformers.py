@@ -18,7 +18,7 @@ from torch import Tensor
 from e3rl.batch import Rollout
 from e3rl.engines.base import RolloutRequest
 from e3rl.engines.completions import FinishedRequest, stop_finder, to_rollout
-from e3rl.engines.decoding import Decoding
+from e3rl.engines.decoding import Decoding, check_cache
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.truncation import truncate
 from e3rl.engines.weight_checks import check_finite
@@ -52,10 +52,12 @@ class TransformersEngine:
     def sync(self, policy: Policy, version: int, temperature: float = 1.0) -> None:
         """Take over the policy's weights as they are, or gather those that are sharded.
 
-        Raises FloatingPointError naming the first parameter that is not finite.
+        Raises FloatingPointError naming the first parameter that is not finite, ValueError for a
+        model whose states of earlier tokens are not all in its cache.
         """
         if policy is self._policy and version == self._version:
             return
+        check_cache(policy.model)
         check_finite(policy.model, version)
         if is_sharded(policy.model):
             self._sampler = self._whole(policy)

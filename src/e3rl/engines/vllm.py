@@ -43,7 +43,7 @@ from e3rl.engines.vllm_build import (
     share_prefixes,
     shut_down,
 )
-from e3rl.engines.vllm_loop import StepLoop, check_room
+from e3rl.engines.vllm_loop import StepLoop, check_coldest, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
 from e3rl.engines.vllm_settings import VLLMSettings, check_limits
 from e3rl.engines.vllm_split import SharedRequests, check_split, is_split
@@ -60,6 +60,7 @@ from e3rl.policy.policy import Policy
 from e3rl.process.distributed import all_gather
 
 FIRST_TOKENS = "vLLM samples its first tokens ..."
+COLDEST = 1e-5  # temperature above 0 that vLLM does not take for greedy
 log = logging.getLogger(__name__)
 
 
@@ -129,7 +130,8 @@ class VLLMEngine:
 
         Raises:
             FloatingPointError: for weights that are not finite.
-            ValueError: for weights that are not those of the policy's configuration.
+            ValueError: for weights that are not those of the policy's configuration, or a
+                temperature that vLLM does not sample at.
             EngineMismatchError: where engine and policy disagree afterwards.
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
@@ -139,6 +141,7 @@ class VLLMEngine:
             self._count()
             return
         started = time.monotonic()
+        check_coldest([temperature], COLDEST, "vLLM")
         self._check(policy, version)
         if self._llm is None:
             self._start(policy)
@@ -167,14 +170,15 @@ class VLLMEngine:
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[Rollout]:
         """Yield each rollout when it is finished, while vLLM goes on with the others.
 
-        Raises RuntimeError before the first `sync`, ValueError for an empty prompt or one that
-        leaves no room for its completion.
+        Raises RuntimeError before the first `sync`, ValueError for an empty prompt, one that
+        leaves no room for its completion, and a temperature that vLLM does not sample at.
         """
         policy, loop = self._policy, self._loop
         if policy is None or loop is None or self._asleep:
             raise RuntimeError("engine.generate was called before engine.sync")
         every = self._shared.gather(requests) if self._shared else requests
         check_room(every, self._llm.llm_engine.vllm_config.model_config.max_model_len)
+        check_coldest((r.temperature for r in every), COLDEST, "vLLM")
         deadline_s = self.deadline_s if all(r.may_be_cut for r in requests) else None
         sampled = loop.run(every, policy.stop_ids, deadline_s, partial(stop_finder, policy))
         with rollout_bar(len(requests), self.progress) as bar, name_memory_errors("sampled"):
@@ -233,7 +237,8 @@ class VLLMEngine:
         return loop.tokens, loop.seconds, loop.cut, preemptions.n
 
     def _transfer(self, policy: Policy) -> None:
-        """Send the weights; a vLLM that does not take them is broken for good, so build another.
+        """Send the weights; a vLLM that does not take them is broken for good, so build another,
+        which is closed where it does not either.
 
         Raises EngineMemoryError where memory is short, which another one would not change.
         """
@@ -245,8 +250,12 @@ class VLLMEngine:
         except LOAD_ERRORS as error:
             log.warning("vLLM did not take the weights (%s); it is built anew", error)
             self.close()
-            self._start(policy)
-            self._send(policy)
+            try:
+                self._start(policy)
+                self._send(policy)
+            except (*LOAD_ERRORS, MemoryError):
+                self.close()
+                raise
 
     def _send(self, policy: Policy) -> None:
         on_cpu = policy.device.type == "cpu"

@@ -8,7 +8,7 @@ ends a call early takes its requests out again.
 import random
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
@@ -216,6 +216,16 @@ def restore_process_state() -> Iterator[None]:
         torch.set_float32_matmul_precision(rounding)
         random.setstate(python)
         np.random.set_state(array)
+
+
+def check_coldest(temperatures: Iterable[float], least: float, sampler: str) -> None:
+    """Raise ValueError for a temperature above 0 that `sampler` takes for another one."""
+    coldest = min((each for each in temperatures if each > 0), default=least)
+    if coldest < least:
+        raise ValueError(
+            f"temperature {coldest:g}: {sampler} samples at another temperature where one lies "
+            f"between 0 and {least:g}; use 0 (greedy), or {least:g} and more"
+        )
 
 
 def check_room(requests: Sequence[RolloutRequest], max_length: int) -> None:

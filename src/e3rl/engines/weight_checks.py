@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from e3rl.policy.adapters import Weight, base_weights
@@ -23,21 +23,21 @@ def dtype_name(model: Any) -> str:
 
 
 def expected_shapes(model: Any) -> Shapes:
-    """Parameter names and shapes that a model of this configuration has; allocates nothing.
+    """Names and shapes of the `named_values` of a model of this configuration; allocates nothing.
 
     An engine is built from the configuration alone, so this is what it has room for.
     """
     with torch.device("meta"):
         fresh = type(model)(copy.deepcopy(model.config))
-    return {name: tuple(parameter.shape) for name, parameter in fresh.named_parameters()}
+    return {name: tuple(value.shape) for name, value in named_values(fresh)}
 
 
 def check_shapes(model: Any, expected: Shapes) -> None:
-    """Raise ValueError naming parameters that are missing, unknown or of another shape.
+    """Raise ValueError naming weights that are missing, unknown or of another shape.
 
     vLLM takes an incomplete set of weights without a word, and one of a wrong shape breaks it.
     """
-    weights = base_weights(model.named_parameters(), model)
+    weights = base_weights(named_values(model), model)
     given = {name: tuple(weight.value.shape) for name, weight in weights.items()}
     kinds = {
         "missing": sorted(expected.keys() - given.keys()),
@@ -72,7 +72,7 @@ def check_finite(model: Any, version: int) -> None:
 
 
 def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter by name, whole, one at a time; sharded ones are gathered on all ranks.
+    """The `named_values`, whole, one at a time; sharded ones are gathered on all ranks.
 
     Adapters are merged on the way, in what is sent only.
 
@@ -80,10 +80,24 @@ def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
         tied_head: send a head that shares the embedding's weights under its own name too. Where
             an engine keeps a packed copy of the head (vLLM on CPU does), it would go stale.
     """
-    for name, weight in base_weights(model.named_parameters(), model).items():
+    for name, weight in base_weights(named_values(model), model).items():
         yield name, weight.whole()
     if tied_head and model.config.get_text_config().tie_word_embeddings:
         yield HEAD, Weight(model.get_output_embeddings().weight).whole()
+
+
+def named_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What of a model its configuration does not give: parameters, then `persistent_buffers`."""
+    yield from model.named_parameters()
+    yield from persistent_buffers(model)
+
+
+def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that checkpoints hold, such as the biases of a router of experts."""
+    for owner, module in model.named_modules():
+        for name, buffer in module.named_buffers(owner, recurse=False):
+            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                yield name, buffer
 
 
 def named_shapes(model: Any, expected: Shapes, tied_head: bool) -> Shapes:

@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from e3rl.engines.randomness import preserve_torch_rng
-from e3rl.engines.weight_checks import check_shapes, named_weights
+from e3rl.engines.weight_checks import (
+    check_shapes,
+    named_values,
+    named_weights,
+    persistent_buffers,
+)
 from e3rl.policy.policy import Policy
 
 TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system", "prefill", "stop")
@@ -30,7 +35,10 @@ class WholeCopy:
             fresh = type(model)(copy.deepcopy(model.config))
         for parameter in fresh.parameters():  # and not rotary frequencies, which need their bits
             parameter.data = parameter.data.to(weight.dtype)
-        check_shapes(model, {name: tuple(p.shape) for name, p in fresh.named_parameters()})
+        check_shapes(model, {name: tuple(value.shape) for name, value in named_values(fresh)})
+        own = dict(persistent_buffers(model))
+        for name, buffer in persistent_buffers(fresh):
+            buffer.data = buffer.data.to(own[name].dtype)
         fresh.generation_config = copy.deepcopy(model.generation_config)
         self.policy = Policy.__new__(Policy)
         nn.Module.__init__(self.policy)
@@ -41,5 +49,6 @@ class WholeCopy:
     @torch.no_grad()
     def follow(self, policy: Policy) -> None:
         """Gather the sharded policy's weights, one at a time; all ranks must call it."""
+        own = dict(named_values(self.policy.model))
         for name, weight in named_weights(policy.model, tied_head=False):
-            self.policy.model.get_parameter(name).copy_(weight)
+            own[name].copy_(weight)

@@ -58,6 +58,24 @@ def check_prompts(policy: Policy, problems: ProblemSet, where: str, max_new_toke
         raise ConfigurationError(str(BadRowsError(where, bad, len(problems), EVERY_MODEL)))
 
 
+def check_positions(cfg: DictConfig, policy: Policy, longest_prompt: int) -> None:
+    """Raise ConfigurationError where a run's longest rollout goes beyond the model's positions.
+
+    Args:
+        longest_prompt: tokens of it.
+    """
+    room, limit = context_length(policy.model.config), int(cfg.max_new_tokens)
+    if room is None or longest_prompt + limit <= room:
+        return
+    left, leave_out = int(room) - longest_prompt, "leave out long prompts (data.max_prompt_tokens)"
+    remedy = f"use max_new_tokens={left} or less, or {leave_out}" if left > 0 else leave_out
+    raise ConfigurationError(
+        f"policy.path={cfg.policy.get('path', policy.path)}: max_new_tokens={limit} behind the "
+        f"longest prompt of {longest_prompt} tokens goes beyond the {room:g} positions that the "
+        f"model was made for; {remedy}"
+    )
+
+
 def _wrong_dtype(policy: dict[Any, Any]) -> Iterator[str]:
     dtype = policy.get("dtype", "float32")
     if dtype not in DTYPES:

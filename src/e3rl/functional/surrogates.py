@@ -35,6 +35,8 @@ class Surrogate(NamedTuple):
 
     loss: Tensor  # (M,)
     clipped: Tensor  # (M,) bool
+    # (M,) bool, those of them whose ratio was above its bound; None: by each token's own ratio
+    above: Tensor | None = None
 
 
 def clipped(
@@ -71,7 +73,8 @@ def clipped(
     upper = torch.where(negative, dual_clip or math.inf, 1 + clip_high).to(ratio.dtype)
     bounded = ratio.clamp(lower, upper)
     cut = (bounded != ratio) & (inputs.advantages != 0)
-    return Surrogate(loss=-inputs.advantages * bounded, clipped=cut.detach())
+    above = cut & (ratio > bounded)
+    return Surrogate(-inputs.advantages * bounded, cut.detach(), above.detach())
 
 
 def gspo(inputs: SurrogateInput, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Surrogate:
@@ -125,4 +128,4 @@ def cispo(
     ratio = inputs.log_ratios.detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     weight = ratio.clamp(weight_low, weight_high)
     cut = (weight != ratio) & (inputs.advantages != 0)
-    return Surrogate(loss=-weight * inputs.advantages * inputs.logprobs, clipped=cut)
+    return Surrogate(-weight * inputs.advantages * inputs.logprobs, cut, cut & (ratio > weight))

@@ -12,6 +12,7 @@ from e3rl.process.distributed import rank
 
 # What slots and module say of their own work, beside the actions that Lightning announces.
 SYNC, REWARD, PROBE, BACKWARD = "e3rl/sync", "e3rl/reward", "e3rl/probe", "e3rl/backward"
+NORM = "e3rl/norm"  # of the gradient, which an optimiser step begins with
 PHASE_OF_ACTION = {
     "[Callback]e3rl/rollout.on_train_batch_start": "rollout",
     "[Callback]e3rl/rollout.on_train_batch_end": "rollout",  # the rest of what is sampled ahead
@@ -20,6 +21,7 @@ PHASE_OF_ACTION = {
     REWARD: "reward",
     PROBE: "probe",
     BACKWARD: "backward",
+    NORM: "optimizer",
     "optimizer_step": "optimizer",
     "save_checkpoint": "checkpoint",
 }

@@ -3,7 +3,8 @@
 loss = Σ_tokens w · c · l(ρ, A)  −  λ · mean_tokens H(π_τ)  +  β · mean_tokens KL(π ‖ π_ref)
 
 with c = 1, or the importance weight of a correction (`functional/mismatch.py`). A rule of
-`losses/exploration.py` replaces l by factor · l + penalty · |ln ρ|.
+`losses/exploration.py` replaces l by factor · l + penalty · |ln ρ|. Where rollouts were stopped
+early, H, KL and |ln ρ| count as often as their rollouts, as A does already.
 
 Every weight is made from counts of the whole minibatch on all ranks, so the sum over micro-batches
 does not depend on how they were cut.
@@ -35,6 +36,7 @@ class LossParts:
     logprobs: Tensor  # (M,) detached
     log_ratios: Tensor  # (M,) detached, against the old policy
     clipped: Tensor  # (M,) bool
+    clipped_above: Tensor  # (M,) bool, those of them whose ratio was above its bound
     correction: Correction | None = None  # what multiplied the surrogate's losses
 
 
@@ -159,6 +161,7 @@ class PolicyLoss:
         reference_logprobs: Tensor | None = None,
         effects: TokenEffects | None = None,
         bonus_shares: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> LossParts:
         """This micro-batch's summand of the loss over `totals`.
 
@@ -171,6 +174,8 @@ class PolicyLoss:
             reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
             effects: (M,) what the exploration rule does to each token.
             bonus_shares: (M,) parts of the entropy bonus's weight; None = all of it everywhere.
+            counts: (M,) how often a token's rollout counts in all but the surrogate, whose
+                advantages have it in them; None = once.
         """
         logprobs = micro.logprobs
         old = logprobs.detach() if old_logprobs is None else old_logprobs
@@ -184,21 +189,27 @@ class PolicyLoss:
             weights = weights * correction.weights
         losses = surrogate.loss
         if effects is not None:
-            losses = effects.factor * losses + effects.penalty * log_ratios.abs()
+            losses = effects.factor * losses + _counted(effects.penalty * log_ratios.abs(), counts)
         loss = (weights * losses).sum()
         if self.entropy_coef:
-            loss = loss - self._entropy_bonus(micro, bonus_shares, totals)
+            bonus = _counted(self._rewarded(micro, bonus_shares), counts)
+            loss = loss - self.entropy_coef * bonus.sum() / totals.tokens
         if self.kl_coef:
             if reference_logprobs is None:
                 raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
-            loss = loss + self.kl_coef * k3(logprobs, reference_logprobs).sum() / totals.tokens
-        return LossParts(
-            loss, logprobs.detach(), log_ratios.detach(), surrogate.clipped, correction
-        )
+            divergences = _counted(k3(logprobs, reference_logprobs), counts)
+            loss = loss + self.kl_coef * divergences.sum() / totals.tokens
+        marks, above = surrogate.clipped, surrogate.above
+        above = marks & (log_ratios > 0) if above is None else above
+        return LossParts(loss, logprobs.detach(), log_ratios.detach(), marks, above, correction)
 
-    def _entropy_bonus(self, micro: MicroBatch, shares: Tensor | None, totals: Totals) -> Tensor:
-        """What the loss of these tokens is lowered by for their entropies."""
+    def _rewarded(self, micro: MicroBatch, shares: Tensor | None) -> Tensor:
+        """(M,) entropies of which the bonus is made."""
         if micro.entropies is None:
             raise RuntimeError("loss.entropy_coef > 0 needs the entropies of the tokens")
-        rewarded = micro.entropies if shares is None else shares * micro.entropies
-        return self.entropy_coef * rewarded.sum() / totals.tokens
+        return micro.entropies if shares is None else shares * micro.entropies
+
+
+def _counted(values: Tensor, counts: Tensor | None) -> Tensor:
+    """(M,) of tokens, as often as their rollouts count."""
+    return values if counts is None else counts * values

@@ -12,6 +12,7 @@ from rich.table import Table
 from e3rl.config.cautions import goes_by_history, target_name
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
+from e3rl.planning.agreement import check_agreement
 from e3rl.policy.shape import ModelShape
 
 SCALES_THE_LOSS = ("16-mixed", "16", 16)  # precisions
@@ -99,16 +100,18 @@ def check_plan(cfg: Any, problems: ProblemCounts) -> int:
     """The steps of an epoch, where a run on so many problems would come to its end.
 
     Raises ConfigurationError where the run would end elsewhere than at its last step, this would
-    not be validated, the budget cannot give prompts what it is asked to, the advantage cannot take
-    the rewards, or the temperature goes by an entropy that nothing measures.
+    not be validated, settings contradict each other (`check_agreement`), a step has fewer rollouts
+    than minibatches, the advantage cannot take the rewards, or the temperature goes by an entropy
+    that nothing measures.
     """
+    check_agreement(cfg)
     _check_trainer(cfg.trainer, cfg.epochs)
     _check_validations(cfg.trainer, cfg.validate_every)
     limit = cfg.trainer.get("limit_train_batches")
     per_epoch = problems.train // cfg.prompts_per_step
     per_epoch = min(per_epoch, limit) if type(limit) is int else per_epoch
     _check_validation(per_epoch * cfg.epochs, cfg.validate_every)
-    _check_group_size(cfg)
+    _check_minibatches(cfg)
     _check_rewards(cfg)
     _check_gain(cfg)
     if cfg.budget.get("difficulty") == "prior":
@@ -143,10 +146,12 @@ def _temperature_plan(cfg: Any, total: int) -> dict[str, str]:
             f"(temperature.starts), and the run has {total}"
         }
     measured = rule.get("init_steps", 0) if rule.get("target") is None else 0
-    if measured >= total:
+    ahead = cfg.rollout.lookahead
+    if measured and measured + ahead >= total:
+        late = f", {ahead} more are sampled before it is known (rollout.lookahead)" if ahead else ""
         return {
             "temperature": f"never moves: it is {measured} steps (temperature.init_steps) that "
-            f"measure the target entropy, and the run has {total}"
+            f"measure the target entropy{late}, and the run has {total}"
         }
     annealing = rule.get("annealing")
     if not annealing:
@@ -180,23 +185,14 @@ def _check_validation(total: int, every: int) -> None:
         )
 
 
-def read_bounds(budget: Any) -> tuple[str, float, float]:
-    """The setting that bounds a rule's mean group size from below, and both bounds."""
-    lowest = next((name for name in ("per_round", "pilot") if name in budget), "n_low")
-    return lowest, budget.get(lowest, 1), budget.get("n_high", math.inf)
-
-
-def _check_group_size(cfg: Any) -> None:
-    lowest, low, high = read_bounds(cfg.budget)
-    if not low <= cfg.rollouts_per_prompt <= high:
+def _check_minibatches(cfg: Any) -> None:
+    minibatches, rollouts = cfg.module.settings.minibatches, cfg.rollouts_per_prompt
+    total = cfg.prompts_per_step * rollouts
+    if minibatches > total:
         raise ConfigurationError(
-            f"rollouts_per_prompt={cfg.rollouts_per_prompt} must lie between budget.{lowest}={low} "
-            f"and budget.n_high={high}: change one of the three"
-        )
-    if cfg.rollouts_per_prompt < 2 and target_name(cfg.budget) == "DynamicSampling":
-        raise ConfigurationError(
-            f"budget=dynamic_sampling looks for groups of right and wrong answers, and "
-            f"rollouts_per_prompt={cfg.rollouts_per_prompt} makes none: use 2 or more"
+            f"module.settings.minibatches={minibatches} is more than a step has rollouts, "
+            f"{cfg.prompts_per_step} x {rollouts} = {total}: use at most {total}, or raise "
+            "prompts_per_step or rollouts_per_prompt"
         )
 
 

@@ -17,7 +17,7 @@ that of the rounded sum, and gradients are those of the formula above, as if not
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
@@ -77,19 +77,26 @@ class LoRA:
         """The layers of a model without adapters that get one, by name.
 
         Raises UnknownTargetError naming targets that are not there, are not linear, or are the
-        output layer, which blocks of logits are made from as it is.
+        output layer, which blocks of logits are made from as it is; and the kind of a model without
+        any linear layer.
         """
         head = model.get_output_embeddings()
+        modules = model.named_modules()
+        linear = {n: m for n, m in modules if isinstance(m, nn.Linear) and m is not head}
+        if not linear:
+            raise UnknownTargetError(
+                f"policy.lora: the {model.config.model_type} model has no linear layer but its "
+                "output layer, so none can get an adapter: train without policy.lora"
+            )
         if self.target_modules == ALL_LINEAR:
-            modules = model.named_modules()
-            return {n: m for n, m in modules if isinstance(m, nn.Linear) and m is not head}
+            return linear
         found: dict[str, nn.Linear] = {}
         for target in self.target_modules:
             own = {n: m for n, m in model.named_modules() if n.split(".")[-1] == target}
             if not own or any(not isinstance(m, nn.Linear) or m is head for m in own.values()):
                 raise UnknownTargetError(
                     f"policy.lora.target_modules: {target} names no linear layer inside the "
-                    f"{model.config.model_type} model: choose from {_linear_names(model, head)}"
+                    f"{model.config.model_type} model: choose from {_last_parts(linear)}"
                 )
             found |= own
         return found
@@ -100,10 +107,8 @@ class LoRA:
         return sum(self.r * (layer.in_features + layer.out_features) for layer in layers)
 
 
-def _linear_names(model: Any, head: nn.Module) -> str:
-    named = model.named_modules()
-    names = {n.split(".")[-1] for n, m in named if isinstance(m, nn.Linear) and m is not head}
-    return ", ".join(sorted(names))
+def _last_parts(names: Iterable[str]) -> str:
+    return ", ".join(sorted({name.split(".")[-1] for name in names}))
 
 
 def add_adapters(model: Any, lora: LoRA) -> None:
@@ -111,7 +116,8 @@ def add_adapters(model: Any, lora: LoRA) -> None:
 
     They have values also where the model has none yet, and the same ones.
 
-    Raises ModuleNotFoundError, with the command that installs it, where peft is missing.
+    Raises UnknownTargetError as `LoRA.layers`, and ModuleNotFoundError, with the command that
+    installs it, where peft is missing.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model

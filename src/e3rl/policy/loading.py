@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 
 from e3rl.policy.own_parts import without_storage
 from e3rl.policy.weight_files import Files, find_file, find_files
@@ -83,7 +84,8 @@ def _load_config(
 
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     for name, value in vars(config.get_text_config()).items():
-        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+        noisy = "dropout" in name or name.endswith(("pdrop", "layerdrop"))
+        if isinstance(value, float) and noisy:
             setattr(config.get_text_config(), name, 0.0)
     return config, {
         "dtype": dtype,
@@ -93,12 +95,27 @@ def _load_config(
 
 
 def set_checkpointing(model: Any, on: bool) -> None:
-    """Whether activations are recomputed; train mode for it, eval mode otherwise."""
-    model.train(on)  # transformers recomputes in train mode only, and is silent about it in eval
+    """Whether activations are recomputed; in train mode is only what recomputes them."""
+    model.eval()
     if on:
         # Saving and restoring generators would race with an engine that samples meanwhile.
         noisy = _has_dropout(model)
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": noisy})
+        # In train mode transformers recomputes, and is silent about it in eval mode; but there
+        # routers jitter and layers are left out too, so what lies within stays in eval mode.
+        for module in _recomputing(model):
+            module.training = True
+
+
+def _recomputing(model: Any) -> list[nn.Module]:
+    """The modules that look at their own mode for whether to recompute: layers, or, in code of a
+    hub that has none of transformers' kind, whatever says that it can."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    modules: list[nn.Module] = list(model.modules())
+    layers = [isinstance(module, GradientCheckpointingLayer) for module in modules]
+    able = layers if any(layers) else [hasattr(m, "gradient_checkpointing") for m in modules]
+    return [module for module, can in zip(modules, able, strict=True) if can]
 
 
 def _has_dropout(model: Any) -> bool:

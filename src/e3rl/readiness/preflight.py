@@ -6,11 +6,21 @@ from typing import Annotated, Literal
 from omegaconf import DictConfig
 from pydantic import Field, PositiveInt
 
-from e3rl.config.build import bind_data, build, build_data
+from e3rl.callbacks.reward import RewardScorer
+from e3rl.callbacks.rollout import RolloutSampler
+from e3rl.config.build import (
+    bind_data,
+    build,
+    build_callbacks,
+    build_data,
+    check_devices,
+    check_optimizer,
+)
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.problem import Problem
+from e3rl.evaluation.policy_check import check_positions
 from e3rl.planning.forecast import (
     TOO_MUCH,
     forecast_hours,
@@ -84,8 +94,10 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     policy = build_policy(cfg)
     cfg.vocabulary_size = policy.vocabulary_size
     bind_data(data, policy)
+    check_positions(cfg, policy, data.longest_prompt)
     counts, shape = ProblemCounts.of(data), ModelShape.of_policy(policy)
     steps = derive_plan(cfg, counts, shape).total_steps
+    check_parts(cfg, policy)
     needed, inert = forecast_memory(cfg, shape), find_cautions(cfg)
     problems, temperature = draw_problems(data, cfg), first_temperature(cfg, steps)
     sample, answers = sample_and_test_answers(cfg, policy, problems, temperature)
@@ -122,8 +134,21 @@ def check_preflight(cfg: DictConfig) -> None:
             f"ckpt_path={cfg.ckpt_path}: preflight looks at a run before its first step; leave it "
             "out, or measure a checkpoint by e3rl evaluate"
         )
+    check_devices(cfg)
+    check_optimizer(cfg)
     for part in ("budget", "advantage", "shaping", "loss"):
         build(cfg, part)  # a value that its constructor refuses
+
+
+def check_parts(cfg: DictConfig, policy: Policy) -> None:
+    """Raise ConfigurationError where the module or a callback, which a preflight has no use for,
+    refuses a value, or a callback lacks another."""
+    build(cfg, "module", policy=policy)
+    for callback in build_callbacks(cfg):
+        if isinstance(callback, RolloutSampler):
+            callback.engine.close()
+        elif isinstance(callback, RewardScorer):
+            callback.pool.close()
 
 
 def sample_and_test_answers(

@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from e3rl.config.composition import ConfigurationError
-from e3rl.planning.plan import read_bounds
+from e3rl.planning.agreement import read_bounds
 from e3rl.readiness.checks import Finding, check_rule
 from e3rl.readiness.pass_rates import fit_posterior
 from e3rl.readiness.rule_ranking import (
@@ -37,11 +37,7 @@ def find_comparable_rules(cfg: DictConfig) -> tuple[dict[str, MakeBudget], str]:
         nodes = select_rules(compose("simulate").budgets, list(cfg.preflight.rules))
     except ValueError as error:
         raise ConfigurationError(f"preflight.{error}") from error
-    known = {
-        name: node
-        for name, node in nodes.items()
-        if _accepts_group_size(node, cfg.rollouts_per_prompt)
-    }
+    known = {name: node for name, node in nodes.items() if _accepts_group_size(node, cfg)}
     own = next((name for name, node in known.items() if node == cfg.budget), OWN_RULE)
     makers = {
         name: partial(instantiate, node, _convert_="all")
@@ -94,6 +90,6 @@ def nearest_loss(cfg: DictConfig) -> str:
     return "grpo" if cfg.advantage._target_.endswith(".GroupNormalized") else "rloo_by_prompt"
 
 
-def _accepts_group_size(node: DictConfig, group_size: int) -> bool:
-    _, low, high = read_bounds(node)
-    return bool(low <= group_size <= high)
+def _accepts_group_size(node: DictConfig, cfg: DictConfig) -> bool:
+    _, low, high = read_bounds(node, cfg.prompts_per_step)
+    return bool(low <= cfg.rollouts_per_prompt <= high)

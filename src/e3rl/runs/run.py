@@ -16,7 +16,6 @@ from torch import distributed
 from e3rl.callbacks.checkpoint import RunCheckpoint, set_aside, set_summary_aside
 from e3rl.callbacks.progress import progress_callbacks
 from e3rl.callbacks.rollout import RolloutSampler
-from e3rl.callbacks.slot import Slot, check_stack
 from e3rl.callbacks.stall import StallGuard
 from e3rl.callbacks.stopping import Stopped, StopRequest
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
@@ -24,6 +23,7 @@ from e3rl.checkpoints.files import checkpoints, find_damage, step_of
 from e3rl.config.build import (
     bind_data,
     build,
+    build_callbacks,
     build_data,
     check_devices,
     check_optimizer,
@@ -33,6 +33,7 @@ from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.data.datamodule import PromptDataModule
+from e3rl.evaluation.policy_check import check_positions
 from e3rl.ledger.clock import PhaseClock
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
@@ -78,6 +79,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
     cfg.vocabulary_size = policy.vocabulary_size
     check_resumed_settings(cfg, resume)
     bind_data(data, policy)
+    check_positions(cfg, policy, data.longest_prompt)
     plan = derive_plan(cfg, ProblemCounts.of(data), ModelShape.of_policy(policy))
     module = build(cfg, "module", policy=policy)
     clock = PhaseClock(build(cfg, "profiler") if cfg.profiler else None, began)
@@ -147,13 +149,7 @@ def build_trainer(cfg: DictConfig, total_steps: int, clock: PhaseClock) -> Train
 
     Raises ConfigurationError where a callback lacks another whose work it needs.
     """
-    callbacks: list[Callback] = [
-        build(cfg, f"callbacks.{name}") for name, node in cfg.callbacks.items() if node
-    ]
-    try:
-        check_stack([callback for callback in callbacks if isinstance(callback, Slot)])
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
+    callbacks: list[Callback] = build_callbacks(cfg)
     loggers: list[Logger] = [
         build(cfg, f"logger.{name}") for name, node in cfg.logger.items() if node
     ]

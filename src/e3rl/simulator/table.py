@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.seeds import derive_seed
 
+LARGEST = 700.0  # change of log-odds whose exponential, and that of its negative, is a number
+
 
 @dataclass(frozen=True)
 class PassRateTable:
@@ -39,7 +41,7 @@ class PassRateTable:
         """(N,) pass rates during pass `epoch`, counted from 0."""
         if self.learning * epoch == 0:
             return self.rates
-        odds = np.exp(self.learning * epoch)
+        odds = np.exp(np.clip(self.learning * epoch, -LARGEST, LARGEST))
         shifted: NDArray[np.float64] = self.rates * odds / (1 - self.rates + self.rates * odds)
         return shifted
 

@@ -19,6 +19,7 @@ def greedy_marginal_gain(
     keys: ArrayLike,
     costs: ArrayLike | None = None,
     kinds: Counts | None = None,
+    per_cost: bool = False,
 ) -> Counts:
     """Counts that maximise Σ Uᵢ(nᵢ) for concave utilities Uᵢ, as if always buying the best next.
 
@@ -49,6 +50,7 @@ def greedy_marginal_gain(
         costs: (B,) > 0, of one rollout of each prompt; None where all cost the same.
         kinds: (B,) whole numbers from 0 to K - 1, none left out; prompts of a kind have equal
             gains, bounds and costs.
+        per_cost: gains are per cost already, or anything else in that order.
 
     Returns:
         (B,) int64, n_min <= nᵢ <= n_max, Σ = total without costs.
@@ -69,7 +71,7 @@ def greedy_marginal_gain(
     else:
         cost = _positive(costs)
         left = float(total * cost.mean() - (low * cost).sum())
-        value = _per_cost(gain, cost[some])
+        value = gain if per_cost else _per_cost(gain, cost[some])
         if left < -SNAP * total * cost.mean():
             raise ValueError(
                 f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"

@@ -4,8 +4,10 @@ It receives a finished batch (tokens, temperatures, advantages), takes one clipp
 minibatch, and does not know where rollouts come from.
 """
 
+import copy
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -19,31 +21,32 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from e3rl.batch import RolloutBatch
 from e3rl.functional.aggregation import Totals, prompt_factors
-from e3rl.functional.entropy import sampled_entropy
 from e3rl.functional.grad_norms import logit_grad_norm_squared
 from e3rl.functional.logprobs import token_logprobs
 from e3rl.functional.packing import Pack
 from e3rl.functional.precision import float32_by_default
 from e3rl.functional.predictions import Measure
-from e3rl.ledger.clock import BACKWARD, PROBE
+from e3rl.ledger.clock import BACKWARD, NORM, PROBE
 from e3rl.losses.exploration import TokenEffects, explore
 from e3rl.losses.policy_loss import PolicyLoss
 from e3rl.policy.policy import Policy
 from e3rl.policy.sharding import idle_packs
 from e3rl.process.distributed import all_sum, gather_full, world_size
-from e3rl.seeds import derive_seed
+from e3rl.training.entropy_bonus_inputs import observe_entropy, share_bonus
 from e3rl.training.entropy_meter import EntropyMeter, EntropyProbe
 from e3rl.training.forward import cut, entropies, forward, measure_entropy, per_token
 from e3rl.training.fsdp2 import FSDP2Strategy
 from e3rl.training.offload import HOST, move_states, states_on_device
-from e3rl.training.update import TokenInputs, UpdateSettings, UpdateStatistics
+from e3rl.training.update import (
+    TokenInputs,
+    UpdateSettings,
+    UpdateStatistics,
+    split_rollouts,
+    unequal_counts,
+)
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
-
-
-class NonFiniteGradientError(FloatingPointError):
-    """The gradient of one optimiser step is not finite."""
 
 
 class GRPOModule(LightningModule):
@@ -83,11 +86,13 @@ class GRPOModule(LightningModule):
         self._statistics = UpdateStatistics(self.loss.corrects)
         self.nonfinite_in_a_row = 0  # optimiser steps left out since the last one that was taken
         self._last_nonfinite = ""
+        self._norm = torch.zeros(())  # of the gradient of the optimiser step under way
 
     def configure_model(self) -> None:
         """Share policy and reference among ranks under FSDP2; read weights that are missing.
 
-        Lightning calls it before every validation and fit.
+        Lightning calls it before every validation and fit, and then gives the policy the precision
+        of bf16-true and its like, which the reference gets here.
         """
         strategy = self.trainer.strategy
         if not isinstance(strategy, FSDP2Strategy) and self.device_mesh is not None:
@@ -100,6 +105,8 @@ class GRPOModule(LightningModule):
                 strategy.share(policy)
             else:
                 policy.read_weights(strategy.root_device)
+            if policy is not self.policy:
+                strategy.precision_plugin.convert_module(policy)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
@@ -117,7 +124,7 @@ class GRPOModule(LightningModule):
         started = time.monotonic()
         batch.check()
         self._statistics = UpdateStatistics(self.loss.corrects)
-        parts = list(self._minibatches(batch))
+        parts = [rows.to(self.device) for rows in split_rollouts(batch, self.settings)]
         probe = None
         if self.probe.rows:
             with self.trainer.profiler.profile(PROBE):  # type: ignore[attr-defined]
@@ -125,17 +132,25 @@ class GRPOModule(LightningModule):
         if batch.wants_grad_norms:
             with self.trainer.profiler.profile(PROBE):  # type: ignore[attr-defined]
                 self._measure_grad_norms(batch)
-        self._observe_entropy(batch)
+        observe_entropy(self.loss, batch)
         given = TokenInputs(
-            self._old_logprobs(batch), self._effects(batch), self._bonus_shares(batch)
+            self._old_logprobs(batch),
+            self._effects(batch),
+            share_bonus(self.loss, batch),
+            unequal_counts(batch),
         )
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         learning_rate = float(optimizer.param_groups[0]["lr"])  # before the schedule moves on
         factors = self._prompt_factors(batch) if self.loss.by_prompt else None
+        sizes = all_sum([len(rows) for rows in parts])
         for number, rows in enumerate(parts):
+            if sizes[number] == 0:  # on all ranks: a step would be one of momentum alone
+                continue
             seen = number == 0 and self._counts_on_forward
             self._step(batch, rows, given, factors, probe if seen else None)
+            if self._gives_up:
+                break
         if probe is not None:
             batch.entropy = probe.result()
         batch.metrics |= self._statistics.metrics(learning_rate)
@@ -200,41 +215,12 @@ class GRPOModule(LightningModule):
         packs = self._packs(batch, rows if every else self._active(batch, rows))
         return per_token(self.policy, batch, packs, wanted)
 
-    def _observe_entropy(self, batch: RolloutBatch) -> None:
-        if self.loss.adapts:
-            found = sampled_entropy(
-                batch.tensor("sampler_logprobs"), batch.tensor("completion_mask"), batch.counts()
-            )
-            surprisal, tokens = all_sum(found)
-            metrics = self.loss.observe(surprisal / tokens)
-            batch.metrics |= {f"policy/{name}": value for name, value in metrics.items()}
-
-    def _bonus_shares(self, batch: RolloutBatch) -> Tensor | None:
-        """(N,) parts of the entropy bonus's weight, where it depends on a group's accuracy."""
-        if not self.loss.adapts:
-            return None
-        group, correct = batch.tensor("group"), batch.tensor("correct")
-        sizes = torch.bincount(group, minlength=batch.n_prompts)
-        right = torch.zeros(batch.n_prompts, device=self.device).index_add_(0, group, correct)
-        return self.loss.bonus_shares((right / sizes)[group])
-
     def _active(self, batch: RolloutBatch, rows: Tensor) -> Tensor:
         """Those of `rows` that are forwarded."""
         return rows[batch.tensor("advantages")[rows] != 0] if self._skips else rows
 
     def _packs(self, batch: RolloutBatch, rows: Tensor) -> list[Pack]:
         return cut(self.policy, batch, rows, self.settings.tokens_per_microbatch)
-
-    def _minibatches(self, batch: RolloutBatch) -> Iterator[Tensor]:
-        """Row tensors: the whole batch, or parts shuffled anew in each inner epoch."""
-        for epoch in range(self.settings.inner_epochs):
-            rows = torch.arange(batch.n_rollouts)
-            if self.settings.minibatches > 1:
-                seed = derive_seed(*batch.stream, "minibatches", epoch)
-                generator = torch.Generator().manual_seed(seed)
-                rows = torch.randperm(batch.n_rollouts, generator=generator)
-            for part in rows.tensor_split(self.settings.minibatches):
-                yield part.to(self.device)
 
     def _step(
         self,
@@ -258,18 +244,21 @@ class GRPOModule(LightningModule):
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
+        before = copy.deepcopy(self._statistics)
         self._backward(batch, active, weights, totals, given, probe)
-        try:
-            with self._states_at_hand():
-                optimizer.step()
-        except NonFiniteGradientError as error:
+        norm = self._measure_norm()
+        if not math.isfinite(norm):
             optimizer.zero_grad()
+            self._statistics = before
             self._statistics.nonfinite += 1
             self.nonfinite_in_a_row += 1
-            self._last_nonfinite = str(error)
+            self._last_nonfinite = f"gradient norm is {norm} at optimiser step {self.global_step}"
             return
+        with self._states_at_hand():
+            optimizer.step()
         self.nonfinite_in_a_row = 0
         self._statistics.steps += 1
+        self._statistics.grad_norm += norm
         if isinstance(scheduler, LRScheduler):
             scheduler.step()
 
@@ -288,13 +277,18 @@ class GRPOModule(LightningModule):
 
         Raises FloatingPointError.
         """
-        if self.nonfinite_in_a_row > self.settings.nonfinite_steps:
+        if self._gives_up:
             raise FloatingPointError(
                 f"{self._last_nonfinite}, the last of {self.nonfinite_in_a_row} such steps in a "
                 "row; the weights are those before them, and completions.jsonl has the rollouts: "
                 "lower module.optimizer.lr, resume an earlier checkpoint, or allow more of them by "
                 "module.settings.nonfinite_steps"
             )
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether more optimiser steps in a row were left out than may be."""
+        return self.nonfinite_in_a_row > self.settings.nonfinite_steps
 
     @property
     def _renormalises(self) -> bool:
@@ -348,6 +342,7 @@ class GRPOModule(LightningModule):
                     self._reference_logprobs(batch, pack),
                     told.effects,
                     told.bonus_shares,
+                    told.counts,
                 )
                 # DDP averages over ranks, and the weights already divide by global counts.
                 with self.trainer.profiler.profile(BACKWARD):  # type: ignore[attr-defined]
@@ -388,12 +383,15 @@ class GRPOModule(LightningModule):
             else nullcontext()
         )
 
+    def _measure_norm(self) -> float:
+        """L2 norm of the gradient, which is reduced over ranks by now."""
+        with self.trainer.profiler.profile(NORM):  # type: ignore[attr-defined]
+            grads = [p.grad for p in self.policy.parameters() if p.grad is not None]
+            self._norm = torch.nn.utils.get_total_norm(grads)
+            return float(gather_full(self._norm))
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Clip here: gradients are reduced over ranks and unscaled at every precision."""
+        """Clip here: callbacks have seen the gradient as it is."""
         parameters = [p for p in self.policy.parameters() if p.grad is not None]
-        norm = gather_full(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
-        if not torch.isfinite(norm):
-            raise NonFiniteGradientError(
-                f"gradient norm is {float(norm)} at optimiser step {self.global_step}"
-            )
-        self._statistics.grad_norm += float(norm)
+        bound = self.settings.max_grad_norm
+        torch.nn.utils.clip_grads_with_norm_(parameters, bound, self._norm)

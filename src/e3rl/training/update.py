@@ -1,16 +1,20 @@
 """How one batch is updated on, and what is counted meanwhile."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
+from e3rl.batch import RolloutBatch
 from e3rl.functional.kl import LOG_RATIO_LIMIT, k3
 from e3rl.functional.mismatch import WeightSums, summarize_weights
 from e3rl.losses.exploration import TokenEffects
 from e3rl.losses.micro_batch import MicroBatch
 from e3rl.losses.policy_loss import LossParts, PolicyLoss
 from e3rl.process.distributed import all_sum_and_max
+from e3rl.seeds import derive_seed
 
 Skip = Literal["off", "exact", "renormalise"]
 # Of an update's metrics what is added up over ranks.
@@ -29,15 +33,28 @@ class TokenInputs:
     old_logprobs: Tensor | None  # (N, T), or (M,) of a micro-batch
     effects: TokenEffects | None  # the same
     bonus_shares: Tensor | None  # (N,), or (M,) of a micro-batch
+    counts: Tensor | None  # the same
 
     def at(self, rows: Tensor, micro: MicroBatch) -> "TokenInputs":
         """Those of a micro-batch's tokens, its rollouts being `rows` (n,) of the batch."""
-        old, shares, positions = self.old_logprobs, self.bonus_shares, micro.positions
+        old, positions = self.old_logprobs, micro.positions
+
+        def spread(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[rows][micro.rollout]
+
         return TokenInputs(
             None if old is None else old[rows, : positions.shape[1]][positions],
             None if self.effects is None else self.effects.at(rows, positions),
-            None if shares is None else shares[rows][micro.rollout],
+            spread(self.bonus_shares),
+            spread(self.counts),
         )
+
+
+def unequal_counts(batch: RolloutBatch) -> Tensor | None:
+    """(N,) how often each rollout counts where some were stopped early, 0 for these; None where
+    all count once."""
+    weights = batch.weights
+    return weights if weights is not None and bool((weights != 1).any()) else None
 
 
 @dataclass(frozen=True)
@@ -45,7 +62,7 @@ class UpdateSettings:
     """Everything about an update that is not the objective.
 
     Args:
-        minibatches: optimiser steps per pass over the rollouts.
+        minibatches: optimiser steps per pass over the rollouts; no more than there are rollouts.
         inner_epochs: passes over the rollouts of a batch.
         tokens_per_microbatch: tokens of one forward and backward pass: each prompt once and
             completions padded, or rollouts padded where prompts are not shared.
@@ -120,6 +137,18 @@ class UpdateSettings:
         return self.empty_batch == "skip" and not loss.needs_every_rollout
 
 
+def split_rollouts(batch: RolloutBatch, settings: UpdateSettings) -> Iterator[Tensor]:
+    """Rows of each minibatch: the whole batch, or parts shuffled anew in each inner epoch. Parts
+    are empty where there are fewer rollouts."""
+    for epoch in range(settings.inner_epochs):
+        rows = torch.arange(batch.n_rollouts)
+        if settings.minibatches > 1:
+            seed = derive_seed(*batch.stream, "minibatches", epoch)
+            generator = torch.Generator().manual_seed(seed)
+            rows = torch.randperm(batch.n_rollouts, generator=generator)
+        yield from rows.tensor_split(settings.minibatches)
+
+
 class UpdateStatistics:
     """Sums over the forwarded tokens of one batch; ranks are added up at the end.
 
@@ -130,7 +159,7 @@ class UpdateStatistics:
     def __init__(self, corrects: bool = False) -> None:
         self.corrects = corrects
         self.tokens = self.loss = self.clipped = self.divergence = self.cut = 0.0
-        self.clipped_high = 0.0  # of the clipped tokens those with a ratio above 1
+        self.clipped_high = 0.0  # of the clipped tokens those above their bound
         self.fresh_tokens = self.mismatch = self.mismatch_max = 0.0
         self.rollouts = self.skipped = self.steps = self.grad_norm = 0.0
         self.nonfinite = 0.0  # optimiser steps that were left out
@@ -142,7 +171,7 @@ class UpdateStatistics:
         self.tokens += len(parts.logprobs)
         self.loss += float(parts.loss.detach())
         self.clipped += float(parts.clipped.sum())
-        self.clipped_high += float((parts.clipped & (parts.log_ratios > 0)).sum())
+        self.clipped_high += float(parts.clipped_above.sum())
         # The tokens are the old policy's, so its log-probs go first: KL(old‖new).
         self.divergence += float(k3(parts.log_ratios * 0, parts.log_ratios).sum())
         if parts.correction is not None:
@@ -158,8 +187,10 @@ class UpdateStatistics:
     def metrics(self, learning_rate: float) -> dict[str, float]:
         """Means over all ranks, under `policy/`.
 
-        clip_fraction splits into tokens clipped above (ratio > 1: A > 0, or the dual clip) and
-        below, whose clips lower and raise entropy in opposite ways (arXiv 2509.26114).
+        clip_fraction splits into tokens clipped above (A > 0, or the dual clip) and below, by the
+        ratio that was bounded, be it the token's or its rollout's; these clips lower and raise
+        entropy in opposite ways (arXiv 2509.26114). Of optimiser steps that were left out nothing
+        is counted but their rollouts.
         mismatch_ metrics compare trainer and sampler token by token, before the first step;
         correction_ metrics describe the weights that multiplied the losses. Both are about the
         forwarded tokens, which are not all where rollouts are skipped.

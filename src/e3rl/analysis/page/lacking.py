@@ -45,3 +45,14 @@ def lacking_seeds(arms: Arms, rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row["arm"] in arms and row["seeds"] < len(arms[row["arm"]])
     ]
+
+
+def check_measured(
+    arms: Arms, rows: Sequence[Row], ks: Sequence[int], evaluations: Sequence[str]
+) -> list[str]:
+    """Arms without a pass@k that a table names. Raises ValueError for one that no arm has."""
+    there = {row["measure"] for row in rows}
+    if none := [k for k in ks if f"pass@{k}" not in there]:
+        words = ", ".join(f"pass@{k}" for k in none)
+        raise ValueError(f"{words}: no validation has so many rollouts of every problem")
+    return [note for k in ks for note in lacking_rollouts(arms, rows, k, evaluations)]

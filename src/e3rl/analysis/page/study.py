@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +11,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import NonNegativeInt, PositiveInt
 
-from e3rl.analysis.figures import comparison_figures, study_figures
-from e3rl.analysis.figures import run_figures as figures
 from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
@@ -27,7 +25,8 @@ from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
-from e3rl.analysis.page.lacking import lacking_rollouts, lacking_seeds
+from e3rl.analysis.page.figure_kinds import FIGURES, ROW_FIGURES
+from e3rl.analysis.page.lacking import check_measured, lacking_seeds
 from e3rl.analysis.page.study_file import naming, read_study_file
 from e3rl.analysis.page.study_runs import (
     add_runs,
@@ -43,7 +42,7 @@ from e3rl.analysis.page.unfinished import (
     remarks,
     without_untrained,
 )
-from e3rl.analysis.sources.runs import Arms, Run, group_by_arm, load_runs
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import WORDS, comparison_cells
 from e3rl.analysis.tables.study_cells import (
@@ -250,19 +249,8 @@ def _comparison(
     else:
         found = compare_on_problems(arms, study.control, untrained, **options)
     own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
-    notes = [*_unmeasured(arms, found, ks, evaluations), *lacking_seeds(arms, found)]
+    notes = [*check_measured(arms, found, ks, evaluations), *lacking_seeds(arms, found)]
     return TableDraft(_name_apart(found, own), comparison_cells, notes)
-
-
-def _unmeasured(
-    arms: Arms, rows: Sequence[Row], ks: Sequence[int], evaluations: Sequence[str]
-) -> list[str]:
-    """Arms without a pass@k that a table names. Raises ValueError for one that no arm has."""
-    there = {row["measure"] for row in rows}
-    if none := [k for k in ks if f"pass@{k}" not in there]:
-        words = ", ".join(f"pass@{k}" for k in none)
-        raise ValueError(f"{words}: no validation has so many rollouts of every problem")
-    return [note for k in ks for note in lacking_rollouts(arms, rows, k, evaluations)]
 
 
 def _name_apart(rows: Sequence[Row], words: Sequence[str]) -> Sequence[Row]:
@@ -386,32 +374,3 @@ PASSED_ON: dict[Callable[..., Any], Callable[..., Any]] = {
     _power: power_table,
     _reaching: costs_to_reach,
 }
-
-
-def _without_control(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """A figure that compares with no control."""
-
-    @wraps(draw)
-    def wrapper(arms: Arms, control: str | None, **options: Any) -> Figure:
-        return draw(arms, **options)
-
-    return wrapper
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {
-    "entropy": figures.entropy_figure,
-    "temperature": figures.temperature_figure,
-    "reward": figures.reward_figure,
-    "all_wrong": figures.all_wrong_figure,
-    "budget": _without_control(figures.budget_figure),
-    "difficulty": figures.difficulty_figure,
-    "pass_at_k": figures.pass_at_k_figure,
-    "pass_at_1": figures.pass_at_1_figure,
-    "frontier": _without_control(comparison_figures.frontier_figure),
-    "response": _without_control(figures.response_figure),
-    "length": study_figures.length_figure,
-    "resources": _without_control(study_figures.resource_figure),
-    "disturbance": _without_control(study_figures.disturbance_figure),
-    "reaching": study_figures.reaching_figure,
-}
-ROW_FIGURES: dict[str, Callable[..., Figure]] = {"forest": comparison_figures.forest_figure}

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from e3rl.engines.base import RolloutRequest
+from e3rl.engines.vllm_loop import check_coldest
 
 GENERATE = "/inference/v1/generate"
 NO_LOGPROB = -9999.0  # what the server says in the place of a log-prob that is not finite
@@ -22,6 +23,7 @@ NAMED = "generate-tokens-"  # what the server puts before the name of a request
 FLOAT8 = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel")  # what vLLM calls it
 PREEMPTIONS = "vllm:num_preemptions_total"
 HOTTEST = 2.0  # temperature that it takes
+COLDEST = 0.01  # temperature above 0 that it does not raise to this one
 CONNECT_S = 30.0
 KEEP_S = 2.0  # that a connection waits for more; the server closes it after 5
 CONTROL_S = 1800.0  # for an answer that may take as long as loading weights does
@@ -282,7 +284,8 @@ def read_part(answer: Mapping[str, Any]) -> Part:
 
 
 def check_temperatures(requests: Sequence[RolloutRequest]) -> None:
-    """Raise ValueError for a temperature that vLLM's server does not take."""
+    """Raise ValueError for a temperature that vLLM's server does not take, or changes."""
+    check_coldest((request.temperature for request in requests), COLDEST, "vLLM's server")
     hottest = max((request.temperature for request in requests), default=0.0)
     if hottest > HOTTEST:
         raise ValueError(

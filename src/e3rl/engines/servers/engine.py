@@ -30,6 +30,7 @@ from e3rl.engines.completions import stop_finder, to_rollout
 from e3rl.engines.progress import rollout_bar
 from e3rl.engines.servers.canary import Expected, ServerCanary
 from e3rl.engines.servers.client import (
+    COLDEST,
     START,
     Server,
     ServerFacts,
@@ -47,7 +48,7 @@ from e3rl.engines.servers.roll_call import (
     state_of,
 )
 from e3rl.engines.servers.transfer import HeldWeights, Weights, WeightTransfer, use_up
-from e3rl.engines.vllm_loop import check_room
+from e3rl.engines.vllm_loop import check_coldest, check_room
 from e3rl.engines.vllm_settings import VLLMSettings, check_limits
 from e3rl.engines.weight_checks import (
     Shapes,
@@ -128,8 +129,8 @@ class ServerEngine(ABC):
 
         Raises:
             FloatingPointError: for weights that are not finite.
-            ValueError: for weights that are not those of the policy's configuration, or a server
-                for another model.
+            ValueError: for weights that are not those of the policy's configuration, a server
+                for another model, or a temperature that servers do not sample at.
             ServerLostError: where no server is left.
             EngineMismatchError: where a server and the policy disagree afterwards.
         """
@@ -138,6 +139,7 @@ class ServerEngine(ABC):
             self._count()
             return
         started = time.monotonic()
+        check_coldest([temperature], COLDEST, "vLLM's server")
         self._check(policy, version)  # all ranks meet here: none is sampling any more
         fleet = self._open(policy)
         self._find_servers(policy, version, writes)
@@ -159,6 +161,7 @@ class ServerEngine(ABC):
         The weights are copied: into files, or into this machine's memory.
         """
         writes = sum(parameter._version for parameter in policy.model.parameters())
+        check_coldest([temperature], COLDEST, "vLLM's server")
         self._check(policy, version)
         self._beside = self._beside or new_group()
         expected = None

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from tempfile import TemporaryFile
 from threading import Event, Thread
 from typing import Protocol
@@ -78,6 +79,8 @@ class SupervisedServer:
         """End the server with all its processes; safe to call twice."""
         self._closing.set()
         self._thread.join()
+        if self._process.poll() is None:  # something has ended the thread before
+            end_group(self._process)
         self._output.close()
 
     def _begin(self) -> None:
@@ -118,11 +121,11 @@ def free_port(host: str) -> int:
 
 
 def answers(url: str) -> bool:
-    """Whether a server is up."""
+    """Whether a server is up; one of another kind at its port is not."""
     try:
         with DIRECTLY.open(f"{url}/health", timeout=HEALTH_S):
             return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError):
         return False
 
 
