@@ -38,7 +38,6 @@ RAN = {
     "carries_constants": (131, 138),
     "carries_budget": (141, 146),
     "carries_factorial": (151, 156),
-    "carries_parts": (171, 176),
 }  # where the hours ended before the last seed
 JUDGED = tuple(DECLARED)
 judged = pytest.mark.parametrize("name", JUDGED)

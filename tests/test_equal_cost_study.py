@@ -101,7 +101,7 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     lasting = found[alike & (found["own_verdict"] != "not distinguishable")]
     assert sorted(lasting["arm"]) == [
         *("abort", "abort", "balanced_by_prompt", "budget", "budget_by_entropy"),
-        *("budget_by_length", "e3", "overlong", "overlong"),
+        *("budget_by_length", "dapo_without_penalty", "e3", "overlong", "overlong"),
     ]
 
 
