@@ -208,6 +208,10 @@ def load_declared() -> pd.DataFrame:
                     p=(looks * rows["p"]).clip(upper=1),
                 )
             )
+    for page, names in load_ledger()["scripted"].items():
+        for name in names:
+            rows = pd.read_csv(HERE / page / "results" / f"{name}.csv")
+            found.append(rows.assign(page=page, told=rows["p_adjusted"] < ALPHA))
     return pd.concat(found, ignore_index=True)
 
 

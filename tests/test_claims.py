@@ -126,6 +126,11 @@ def test_what_one_correction_over_all_that_was_declared_leaves_is_counted_again(
                 if shown:
                     assert told == (row["verdict"].split(" (")[0] in ("better", "worse"))
                 judged.append((min(1.0, family.get("looks", 1) * row["p"]), told))
+    for page, names in ledger["load_ledger"]()["scripted"].items():
+        for name in names:
+            rows = pd.read_csv(ROOT / "experiments" / page / "results" / f"{name}.csv")
+            declared += len(rows)
+            judged += [(row["p"], row["p_adjusted"] < 0.05) for row in rows.to_dict("records")]
     counted = ledger["count_declared"]()
     assert counted["comparisons"] == len(judged) == declared
     assert counted["told"] == sum(told for _, told in judged)

@@ -49,7 +49,7 @@ def test_comparisons_are_of_the_policies_that_were_sampled(study: dict[str, Any]
         for t in (1.0, 1.1, 1.2, 1.4)
     ]
     at_one, _, at_best, _ = study["compare"](samples)
-    assert (at_one["own"], at_one["against"], at_one["k"]) == ((1.0, 1.0), (1.0, 1.0), 16)
-    assert at_one["interval"].mean == 0
-    assert at_best["own"] == (1.2, 1.2)
-    assert at_best["interval"].mean == 1
+    assert (at_one["temperatures"], at_one["against_temperatures"]) == ("1.0", "1.0")
+    assert (at_one["measure"], at_one["difference"]) == ("pass@16", 0)
+    assert (at_best["temperatures"], at_best["difference"]) == ("1.2", 1)
+    assert [row["family_size"] for row in (at_one, at_best)] == [1, 1]  # each declared alone

@@ -115,7 +115,7 @@ LINES = (  # the same, of README
         10,
         True,
     ),
-    ("carries_budget", "pass_at_16", "budget", "the third look at that, {}.", 6, True),
+    ("carries_budget", "pass_at_16", "budget", "the third look at that, {}, and beside", 6, True),
     ("carries_core", "primary", "e3", "at equal tokens, {}; from those", 10, True),
     (
         "carries_confirmation",
@@ -260,6 +260,29 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
         for page in ("carries_first_policies", "carries_core")
     )
     assert f"of {policies} points, where ten seeds of one policy have {seeds}" in flat(STUDIED)
+
+
+def test_what_e3_has_without_its_weight_is_said_as_it_was_judged() -> None:
+    results = ROOT / "experiments" / "carries_parts" / "results"
+    table = pd.read_csv(results / "easy.csv").set_index("against")
+    e3, schedule = (table.loc[f"{arm} t1"].to_dict() for arm in ("e3", "ts_an"))
+    p = f"{e3['p_adjusted']:.3f}".removeprefix("0")
+    said = f"has {with_interval(e3, 'difference')} of pass@1 on easy problems beside E3 (p {p}; at"
+    assert said in flat(STUDIED)
+    assert f"and {with_interval(schedule, 'difference')} beside its schedule" in flat(STUDIED)
+    assert (e3["verdict"], schedule["verdict"]) == ("better", "not distinguishable")
+
+
+def test_what_the_budget_has_beside_a_hotter_sampler_is_said_as_it_was_judged() -> None:
+    results = ROOT / "experiments" / "carries_hotter" / "results"
+    (at_one,), (at_best,) = (
+        pd.read_csv(results / f"{name}.csv").to_dict("records") for name in ("at_one", "at_best")
+    )
+    open_, told = (with_interval(row, "difference") for row in (at_one, at_best))
+    assert f"is {open_} of pass@16 from GRPO at T = 1.4" in flat(STUDIED)
+    assert f"GRPO at its best temperature {open_}, open." in flat(README)
+    assert f"the budget has {told} (p .005)" in flat(STUDIED)
+    assert (at_one["verdict"], at_best["verdict"]) == ("not distinguishable", "better")
 
 
 def test_what_other_costs_make_of_e3_from_other_first_policies_is_said() -> None:

@@ -24,16 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.comparison import difference_columns, interval_columns
+from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.page.study import insert_table
-from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
+from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
 from e3rl.analysis.tables.comparison_table import p_text
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.data.carries import carry_problems
 from e3rl.ledger.ledger import read_rows
 from e3rl.statistics.interval import Interval
-from e3rl.statistics.means import limit_by_seeds
 from e3rl.statistics.pass_at_k import pass_at_k
 from e3rl.statistics.shares import difference_of_shares, share_interval
 
@@ -46,6 +49,7 @@ PROBLEMS, ROLLOUTS, LIMIT = 1024, 24, 80  # LIMIT: tokens of a completion
 LONG = 64  # tokens, where DAPO's penalty for completions near the limit begins
 SEED = 1  # of the noise
 KS = (1, 16)
+AT_ONE, AT_BEST = "at T = 1", "at its best temperature"  # where the budget is read
 Table = NDArray[np.float64]  # (S, P)
 
 
@@ -58,7 +62,7 @@ class Samples:
     temperature: float
     entropy: float  # nats per token
     right: NDArray[np.int64]
-    right_and_long: NDArray[np.int64]  # right with more than LONG tokens
+    right_and_long: NDArray[np.int64]  # right with more than LONG tokens; at T = 1, else empty
     long: NDArray[np.int64]
 
 
@@ -117,8 +121,9 @@ def _samples(
     right = np.array([each["right"] for each in at])
     long = np.array([each["lengths"] for each in at]) > LONG
     entropy = sum(each["entropy_sum"] for each in at) / sum(each["tokens"] for each in at)
-    counts = (right.sum(axis=1), (right & long).sum(axis=1), long.sum(axis=1))
-    return Samples(arm, seed, temperature, entropy, *counts)
+    counted = slice(None) if temperature == 1 else slice(0)
+    lengths = ((right & long).sum(axis=1)[counted], long.sum(axis=1)[counted])
+    return Samples(arm, seed, temperature, entropy, right.sum(axis=1), *lengths)
 
 
 def write_samples(samples: Sequence[Samples]) -> None:
@@ -164,50 +169,69 @@ def read_at(tables: Mapping[float, Table], chosen: tuple[float, float]) -> Table
     return found
 
 
-def compare(samples: Sequence[Samples]) -> list[dict]:
-    """The two declared comparisons, and their pass@1."""
+def compare(samples: Sequence[Samples]) -> list[Row]:
+    """The two declared comparisons, a family each, and their pass@1, which is exploratory."""
     best = {arm: choose_temperatures(tables_of(samples, arm, 16)) for arm in ARMS}
-    rows = []
-    for own in ((1.0, 1.0), best["budget"]):
-        for k in reversed(KS):
-            mine = read_at(tables_of(samples, "budget", k), own)
-            other = read_at(tables_of(samples, "grpo", k), best["grpo"])
-            found = difference_of_shares(mine, other, paired_seeds=True)
-            rows.append(
-                {
-                    "own": own,
-                    "against": best["grpo"],
-                    "k": k,
-                    "value": mine.mean(),
-                    "control": other.mean(),
-                    "interval": found.interval(),
-                    "p": limit_by_seeds(found, len(mine)).p_value,
-                }
-            )
-    return rows
+    rows = [
+        _compare(samples, name, k, own, best["grpo"])
+        for name, own in ((AT_ONE, (1.0, 1.0)), (AT_BEST, best["budget"]))
+        for k in reversed(KS)
+    ]
+    at_one, at_best = (row for row in rows if row["measure"] == "pass@16")
+    return judge_rows(rows, {"at_one": [at_one], "at_best": [at_best]})
 
 
-def comparison_cells(rows: Sequence[dict]) -> Cells:
-    """A comparison each. The two of pass@16 are declared, a family each."""
-    note = (
-        "95 % intervals over seeds and problems, paired by both; p is of the row alone. "
-        "Temperatures of problems of even and of odd place, where they differ, each chosen on the "
-        "other half."
-    )
+def _compare(
+    samples: Sequence[Samples],
+    name: str,
+    k: int,
+    own: tuple[float, float],
+    against: tuple[float, float],
+) -> Row:
+    """The budget read at `own` temperatures less GRPO at others; columns as a study's table has."""
+    mine = read_at(tables_of(samples, "budget", k), own)
+    other = read_at(tables_of(samples, "grpo", k), against)
+    found = difference_of_shares(mine, other, paired_seeds=True)
+    return {
+        "arm": "budget",
+        "against": "grpo at its best temperature",
+        "evaluation": name,
+        "measure": f"pass@{k}",
+        "temperatures": _temperatures(own),
+        "against_temperatures": _temperatures(against),
+        "level": 0.95,
+        "seeds": len(mine),
+        "problems": mine.shape[1],
+        "paired_seeds": True,
+        "value": mine.mean(),
+        "against_value": other.mean(),
+        **difference_columns(f"budget - grpo, {name}: pass@{k}", found, 0.95, len(mine)),
+    }
+
+
+def comparison_cells(rows: Sequence[Row]) -> Cells:
+    """A row for each comparison."""
     cells = [
         {
-            "budget at": _temperatures(row["own"]),
-            "GRPO at": _temperatures(row["against"]),
-            "measure": f"pass@{row['k']}",
+            "budget at": row["temperatures"],
+            "GRPO at": row["against_temperatures"],
+            "measure": row["measure"],
             "budget %": f"{100 * row['value']:.1f}",
-            "GRPO %": f"{100 * row['control']:.1f}",
-            "Δ points": _points(row["interval"]),
-            "p": p_text(row["p"]),
-            "declared": "yes" if row["k"] == 16 else "no",
+            "GRPO %": f"{100 * row['against_value']:.1f}",
+            "Δ points": interval_text(row, "difference", "+.1f", 100),
+            "p": p_text(row["p_adjusted"]),
+            "verdict": row["verdict"],
+            "detectable": f"{100 * row['detectable']:.1f}",
         }
         for row in rows
     ]
-    return drop_empty_columns(cells, note)
+    return drop_empty_columns(
+        cells,
+        "95 % intervals over seeds and problems, paired by both. p of pass@16 is of a declared "
+        "family of one each, that of pass@1 exploratory, corrected for two. Detectable: as in "
+        "other studies. Temperatures of problems of even and of odd place, where they differ, "
+        "each chosen on the other half.",
+    )
 
 
 def temperature_cells(samples: Sequence[Samples]) -> Cells:
@@ -261,25 +285,27 @@ def _temperatures(chosen: tuple[float, float]) -> str:
 
 
 def _points(interval: Interval) -> str:
-    mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return interval_text(interval_columns("x", interval), "x", "+.1f", 100)
 
 
 def _percent(interval: Interval) -> str:
-    mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    return interval_text(interval_columns("x", interval), "x", ".1f", 100)
 
 
 def write_report(samples: Sequence[Samples]) -> None:
-    """The tables of README.md."""
-    readme = FOLDER / "README.md"
+    """The tables of README.md, and a file of results for each family."""
+    readme, rows = FOLDER / "README.md", compare(samples)
     text = readme.read_text(encoding="utf-8")
+    (FOLDER / "results").mkdir(exist_ok=True)
+    for family, mine in pd.DataFrame(rows).groupby("family"):
+        path = FOLDER / "results" / f"{family}.csv"
+        mine.to_csv(path, index=False, float_format="%.6g")
     for name, cells in (
-        ("hotter", comparison_cells(compare(samples))),
+        ("hotter", comparison_cells(rows)),
         ("temperatures", temperature_cells(samples)),
         ("lengths", length_cells(samples)),
     ):
-        text = insert_table(text, name, as_markdown(cells, ("arm", "measure", "declared")))
+        text = insert_table(text, name, as_markdown(cells, ("arm", "measure", "verdict")))
     write_atomically(readme, text)
 
 
