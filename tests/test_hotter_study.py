@@ -1,5 +1,9 @@
 """Arms at their best temperatures: chosen on one half of the problems, judged on the other."""
 
+import csv
+import json
+import lzma
+import math
 import runpy
 from pathlib import Path
 from typing import Any
@@ -8,11 +12,12 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+STUDY = ROOT / "experiments" / "carries_hotter"
 
 
 @pytest.fixture(scope="module")
 def study() -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / "experiments/carries_hotter/compare.py"))
+    return runpy.run_path(str(STUDY / "compare.py"))
 
 
 def test_each_half_is_read_at_the_best_temperature_of_the_other(study: dict[str, Any]) -> None:
@@ -53,3 +58,42 @@ def test_comparisons_are_of_the_policies_that_were_sampled(study: dict[str, Any]
     assert (at_one["measure"], at_one["difference"]) == ("pass@16", 0)
     assert (at_best["temperatures"], at_best["difference"]) == ("1.2", 1)
     assert [row["family_size"] for row in (at_one, at_best)] == [1, 1]  # each declared alone
+
+
+def test_the_page_has_the_tables_of_the_samples(study: dict[str, Any]) -> None:
+    samples = study["read_samples"]()
+    assert len(samples) == 48
+    text = (STUDY / "README.md").read_text(encoding="utf-8")
+    for name, cells in (
+        ("hotter", study["comparison_cells"](study["compare"](samples))),
+        ("temperatures", study["temperature_cells"](samples)),
+        ("lengths", study["length_cells"](samples)),
+    ):
+        between = text.split(f"<!-- table: {name} -->")[1].split("<!-- end -->")[0]
+        made = study["as_markdown"](cells, ("arm", "measure", "verdict"))
+        assert between.strip() == made.strip(), name
+
+
+@pytest.mark.parametrize(("family", "own_is_best"), [("at_one", False), ("at_best", True)])
+def test_the_differences_are_those_that_other_code_finds(family: str, own_is_best: bool) -> None:
+    rows = json.loads(lzma.decompress((STUDY / "samples.json.xz").read_bytes()))
+
+    def solved(arm: str, temperature: float, half: int) -> float:
+        """Mean pass@16 over seeds and the problems of even or odd place, from 24 rollouts each."""
+        of = [r["right"] for r in rows if (r["arm"], r["temperature"]) == (arm, temperature)]
+        values = [
+            1 - math.comb(24 - right, 16) / math.comb(24, 16)
+            for by_problem in of
+            for right in by_problem[half::2]
+        ]
+        assert len(values) == 6 * 512
+        return math.fsum(values) / len(values)
+
+    def read(arm: str, half: int, is_best: bool) -> float:
+        best = max((1.0, 1.1, 1.2, 1.4), key=lambda t: solved(arm, t, 1 - half))
+        return solved(arm, best if is_best else 1.0, half)
+
+    gaps = [read("budget", half, own_is_best) - read("grpo", half, True) for half in (0, 1)]
+    with (STUDY / "results" / f"{family}.csv").open(encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["difference"]) == pytest.approx(sum(gaps) / 2, abs=1e-6)
