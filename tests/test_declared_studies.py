@@ -27,6 +27,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_measures": (171, 175),
     "carries_measures_again": (177, 181),
     "carries_parts": (171, 180),
+    "carries_more_constants": (105, 110),
     "carries_first_policies": (131, 140),
     "carries_prompt_weights": (121, 125),
     "carries_policies": (105, 110),
@@ -38,6 +39,7 @@ RAN = {
     "carries_constants": (131, 138),
     "carries_budget": (141, 146),
     "carries_factorial": (151, 156),
+    "carries_more_constants": (105, 109),
 }  # where the hours ended before the last seed
 JUDGED = tuple(DECLARED)
 judged = pytest.mark.parametrize("name", JUDGED)
