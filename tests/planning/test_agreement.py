@@ -1,10 +1,13 @@
 """Settings that contradict each other are refused before any work, with what to give instead."""
 
 import pytest
+from omegaconf import OmegaConf
 
 from compositions import composed
+from e3rl.config.cautions import decides_in_rounds
 from e3rl.config.composition import ConfigurationError
 from e3rl.planning.agreement import check_agreement, read_bounds
+from e3rl.planning.processes import count_processes
 
 pytestmark = pytest.mark.end_to_end
 
@@ -35,7 +38,9 @@ def test_a_copy_that_is_another_number_than_its_source_is_refused(copy: str, sou
 
 
 def test_a_callback_that_is_left_out_has_no_copy() -> None:
-    agree("callbacks.temperature=null")
+    cfg = composed(*TINY, "callbacks.temperature=null", "rollout.lookahead=1")
+    assert OmegaConf.select(cfg, "callbacks.temperature.lookahead") != cfg.rollout.lookahead
+    check_agreement(cfg)  # does not raise
 
 
 def test_prompts_that_processes_cannot_share_are_refused() -> None:
@@ -69,7 +74,9 @@ def test_a_rule_that_decides_in_rounds_is_one_process_alone(rule: list[str]) -> 
 
 @pytest.mark.parametrize("budget", ["uniform", "hora", "knapsack", "mopps", "e3_rank"])
 def test_a_rule_with_all_counts_known_beforehand_is_shared(budget: str) -> None:
-    agree(*SHARED, f"budget={budget}")
+    cfg = composed(*TINY, *SHARED, f"budget={budget}")
+    assert (count_processes(cfg), decides_in_rounds(cfg.budget)) == (2, False)
+    check_agreement(cfg)  # does not raise
 
 
 def test_a_selection_of_fewer_prompts_than_processes_is_refused() -> None:

@@ -1,12 +1,11 @@
 """Rollouts where rewards vary, and the less of them the more a prompt has had in all passes."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.utility import Cost, UtilityBudget
 from e3rl.statistics.apportion import Counts, Reals
-from e3rl.statistics.greedy import Gains, greedy_marginal_gain
+from e3rl.statistics.greedy import Gains
 
 
 class Cero(UtilityBudget):
@@ -63,21 +62,7 @@ class Cero(UtilityBudget):
 
         return gain
 
-    def split(
-        self,
-        posterior: BetaPosterior,
-        total: int,
-        bounds: tuple[int, int],
-        keys: NDArray[np.uint64],
-        costs: Reals | None = None,
-        own: Gains | None = None,
-    ) -> Counts:
-        """As in `UtilityBudget`; a price per token is a difference of logarithms."""
-        if costs is None:
-            return super().split(posterior, total, bounds, keys)
-        worth, paid = self.gains(posterior), self.saturation * np.log(costs)
-
-        def gain(rows: Counts, n: Counts) -> Reals:
-            return worth(rows, n) - paid[rows]
-
-        return greedy_marginal_gain(gain, total, *bounds, keys, costs, per_cost=True)
+    def gains_per_cost(self, gains: Gains, costs: Reals) -> Gains:
+        """A price per token is a difference of logarithms."""
+        paid = self.saturation * np.log(costs)
+        return lambda rows, n: gains(rows, n) - paid[rows]

@@ -14,7 +14,7 @@ from e3rl.budgets.posterior import BetaPosterior
 from e3rl.budgets.posterior_budget import PosteriorBudget
 from e3rl.checkpoints.strict_state import require_keys
 from e3rl.statistics.apportion import Counts, Reals
-from e3rl.statistics.greedy import Gains, greedy_marginal_gain
+from e3rl.statistics.greedy import Gains, divide_by_cost, greedy_marginal_gain
 
 Cost = Literal["rollouts", "tokens"]  # what a budget counts
 
@@ -66,6 +66,10 @@ class UtilityBudget(PosteriorBudget):
     def gains(self, posterior: BetaPosterior) -> Gains:
         """Uᵢ(n + 1) - Uᵢ(n) for n >= n_low, which must not rise with n."""
 
+    def gains_per_cost(self, gains: Gains, costs: Reals) -> Gains:
+        """`gains` in the order of what they are per token, of prompts with costs (B,)."""
+        return divide_by_cost(gains, costs)
+
     def own_gains(self, prompt_ids: Sequence[str], posterior: BetaPosterior) -> Gains | None:
         """`gains` of a rule that knows more of prompts than their pass rates, else None."""
         return None
@@ -96,7 +100,9 @@ class UtilityBudget(PosteriorBudget):
         """The best counts (B,); prompts that are believed alike are looked at as one."""
         if costs is not None or own is not None:
             gains = own or self.gains(posterior)
-            return greedy_marginal_gain(gains, total, *bounds, keys, costs)
+            return greedy_marginal_gain(
+                gains, total, *bounds, keys, costs, per_cost=self.gains_per_cost
+            )
         distinct, kinds = posterior.distinct()
         return greedy_marginal_gain(self.gains(distinct), total, *bounds, keys, kinds=kinds)
 

@@ -11,6 +11,11 @@ from e3rl.statistics.apportion import SNAP, Bound, Counts, Reals, whole_bounds
 Gains = Callable[[Counts, Counts], Reals]
 
 
+def divide_by_cost(gain: Gains, cost: Reals) -> Gains:
+    """Gains per cost, of prompts with costs (B,)."""
+    return lambda i, n: gain(i, n) / cost[i]
+
+
 def greedy_marginal_gain(
     gains: Gains,
     total: int,
@@ -19,7 +24,7 @@ def greedy_marginal_gain(
     keys: ArrayLike,
     costs: ArrayLike | None = None,
     kinds: Counts | None = None,
-    per_cost: bool = False,
+    per_cost: Callable[[Gains, Reals], Gains] = divide_by_cost,
 ) -> Counts:
     """Counts that maximise Σ Uᵢ(nᵢ) for concave utilities Uᵢ, as if always buying the best next.
 
@@ -50,7 +55,7 @@ def greedy_marginal_gain(
         costs: (B,) > 0, of one rollout of each prompt; None where all cost the same.
         kinds: (B,) whole numbers from 0 to K - 1, none left out; prompts of a kind have equal
             gains, bounds and costs.
-        per_cost: gains are per cost already, or anything else in that order.
+        per_cost: makes gains per cost of gains and costs, or anything else in that order.
 
     Returns:
         (B,) int64, n_min <= nᵢ <= n_max, Σ = total without costs.
@@ -71,7 +76,7 @@ def greedy_marginal_gain(
     else:
         cost = _positive(costs)
         left = float(total * cost.mean() - (low * cost).sum())
-        value = gain if per_cost else _per_cost(gain, cost[some])
+        value = per_cost(gain, cost[some])
         if left < -SNAP * total * cost.mean():
             raise ValueError(
                 f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
@@ -81,10 +86,6 @@ def greedy_marginal_gain(
     tied = np.flatnonzero(room[kind])
     counts[tied] += _by_key(room[kind[tied]], left, key[tied], cost[tied])
     return counts
-
-
-def _per_cost(gain: Gains, cost: Reals) -> Gains:
-    return lambda i, n: gain(i, n) / cost[i]
 
 
 def _positive(costs: ArrayLike) -> Reals:
