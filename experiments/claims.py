@@ -57,9 +57,8 @@ TAIL = """
 - **Costs.** pass@16 and pass@64 on carries, and what is at the same entropy, are after the same
   number of steps; other pass@1 is at the tokens that the runs of its page reach. [At those that the
   runs of all pages reach](../experiments/equal_cost/README.md) a verdict with ‡ is open, and the
-  others are the same. After the same number of steps E3's and pass@k's deficits are open, as are
-  those of E3's weight and rollouts on easy problems, and DAPO (in the core study; on ten fresh
-  seeds greedily alone) and dynamic sampling are worse.
+  others are the same. After the same number of steps {changed} of {costed} verdicts are others.
+  Open then: {opened}. Told then: {told_then}.
 - **Few seeds.** Problems and seeds both make a difference's variance, and the test counts the
   degrees of freedom of both. Five seeds hardly know how seeds differ: where p is far below .05, as
   after a correction, it may be two to four times too small
@@ -252,10 +251,33 @@ def count_declared() -> dict[str, Any]:
     }
 
 
+def list_changes() -> dict[str, Any]:
+    """Verdicts about pass@1 at equal tokens that are others after as many steps."""
+    table = pd.read_csv(HERE / "equal_cost" / "results" / "comparisons.csv")
+    told, at_the_end = (table[f"{at}_p_adjusted"] < ALPHA for at in ("own", "end"))
+    return {
+        "costed": len(table),
+        "changed": int((told != at_the_end).sum()),
+        "opened": _list_costed(table[told & ~at_the_end]),
+        "told_then": _list_costed(table[~told & at_the_end]),
+    }
+
+
+def _list_costed(rows: pd.DataFrame) -> str:
+    """Comparisons of `equal_cost` in words."""
+    said = [
+        f"`{row['arm']}` less `{row['against'].split()[0]}`"
+        f"{' greedily' * (row['evaluation'] == 'greedy')} "
+        f"({row['page']}{', easy problems' * (row['family'] == 'easy')})"
+        for row in rows.to_dict("records")
+    ]
+    return "; ".join(said)
+
+
 def render() -> str:
     aims = runpy.run_path(str(HERE / "aims.py"))["render"]()
     claims = "\n".join(rows(load_ledger())) + "\n"
-    return HEAD + claims + TAIL.format(**count_declared()) + AIMS + aims
+    return HEAD + claims + TAIL.format(**count_declared(), **list_changes()) + AIMS + aims
 
 
 if __name__ == "__main__":
