@@ -1,6 +1,10 @@
 """pass@16 at equal tokens: the costlier run of a seed is read before its end."""
 
+import csv
+import json
+import lzma
 import runpy
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,3 +70,58 @@ def test_a_seed_whose_costlier_run_had_generated_too_much_cannot_be_read(
 def test_a_seed_that_lacks_an_arm_is_named(study: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"seeds \[7\] lack an arm"):
         study["pairs_of"]([run("budget", 100, 3), run("e3", 100, 3)])
+
+
+def test_the_page_has_the_tables_of_the_samples(study: dict[str, Any]) -> None:
+    readings = study["read_pairs"](study["load_runs"](STUDY / "runs"), study["read_samples"]())
+    assert [each.seed for each in readings] == list(range(211, 221))
+    text = (STUDY / "README.md").read_text(encoding="utf-8")
+    for name, cells in (
+        ("equal_tokens", study["comparison_cells"](study["compare"](readings))),
+        ("seeds", study["seed_cells"](readings)),
+    ):
+        between = text.split(f"<!-- table: {name} -->")[1].split("<!-- end -->")[0]
+        made = study["as_markdown"](cells, ("arm", "measure", "verdict"))
+        assert between.strip() == made.strip(), name
+
+
+def test_the_difference_is_what_other_code_finds_in_the_ledgers() -> None:
+    early = json.loads(lzma.decompress((STUDY / "early.json.xz").read_bytes()))
+    right = {(row["arm"], row["seed"]): row["right"] for row in early}
+    gaps = []
+    with tarfile.open(STUDY / "runs.tar.xz") as archive:
+        for seed in range(211, 221):
+            tokens, solved = {}, {}
+            for arm in ("budget", "grpo"):
+                folder = f"seed-{seed}_experiment-{arm}_engine-transformers"
+                steps = {
+                    row["rollout_step"]: row["cost/tokens"]
+                    for row in rows_of(archive, f"{folder}/metrics.jsonl")
+                    if "cost/tokens" in row
+                }
+                tokens[arm] = steps[119], steps[127]
+                (last,) = (
+                    row
+                    for row in rows_of(archive, f"{folder}/validation.jsonl")
+                    if (row["rollout_step"], row["name"]) == (128, "t1")
+                )
+                assert set(last["n"]) == {16}  # so pass@16 is whether any was right
+                solved[arm] = sum(count > 0 for count in last["correct"]) / 1024
+            before = sum(count > 0 for count in right["budget", seed].values()) / 1024
+            first, whole = tokens["budget"]
+            share = (tokens["grpo"][1] - first) / (whole - first)
+            assert 0 < share < 1
+            gaps.append(before + share * (solved["budget"] - before) - solved["grpo"])
+    with (STUDY / "results" / "equal_tokens.csv").open(encoding="utf-8") as file:
+        (found,) = csv.DictReader(file)
+    assert float(found["difference"]) == pytest.approx(sum(gaps) / 10, abs=1e-6)
+
+
+def rows_of(archive: tarfile.TarFile, name: str) -> list[dict[str, Any]]:
+    """Rows of a ledger in the archive, packed or not, wherever its root is."""
+    (member,) = (each for each in archive.getnames() if name in each)
+    file = archive.extractfile(member)
+    assert file is not None
+    data = file.read()
+    text = lzma.decompress(data) if member.endswith(".xz") else data
+    return [json.loads(line) for line in text.splitlines()]

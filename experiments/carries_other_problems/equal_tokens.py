@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import difference_columns
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.families import judge_rows
@@ -128,7 +128,7 @@ def gather(runs: Sequence[Run], out: Path) -> list[Sample]:
     for run in runs:
         files = sorted((out / label_of(run)).rglob("problems.jsonl"))
         rows = [row for file in files for row in read_rows(file) if "problem_id" in row]
-        right = {row["problem_id"]: row["evaluations"][0]["right"] for row in rows}
+        right = {row["problem_id"]: sum(row["evaluations"][0]["right"]) for row in rows}
         assert all(row["evaluations"][0]["n"] == ROLLOUTS for row in rows)
         if lacking := set(last_counts(run)["problem_id"]) ^ set(right):
             raise ValueError(f"{label_of(run)}: {len(lacking)} problems are not in both")
@@ -215,7 +215,7 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     """A row for each measure."""
     cells = [
         {
-            "arm": ARM,
+            "arm": arm_label(ARM),
             "measure": row["measure"],
             "budget %": f"{100 * row['value']:.1f}",
             "GRPO %": f"{100 * row['against_value']:.1f}",
