@@ -132,6 +132,51 @@ def test_runs_that_were_validated_before_training_alone_are_not_compared(
     output = capsys.readouterr().out
     assert f"not compared, not validated since its training began: {run}" in output
     assert not any(line.startswith(" E3 ") for line in output.splitlines())
+    assert (
+        '<p class="facts">1 arm, 2 seeds each. 24 rollout steps each.</p>'
+        in (tmp_path / "page.html").read_text()
+    )
+
+
+def test_a_run_that_was_never_validated_cuts_no_comparison_and_is_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "now"))
+    run = Path(shutil.copytree(folder / "e3" / "seed=2", folder / "e3" / "seed=3"))
+    (run / "validation.jsonl").unlink()
+    file = run / "metrics.jsonl"
+    rows = [row for row in read_rows(file) if row["kind"] == "train"][:3]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    out = ["--out", str(tmp_path / "page.html"), "--k", "4", "--axis", "steps"]
+    main([str(folder), *out])
+    output = capsys.readouterr().out
+    assert "At equal cost (24 rollout steps)" in output
+    assert f"not compared, not validated since its training began: {run}" in output
+    assert "all arms are compared at" not in output
+
+
+def test_a_seed_behind_others_or_on_fewer_problems_is_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "now"))
+    behind, fewer = folder / "e3" / "seed=2", folder / "grpo" / "seed=1"
+    for file in (behind / "metrics.jsonl", behind / "validation.jsonl"):
+        kept = [
+            row
+            for row in read_rows(file)
+            if row["rollout_step"] < 16 + (row.get("kind") != "train")
+        ]
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    file = fewer / "validation.jsonl"
+    lists = ("problem_id", "source", "n", "correct")
+    rows = [row | {name: row[name][:20] for name in lists} for row in read_rows(file)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    main([str(folder), "--out", str(tmp_path / "page.html"), "--k", "4"])
+    output = capsys.readouterr().out
+    for what in ("last validations", "curves over training"):
+        assert f"not in {what}, since other seeds of its arm got farther: {behind}" in output
+    words = "validated on 20 problems, others of its arm on 30, which is compared on those that all"
+    assert f"{words} have: {fewer}" in output
 
 
 def test_a_k_above_the_rollouts_of_every_validation_is_told(

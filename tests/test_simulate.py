@@ -99,6 +99,12 @@ def test_arms_need_runs_and_rules_a_name(tmp_path: Path) -> None:
         run(tmp_path, "rules=[uniform,best]")
 
 
+def test_a_folder_without_prompts_among_others_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"^runs=\['[^']*other'\]: no prompts\.jsonl in"):
+        run(tmp_path, f"runs=[{BUDGET},{tmp_path / 'other'}]")
+
+
 def test_a_setting_that_there_is_not_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^epoch is no setting: did you mean epochs\?$"):
         run(tmp_path, "+epoch=2")

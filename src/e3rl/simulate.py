@@ -115,15 +115,16 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
 def build_tables(cfg: DictConfig) -> dict[str, PassRateTable]:
     """Tables by arm: recorded where `runs` are given, else a generated one; "" without `by_arm`.
 
-    Raises FileNotFoundError where the runs have recorded no prompts, or by_arm has no runs.
+    Raises FileNotFoundError where any of the runs has recorded no prompts, or by_arm has no runs.
     """
     if cfg.runs:
-        folders = [each for path in cfg.runs for each in ledger_folders(path, PROMPTS)]
-        if not folders:
-            raise FileNotFoundError(f"runs={list(cfg.runs)}: no {PROMPTS} in these folders")
+        found = [(path, ledger_folders(path, PROMPTS)) for path in cfg.runs]
+        if empty := [path for path, folders in found if not folders]:
+            raise FileNotFoundError(f"runs={empty}: no {PROMPTS} in these folders, leave them out")
+        folders = sorted(each for _, folders in found for each in folders)
         if cfg.by_arm:
-            return load_tables_by_arm(sorted(folders), cfg.learning)
-        return {"": load_table(sorted(folders), cfg.learning)}
+            return load_tables_by_arm(folders, cfg.learning)
+        return {"": load_table(folders, cfg.learning)}
     if cfg.by_arm:
         raise FileNotFoundError("by_arm=true compares recorded arms: give runs=[FOLDER,...]")
     settings = dict(cfg.table) | {"shape": tuple(cfg.table.shape)}

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -170,3 +171,13 @@ def test_study_has_a_row_per_arm_and_temperature(arms: dict[str, list[Run]]) -> 
     live = next(row for row in rows if row["arm"] == "mine" and row["evaluation"] == "live")
     assert live["against"] == "grpo live"  # no evaluation of the control has 32 rollouts
     assert np.mean(live["pass@1_by_seed"]) == pytest.approx(live["pass@1"])
+
+
+def test_a_seed_that_other_seeds_of_its_arm_are_ahead_of_is_left_out_and_named(run: Run) -> None:
+    early = run.problems[run.problems["rollout_step"] < 24]
+    behind = replace(run, path=Path("behind"), seed=2, problems=early)
+    rows = arm_rows(arm_evaluations({"e3": [run, behind]}))
+    assert {row["seeds"] for row in rows} == {1}
+    told = " ".join(arm_table_text(rows).split())
+    assert "left out, validated last before other seeds of their arm: behind" in told
+    assert "left out" not in arm_table_text(arm_rows(arm_evaluations({"e3": [run]})))

@@ -1,16 +1,20 @@
 """Forest plots and frontiers."""
 
+from pathlib import Path
+
 import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from recorded_runs import Size, write_run
 from test_matched_control import at, made_up
 
 from e3rl.analysis.figures import comparison_figures as figures
+from e3rl.analysis.figures.difference_panels import draw_pass_at_k_less_control
 from e3rl.analysis.figures.style import BEYOND, arm_colour
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.frontier import UNTRAINED, frontier_rows, frontier_sources
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 
 Arms = dict[str, list[Run]]
 
@@ -164,6 +168,43 @@ def test_a_forest_names_the_endpoints_that_are_not_at_equal_cost(made: Arms) -> 
     late = [row | {"measure": "pass@16", "spent": 2.0, "against_spent": 1.9} for row in rows]
     note = figures.forest_note(rows + late)
     assert "(pass@16: after the last validation, costs unlike)" in note
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ([(2, True), (2, True)], "over seeds and problems, paired by both"),
+        ([(2, False)], "over seeds and problems, paired by problem, not by seed"),
+        (
+            [(2, True), (3, False)],
+            "over seeds and problems, paired by problem, and by seed where both arms have the same",
+        ),
+        ([(1, False)], "over problems, of one seed, paired by problem"),
+        (
+            [(2, True), (1, False)],
+            "over seeds and problems (over problems where an arm has one seed), paired by both",
+        ),
+    ],
+)
+def test_a_forest_says_what_its_intervals_are_over(
+    made: Arms, seeds: list[tuple[int, bool]], words: str
+) -> None:
+    first = next(row for row in rows_of(made) if row["difference"] is not None)
+    rows = [first | {"seeds": n, "paired_seeds": paired} for n, paired in seeds]
+    assert figures.forest_note(rows).startswith(f"95 % intervals {words}, at ")
+
+
+def test_pass_at_k_less_the_control_says_that_nothing_is_paired_where_it_is_not(
+    tmp_path: Path,
+) -> None:
+    for arm, seeds in (("grpo", (1, 2)), ("e3", (3, 4))):
+        for seed in seeds:
+            size = Size(steps=4, prompts=4, problems=6, samples=4, every=4)
+            write_run(tmp_path / f"{arm}-{seed}", arm, seed, size)
+    figure = draw_pass_at_k_less_control(group_by_arm(load_runs(tmp_path)), "grpo", "t1")
+    assert figure._supxlabel is not None
+    note = " ".join(figure._supxlabel.get_text().split())
+    assert "differences paired by problem, not by seed; after the last step" in note
 
 
 def test_temperatures_stand_beside_their_points_and_not_upon_others() -> None:

@@ -1,8 +1,18 @@
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from e3rl.analysis.sources.config_differences import config_differences, is_unsaid
+import yaml
+
+from e3rl.analysis.sources.config_differences import COPIES, config_differences, is_unsaid
 from e3rl.analysis.sources.runs import Run
+from e3rl.config.differences import flatten
+
+CONF = Path(__file__).parents[2] / "conf"
+PLAIN = re.compile(r"\$\{([a-z_]+(?:\.[a-z_]+)*)\}")  # an interpolation, and nothing beside it
+# Groups of where runs lie and how they are watched and arranged; the last two are presets.
+NO_SETTINGS = ("logger", "profiler", "paths", "hydra", "hydra.launcher", "hydra.sweeper", "sweep")
 
 
 def arm(run: Run, *configs: dict[str, Any]) -> list[Run]:
@@ -39,10 +49,40 @@ def test_names_seeds_and_folders_are_no_difference(run: Run) -> None:
 def test_settings_of_one_group_that_end_alike_are_two(run: Run) -> None:
     def config(ema: float) -> dict[str, Any]:
         temperature = {"ema": ema, "gain": {"ema": ema}}
-        return {"temperature": temperature, "callbacks": {"temperature": {"rule": temperature}}}
+        return {"temperature": temperature, "callbacks": {"temperature": {"strategy": temperature}}}
 
     found = config_differences({"a": arm(run, config(0.0)), "b": arm(run, config(0.5))})
     assert list(found) == ["temperature.ema", "temperature.gain.ema"]
+
+
+def test_settings_that_only_happen_to_change_alike_are_two(run: Run) -> None:
+    def config(dtype: str, tokens: int) -> dict[str, Any]:
+        nodes = {"policy": {"dtype": dtype}, "engine": {"settings": {"dtype": dtype}}}
+        engine, length = {"engine": nodes["engine"]}, {"max_length": tokens}
+        return {**nodes, "callbacks": {"rollout": engine}, "max_new_tokens": tokens, "loss": length}
+
+    arms = {"a": arm(run, config("float32", 80)), "b": arm(run, config("bfloat16", 96))}
+    names = ["engine.settings.dtype", "max_new_tokens", "policy.dtype"]
+    assert list(config_differences(arms)) == names
+    arms["b"][0].config["loss"]["max_length"] = 128  # a value of its own, so a setting
+    assert list(config_differences(arms)) == [names[0], "loss.max_length", *names[1:]]
+
+
+def test_the_copies_are_those_of_the_configurations() -> None:
+    found = {}
+    for file in CONF.rglob("*/*.yaml"):
+        node = ".".join(file.relative_to(CONF).parent.parts)
+        for key, value in flatten(yaml.safe_load(file.read_text()) or {}).items():
+            source = PLAIN.fullmatch(str(value))
+            if source and node not in NO_SETTINGS:
+                found[f"{node}.{key}"] = source[1]
+    copies = {key: of for key, of in found.items() if of != "seed" and not is_within(key, of)}
+    assert {key: of for key, of in copies.items() if not of.startswith("paths.")} == COPIES
+
+
+def is_within(key: str, source: str) -> bool:
+    """Whether both are of one group, which shows them both."""
+    return key.split(".")[0] == source.split(".")[0]
 
 
 def test_a_copy_of_the_seed_is_no_difference_and_another_seed_is_one(run: Run) -> None:
@@ -52,7 +92,8 @@ def test_a_copy_of_the_seed_is_no_difference_and_another_seed_is_one(run: Run) -
     first, second = (replace(run, seed=seed, config=config(seed)) for seed in (1, 2))
     assert config_differences({"a": [first, second], "b": [first]}) == {}
     fixed = replace(run, seed=2, config=config(1))
-    assert list(config_differences({"a": [second], "b": [fixed]})) == ["data.seed"]
+    both = ["callbacks.rollout.seed", "data.seed"]
+    assert list(config_differences({"a": [second], "b": [fixed]})) == both
 
 
 def test_null_is_as_good_as_absent() -> None:

@@ -42,13 +42,21 @@ def test_an_axis_that_does_not_exist_is_named(train: pd.DataFrame) -> None:
 def test_accuracies_are_known_up_to_the_last_validation_only(run: Run) -> None:
     """Validated every 8 of 24 steps."""
     assert common_cost([run], "tokens") == total_cost(run.train, "tokens")
-    early = replace(run, evaluations=run.evaluations[run.evaluations["rollout_step"] < 24])
+    early = replace(run, problems=run.problems[run.problems["rollout_step"] < 24])
     assert common_cost([run, early], "steps") == 16
     assert common_cost([run, early], "tokens") == cost_before(run.train, [16], "tokens")[0]
-    untrained = replace(run, evaluations=run.evaluations[run.evaluations["rollout_step"] == 0])
+    untrained = replace(run, problems=run.problems[run.problems["rollout_step"] == 0])
     assert known_cost(untrained, "tokens") == 0
-    never = replace(run, evaluations=run.evaluations.head(0))
-    assert known_cost(never, "tokens") == total_cost(run.train, "tokens")
+
+
+def test_a_run_without_counts_of_a_validation_does_not_cut_the_cost_of_others(run: Run) -> None:
+    """Neither one that was never validated nor one of W&B whose counts are not there."""
+    begun = replace(run, train=run.train[run.train["rollout_step"] < 3])
+    uncounted = replace(begun, problems=run.problems.head(0))
+    never = replace(uncounted, evaluations=run.evaluations.head(0))
+    assert [known_cost(each, "steps") for each in (uncounted, never)] == [0, 0]
+    assert common_cost([uncounted, run, never], "steps") == 24
+    assert common_cost([uncounted, never], "steps") == 0
 
 
 def test_a_run_without_a_cost_or_a_step_is_named(run: Run) -> None:

@@ -1,10 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.analysis.measures.curves import annealing_start, seed_band, smooth, smoothing_window
+from e3rl.analysis.measures.curves import (
+    annealing_start,
+    seed_band,
+    smooth,
+    smoothing_window,
+    without_short,
+)
+from e3rl.analysis.sources.runs import Run
 
 
 def train(values: list[float | None], column: str = "x") -> pd.DataFrame:
@@ -95,3 +104,17 @@ def test_annealing_starts_where_the_factor_on_the_target_leaves_one() -> None:
 @pytest.mark.parametrize(("steps", "window"), [(0, 1), (8, 1), (24, 3), (64, 9), (500, 9)])
 def test_window_fits_the_run(steps: int, window: int) -> None:
     assert smoothing_window([train([0.0] * steps), train([0.0] * 1000)]) == window
+
+
+def test_curves_are_without_runs_that_trained_far_less_than_others_of_their_arm(run: Run) -> None:
+    def after(steps: int, seed: int) -> Run:
+        return replace(run, seed=seed, train=run.train[run.train["rollout_step"] < steps])
+
+    mine = [after(24, 1), after(2, 2), after(20, 3), after(0, 4)]  # 0.8 of 24 steps are 19.2
+    drawn, short = without_short({"e3": mine, "grpo": [after(2, 1)], "new": [after(0, 1)]})
+    assert {arm: [item.seed for item in runs] for arm, runs in drawn.items()} == {
+        "e3": [1, 3],
+        "grpo": [1],
+        "new": [1],
+    }
+    assert [item.seed for item in short] == [2, 4]

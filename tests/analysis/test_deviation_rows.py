@@ -1,5 +1,6 @@
 """How much the seeds of an arm differ, beside those of a control."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,17 @@ def test_an_arm_that_is_not_there_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match=f"deviation of '{name}': no recorded arm"):
         deviation_rows(arms, control, of=of)
+
+
+def test_a_run_that_ended_before_others_of_its_arm_is_left_out_and_named(
+    arms: Arms, tmp_path: Path
+) -> None:
+    early = trained(tmp_path / "early", "mine", 6, 100)
+    problems = early.problems.assign(rollout_step=early.problems["rollout_step"] // 2)
+    more = {**arms, "mine": [*arms["mine"], replace(early, problems=problems)]}
+    _, mine = deviation_rows(more, "grpo", of=["grpo", "mine"])
+    assert mine["left_out"] == [str(tmp_path / "early")]
+    (expected,) = deviation_rows(arms, "grpo", of=["mine"])
+    assert "left_out" not in expected
+    for name in ("seeds", "greatest", "deviation", "ratio"):
+        assert mine[name] == expected[name], name

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from e3rl.analysis.measures.evaluations import (
     evaluation_names,
     find_evaluation,
     pass_at_k_difference,
+    split_by_end,
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Run
@@ -106,3 +108,32 @@ def test_names_and_steps_of_a_study(arms: dict[str, list[Run]]) -> None:
     both = find_evaluation(arms["e3"], "t1")
     assert both is not None
     assert len(both.seeds) == 2
+
+
+def ended_at(run: Run, step: int, seed: int) -> Run:
+    """The run as it was after its validation at this step."""
+    tables = {name: getattr(run, name) for name in ("evaluations", "problems")}
+    kept = {name: table[table["rollout_step"] <= step] for name, table in tables.items()}
+    train = run.train[run.train["rollout_step"] < max(step, 1)]
+    return replace(run, path=Path(f"seed-{seed}"), seed=seed, train=train, **kept)
+
+
+def test_the_last_validation_is_without_seeds_that_have_not_got_there(run: Run) -> None:
+    """A seed that has begun was validated before training alone."""
+    begun, half = ended_at(run, 0, 2), ended_at(run, 16, 3)
+    bare = replace(run, problems=run.problems.head(0))
+    found, alone = find_evaluation([begun, run, half, bare], "t1"), find_evaluation([run], "t1")
+    assert found is not None
+    assert alone is not None
+    assert found.by_seed(1).tolist() == alone.by_seed(1).tolist()
+    assert (found.left_out, alone.left_out) == (("seed-2", "seed-3"), ())
+    kept, early = split_by_end([begun, run, half, bare])
+    assert [item.seed for item in kept] == [run.seed]
+    assert [item.seed for item in early] == [2, 3]
+    assert split_by_end([bare]) == ([], [])
+
+
+def test_a_seed_that_was_never_validated_has_no_say_at_which_steps_others_were(run: Run) -> None:
+    bare = replace(run, problems=run.problems.head(0))
+    assert validation_steps([run, bare]) == [0, 8, 16, 24]
+    assert validation_steps([bare]) == []

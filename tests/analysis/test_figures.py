@@ -398,3 +398,32 @@ def test_run_that_only_validated_draws(run_folder: Path, tmp_path: Path) -> None
     text = texts(figures.overview_figure(load_run(folder)))
     assert "no policy/entropy recorded" in text
     assert "no rollout/temperature recorded" in text
+
+
+def after(run: Run, steps: int, seed: int) -> Run:
+    """The run as it was after these steps."""
+    tables = {name: getattr(run, name) for name in ("evaluations", "problems", "train")}
+    kept = {name: t[t["rollout_step"] < steps + (name != "train")] for name, t in tables.items()}
+    return replace(run, seed=seed, **kept)
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (figures.entropy_figure, "left out, trained far less than other seeds: E3 seed 9"),
+        (figures.pass_at_1_figure, "left out, trained far less than other seeds: E3 seed 9"),
+        (figures.pass_at_k_figure, "left out, validated last before other seeds: E3 seed 9"),
+    ],
+)
+def test_a_seed_that_has_just_begun_changes_no_curve_and_is_named(
+    draw: Callable[[dict[str, list[Run]]], Figure], words: str, arms: dict[str, list[Run]]
+) -> None:
+    others = [replace(run, name=f"arm {i}") for i in range(6) for run in arms["grpo"][:1]]
+    for more in ({}, {run.name: [run] for run in others}):  # a panel for all, and one for each
+        begun = {**arms, **more, "e3": [*arms["e3"], after(arms["e3"][0], 1, 9)]}
+        with_it, without = draw(begun), draw({**arms, **more})
+        assert words in with_it.get_supxlabel().replace("\n", " ")
+        assert "left out" not in without.get_supxlabel()
+        for ax, other in zip(with_it.axes, without.axes, strict=True):
+            for line, same in zip(ax.lines, other.lines, strict=True):
+                np.testing.assert_array_equal(line.get_xydata(), same.get_xydata())

@@ -90,6 +90,28 @@ def test_cells_have_two_columns_a_window() -> None:
     assert "2 seeds" in cells.note
 
 
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ((1, 2, 3, 4, 5), "paired by seed; 5 seeds"),
+        ((1, 2, 3), "paired by seed where both have the same; 3 to 5 seeds"),
+    ],
+)
+def test_cells_say_whether_differences_are_of_pairs(seeds: tuple[int, ...], words: str) -> None:
+    arms = {
+        arm: [run_of(arm, seed, [0.1 * (seed % 5) + step] * 4) for seed in own]
+        for arm, own, step in (("grpo", (1, 2, 3, 4, 5), 0.0), ("budget", seeds, 0.1))
+    }
+    cells = metric_cells(judge_rows(metric_rows(arms, "grpo", COLUMN, {"end": (-2, 0)})))
+    assert f"95 % intervals over seeds, each by itself; Δ to the control, {words}." in cells.note
+
+
+def test_cells_of_one_seed_claim_no_intervals() -> None:
+    arms = {arm: [run_of(arm, 1, [0.5] * 4)] for arm in ("grpo", "budget")}
+    cells = metric_cells(judge_rows(metric_rows(arms, "grpo", COLUMN, {"end": (-2, 0)})))
+    assert "mean over steps; 1 seed, without intervals; Δ to the control." in cells.note
+
+
 def test_a_window_without_steps_and_an_unknown_control_are_errors() -> None:
     with pytest.raises(
         ValueError, match=r"'late' \[9, 12\]: x has no steps from 9 to 12; it has 0 to 4"

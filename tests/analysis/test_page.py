@@ -433,3 +433,13 @@ def test_a_picture_of_the_page_shows_every_arm(page: str, tmp_path: Path, profil
     for arm in ("grpo", "ts_an", "e3"):
         near = np.abs(pixels - np.array(to_rgb(arm_colour(arm)))).max(axis=2) < 0.02
         assert near.sum() > 300
+
+
+def test_a_seed_that_has_just_begun_changes_no_figure(arms: Arms) -> None:
+    run = arms["e3"][0]
+    tables = {name: getattr(run, name) for name in ("evaluations", "problems", "train")}
+    start = {name: table[table["rollout_step"] < 1] for name, table in tables.items()}
+    begun = {**arms, "e3": [*arms["e3"], replace(run, seed=9, **start)]}
+    for figure, other in zip(page_figures(begun), page_figures(arms), strict=True):
+        if figure["id"] != "difficulty":  # of the last epoch of each seed
+            assert figure["curves"] == other["curves"], figure["id"]

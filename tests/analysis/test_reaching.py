@@ -111,3 +111,27 @@ def test_no_targets_and_a_control_without_validation_are_errors() -> None:
             costs_to_reach(arms, None, [0.5, target])
     with pytest.raises(ValueError, match="control='e3' has no evaluation t1"):
         costs_to_reach(arms, "e3", [0.5])
+
+
+def late(run: Run) -> Run:
+    """Without the validation before training."""
+    return dataclasses.replace(run, problems=run.problems[run.problems["rollout_step"] > 0])
+
+
+def test_an_accuracy_that_was_there_at_a_late_first_validation_has_no_known_cost() -> None:
+    # First validated after 1000 rollouts, at .6, and at .7 after 2000.
+    arms = {"grpo": [late(run_of("grpo", seed, [0.4, 0.6, 0.7])) for seed in (1, 2)]}
+    words = "targets: grpo had 0.5 when it was first validated, after 1,000 rollouts sampled"
+    with pytest.raises(ValueError, match=words):
+        costs_to_reach(arms, None, [0.65, 0.5])
+    (row,) = costs_to_reach(arms, None, [0.65])
+    assert row["cost"] == pytest.approx(1500, abs=1)
+
+
+def test_there_is_no_ratio_to_a_control_that_is_there_before_the_arm_was_validated() -> None:
+    slow = [late(run_of("ts", seed, [0.4, 0.5, 0.7])) for seed in (1, 2)]  # from 1000 on
+    for curve, cost, ratio in (([0.4, 0.8, 0.8], 500, None), ([0.4, 0.5, 0.9], 1250, 1500 / 1250)):
+        control = [run_of("grpo", seed, curve) for seed in (1, 2)]
+        base, row = costs_to_reach({"grpo": control, "ts": slow}, "grpo", [0.6])
+        assert (base["cost"], row["cost"]) == pytest.approx((cost, 1500), abs=1)
+        assert row["ratio"] == (ratio if ratio is None else pytest.approx(ratio, abs=0.01))

@@ -169,3 +169,21 @@ def test_the_untrained_policy_is_no_score_of_a_run() -> None:
     run = replace(run)
     run.problems.loc[run.problems["rollout_step"] > 0, "name"] = "greedy"
     assert scores_at([run], "t1", 1, "tokens", 30) is None
+
+
+def test_a_seed_that_was_validated_on_few_of_the_problems_is_refused_and_named() -> None:
+    """One of ten; the others would shrink to it."""
+    run = made_up()
+    ids = run.problems["problem_id"]
+    ten = pd.concat(run.problems.assign(problem_id=ids + str(i)) for i in range(5))
+    wide = replace(run, problems=ten)
+    one = wide.problems[wide.problems["problem_id"] == "a0"]
+    few = replace(wide, path=Path("few"), seed=3, problems=one)
+    with pytest.raises(
+        ValueError, match=r"few was validated with t1 on other .*: all have 1 of 10"
+    ):
+        scores_at([wide, replace(wide, seed=2), few], "t1", 1, "steps", 2)
+    three = wide.problems[wide.problems["problem_id"].isin(["a0", "a1", "a2"])]
+    found = scores_at([wide, replace(few, problems=three)], "t1", 1, "steps", 2)
+    assert found is not None
+    assert found.table.shape == (2, 3)

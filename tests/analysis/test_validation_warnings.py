@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from recorded_runs import write_run
 from warned_runs import SMALL, compared, configure, folder, row
@@ -28,6 +30,12 @@ def matched(runs: list[Run], entropy: float) -> list[Run]:
         table.loc[table["name"] == "live", "entropy"] = entropy
         found.append(replace(run, evaluations=table))
     return found
+
+
+def with_entropies(run: Run, ends: tuple[float, float]) -> pd.DataFrame:
+    """Evaluations whose entropies at the first and the last validation are these."""
+    first = run.evaluations["rollout_step"] == 0
+    return run.evaluations.assign(entropy=np.where(first, *ends))
 
 
 @pytest.mark.parametrize(("entropy", "words"), [(0.60, "mine (-10.0 %)"), (0.5408, None)])
@@ -66,6 +74,32 @@ def test_one_seed_shares_its_validation_with_nobody(tmp_path: Path) -> None:
 def test_pass_at_k_of_a_flatter_policy_is_told(changed: dict[str, Any], words: str | None) -> None:
     rows = [row(**({"entropy": 0.266, "against_entropy": 0.235} | changed))]
     found = unequal_entropies(Compared({}, "grpo", rows))
+    assert len(found) == (words is not None)
+    assert words is None or words in found[0]
+
+
+@pytest.mark.parametrize(
+    ("entropy", "words"), [((0.6, 0.4), None), ((0.6, 0.45), "mine (+12.5 % at the equal cost)")]
+)
+def test_entropies_after_unlike_steps_are_read_at_the_equal_cost(
+    tmp_path: Path, entropy: tuple[float, float], words: str | None
+) -> None:
+    """The control falls from .6 to .2 over four steps, and has .4 on the line after the two
+    that the other arm has run, which has as much, or .45."""
+    for arm, steps in (("grpo", 4), ("mine", 2)):
+        write_run(tmp_path / arm, arm, 1, replace(SMALL, steps=steps, every=steps))
+    arms = group_by_arm(load_runs(tmp_path))
+    arms["grpo"], arms["mine"] = (
+        [replace(arms[arm][0], evaluations=with_entropies(arms[arm][0], ends))]
+        for arm, ends in (("grpo", (0.6, 0.2)), ("mine", entropy))
+    )
+    rows = [
+        each
+        for each in compare_arms(arms, "grpo", [1], axis="steps", evaluations=["t1"])
+        if each["arm"] == "mine"
+    ]
+    assert {each["cost"] for each in rows} == {2.0}
+    found = unequal_entropies(Compared(arms, "grpo", rows))
     assert len(found) == (words is not None)
     assert words is None or words in found[0]
 

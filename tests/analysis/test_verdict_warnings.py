@@ -29,6 +29,14 @@ def test_a_verdict_of_few_seeds_is_named(seeds: int) -> None:
     assert seeds == 5 or "mine better in pass@16." in found[1]
 
 
+def test_the_row_of_fewest_seeds_is_told_whichever_comes_last() -> None:
+    """pass@16 of three of five seeds, then pass@1 of all."""
+    rows = [row(seeds=3, verdict="worse"), row(seeds=5, verdict="better", measure="pass@1")]
+    few, verdicts = few_seeds(Compared({}, "grpo", rows))
+    assert "(mine 3)" in few
+    assert "seeds: mine worse in pass@16. Run" in verdicts
+
+
 @pytest.mark.parametrize(
     ("verdict", "detectable", "told"),
     [

@@ -10,12 +10,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import wandb
+import yaml
 
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.sources.source import read_runs
 from e3rl.analysis.sources.wandb_offline import load_offline_runs
 from e3rl.analysis.sources.wandb_project import load_project
+from e3rl.analysis.sources.wandb_run import run_from_wandb
 from e3rl.analysis.tables.tidy import tidy_table
+from e3rl.analysis.warnings.compared import Compared
+from e3rl.analysis.warnings.validation import lacking_counts
 from e3rl.ledger.ledger import read_rows
 from e3rl.ledger.wandb_mirror import WandbMirror
 
@@ -157,6 +161,56 @@ def test_a_run_that_is_not_of_e3rl_is_named(run: Run, tmp_path: Path) -> None:
         load_project("me/x", api=FakeApi([foreign]))
 
 
+def test_rows_that_a_killed_process_wrote_after_its_checkpoint_are_gone(run: Run) -> None:
+    """Killed after step 19, resumed from step 8, and at step 10 by now."""
+    rows = ledger_rows(run)
+    killed = [row for row in rows if row["rollout_step"] < 20]
+    again = [row for row in rows if 8 <= row["rollout_step"] < 11 and not is_validation(row)]
+    tables = {"validation": [run.problems], "prompts": [run.prompts]}
+    found = run_from_wandb(run.path, run.config, [*killed, *again], tables)
+    assert found.train["rollout_step"].tolist() == list(range(11))
+    assert found.validation["rollout_step"].tolist() == [0, 8]
+    assert set(found.problems["rollout_step"]) == {0, 8}
+    assert set(found.prompts["rollout_step"]) == set(range(11))
+
+
+def is_validation(row: dict[str, Any]) -> bool:
+    return any(key.startswith("val/") for key in row)
+
+
+def test_a_validation_whose_table_was_cut_has_no_counts(run: Run) -> None:
+    """Of four validations the table lacks the first, and three problems of the second. pass@1 of
+    greedy was not asked for."""
+    rows = []
+    for row in ledger_rows(run):
+        if is_validation(row):
+            row["val/t1/temperature"], row["val/greedy/temperature"] = 1.0, 0.0
+            row["val/greedy/mean@1"] = row.pop("val/greedy/pass@1")
+        rows.append(row)
+    second = run.problems["rollout_step"] == 8
+    lost = second & (run.problems["name"] == "t1") & run.problems["problem_id"].isin(SOLVED)
+    cut = run.problems[(run.problems["rollout_step"] > 0) & ~lost]
+    found = run_from_wandb(run.path, run.config, rows, {"validation": [cut]})
+    kept = {step for name, step in found.counts if name == "t1"}
+    assert kept == {16, 24}
+    assert {step for name, step in found.counts if name == "greedy"} == {8, 16, 24}
+    (line,) = lacking_counts(Compared({"e3": [found]}, None, []))
+    assert f"E3 seed {run.seed} ({run.path}): after steps 0, 8. No comparison" in line
+    assert lacking_counts(Compared({"e3": [run]}, None, [])) == []
+
+
+SOLVED = ("problem-0", "problem-1", "problem-2")
+
+
+def test_counts_come_from_all_tables_and_the_latest_one_of_a_step_stands(run: Run) -> None:
+    by_step = [table for _, table in run.problems.groupby("rollout_step")]
+    wrong = by_step[1].assign(correct=0)
+    rows = ledger_rows(run)
+    tables = {"validation": [by_step[0], wrong, by_step[1], by_step[2], by_step[3]]}
+    found = run_from_wandb(run.path, run.config, rows, tables)
+    pd.testing.assert_frame_equal(found.problems, run.problems, check_dtype=False)
+
+
 @pytest.fixture
 def copied(run_folder: Path, tmp_path: Path) -> Path:
     """The run folder alone below a root."""
@@ -175,6 +229,22 @@ def test_sources_are_told_apart(
 def test_a_ledger_is_preferred_to_the_mirror_beside_it(offline: Path, copied: Path) -> None:
     shutil.copytree(offline / "2", copied, dirs_exist_ok=True)
     assert [found.path for found in read_runs(copied.parent)] == [copied]
+
+
+def test_beside_ledgers_a_run_that_has_none_is_read_from_wandb(offline: Path, copied: Path) -> None:
+    root = copied.parent
+    shutil.copytree(offline / "2", root / "only_mirrored")
+    assert sorted(found.path == copied for found in read_runs(root)) == [False, True]
+    config = yaml.safe_load((copied / "config.yaml").read_text())
+    config["logger"] = {"wandb": {"id": "abc"}}  # the ledger is of that very run
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    assert [found.path for found in read_runs(root)] == [copied]
+
+
+def test_beside_ledgers_what_wandb_cannot_read_is_passed_over_and_named(copied: Path) -> None:
+    (copied.parent / "run-x.wandb").write_bytes(b"nothing of the kind")
+    with pytest.warns(UserWarning, match=r"passing over a W&B run .*run-x\.wandb"):
+        assert [found.path for found in read_runs(copied.parent)] == [copied]
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:

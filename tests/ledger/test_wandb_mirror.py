@@ -15,7 +15,8 @@ import pytest
 import wandb
 from wandb.proto import wandb_internal_pb2
 
-from e3rl.ledger.wandb_mirror import WandbMirror
+from e3rl.ledger.ledger import Ledger
+from e3rl.ledger.wandb_mirror import WandbMirror, _parts
 
 pytestmark = pytest.mark.end_to_end
 
@@ -163,26 +164,67 @@ def test_a_resumed_run_does_not_claim_that_validation_cost_nothing(
     assert not [name for name in row if name.startswith("cost/")]
 
 
+def logged_tables(folder: Path) -> list[tuple[str, Any]]:
+    """Name and content of every table that a run logged, in order."""
+    found = folder.rglob("media/table/*.json")
+    order = sorted(found, key=lambda path: int(path.name.split("_")[1]))
+    return [(path.name.split("_")[0], json.loads(path.read_text())) for path in order]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([3, 2, 3], [[0], [1, 2]]),  # the latest steps together
+        ([2, 6, 1], [[0], [1], [2]]),  # one that is longer by itself is not cut
+        ([1, 1, 2], [[0, 1, 2]]),
+    ],
+)
+def test_a_long_table_is_parted_between_steps(
+    sizes: list[int], parts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("e3rl.ledger.wandb_mirror.TABLE_ROWS", 5)
+    steps = [step for step, size in enumerate(sizes) for _ in range(size)]
+    found = [
+        part["rollout_step"].tolist() for part in _parts(pd.DataFrame({"rollout_step": steps}))
+    ]
+    assert [list(dict.fromkeys(part)) for part in found] == parts
+    assert [step for part in found for step in part] == steps
+
+
+def test_the_counts_of_a_validation_are_there_as_soon_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = mirror(tmp_path)
+    with Ledger(tmp_path / "validation.jsonl") as ledger:
+        for step in (0, 8):
+            lists = {"problem_id": ["p", "q"], "source": ["x", "y"], "n": [4, 4]}
+            row = {"name": "t1", "temperature": 1.0, **lists, "correct": [step, 1]}
+            ledger.append({"rollout_step": step, **row})
+            logger.log_metrics({"rollout_step": step, "epoch": 0, "val/t1/pass@1": 0.5})
+    logger.experiment.finish()
+    first, second = logged_tables(tmp_path)
+    assert first[0] == second[0] == "validation"
+    assert second[1]["data"] == [[8, "t1", 1.0, "p", "x", 4, 8], [8, "t1", 1.0, "q", "y", 4, 1]]
+    assert [row[0] for row in first[1]["data"]] == [0, 0]
+
+
 def test_counts_become_tables_with_missing_numbers_left_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr("e3rl.ledger.wandb_mirror.TABLE_ROWS", 2)
     logger = mirror(tmp_path)
-    counts = {"prompt_id": ["a", "b", "c"], "n": [4, 8, 12], "rank": [0.5, 0.2, float("nan")]}
+    counts = {"rollout_step": [0, 1, 1], "n": [4, 8, 12], "rank": [0.5, 0.2, float("nan")]}
     logger.log_counts("prompts", pd.DataFrame(counts))
     logger.log_counts("validation", pd.DataFrame(columns=["problem_id"]))
     logger.log_completions([COMPLETION])
     logger.experiment.finish()
-    tables = {
-        path.name.split("_")[0]: json.loads(path.read_text())
-        for path in tmp_path.rglob("media/table/*.json")
-    }
-    assert set(tables) == {"prompts", "completions"}
-    latest = [["b", 8, 0.2], ["c", 12, None]]
-    assert tables["prompts"] == {"columns": ["prompt_id", "n", "rank"], "data": latest}
-    (row,) = tables["completions"]["data"]
-    columns = tables["completions"]["columns"]
+    tables = logged_tables(tmp_path)
+    assert [name for name, _ in tables] == ["prompts", "prompts", "completions"]
+    assert tables[0][1] == {"columns": list(counts), "data": [[0, 4, 0.5]]}
+    assert tables[1][1] == {"columns": list(counts), "data": [[1, 8, 0.2], [1, 12, None]]}
+    (row,), columns = tables[2][1]["data"], tables[2][1]["columns"]
     assert dict(zip(columns, row, strict=True)) == COMPLETION
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e3rl.budgets.posterior import BetaPosterior
 from e3rl.readiness.pass_rates import (
     MEANS,
     STRENGTHS,
     count_by_solve_rate,
     draw_rates,
+    expect_outcomes,
     fit_posterior,
     fit_prior,
     predict_group_outcomes,
@@ -24,17 +24,43 @@ def log_beta(a: float, b: float) -> float:
 
 
 def test_groups_of_evenly_spread_pass_rates_split_as_the_integrals_say() -> None:
-    flat = BetaPosterior(np.ones(3), np.ones(3))
-    two, eight = predict_group_outcomes(flat, 2), predict_group_outcomes(flat, 8)
-    assert [two.all_wrong.mean, two.all_right.mean, two.mixed.mean] == pytest.approx([1 / 3] * 3)
-    assert eight.all_wrong.mean == pytest.approx(1 / 9)
-    assert eight.mixed.mean == pytest.approx(7 / 9)
-    leaning = predict_group_outcomes(BetaPosterior(np.array([2.0, 1.0]), np.array([1.0, 2.0])), 1)
-    assert [leaning.all_wrong.mean, leaning.mixed.mean] == pytest.approx([0.5, 0.0])
-    # Two prompts tell as much as two trials at most: Wilson's of one in two.
-    assert (leaning.all_wrong.low, leaning.all_wrong.high) == pytest.approx(
-        (0.0945, 0.9055), abs=1e-4
-    )
+    flat = np.ones(1)
+    assert expect_outcomes(flat, flat, 2).ravel() == pytest.approx([1 / 3] * 3)
+    assert expect_outcomes(flat, flat, 8).ravel() == pytest.approx([1 / 9, 1 / 9, 7 / 9])
+    leaning = expect_outcomes(np.array([2.0, 1.0]), np.array([1.0, 2.0]), 1)
+    assert leaning == pytest.approx(np.array([[1 / 3, 2 / 3], [2 / 3, 1 / 3], [0, 0]]))
+
+
+def test_a_sample_without_a_right_rollout_tells_as_much_as_its_prompts_at_most() -> None:
+    groups = predict_group_outcomes(np.zeros(64, dtype=int), np.full(64, 8), 8)
+    assert groups.mixed.mean < 0.01
+    # Wilson's 0 of 64 trials is [0, 5.7] %.
+    assert groups.mixed.high == pytest.approx(0.057, abs=1e-3)
+    assert groups.all_wrong.low == pytest.approx(0.943, abs=1e-3)
+
+
+def test_intervals_of_shares_hold_the_truth_as_often_as_they_say() -> None:
+    generator = np.random.default_rng(0)
+    # Rates are Beta(1/2, 3/2): E[qᴳ] = Π (b + j)/(a + b + j), by the same product as above.
+    true = expect_outcomes(np.array(0.5), np.array(1.5), 8).tolist()
+    hits = np.zeros(3)
+    for seed in range(100):
+        right = generator.binomial(8, generator.beta(0.5, 1.5, 64))
+        groups = predict_group_outcomes(right, np.full(64, 8), 8, seed)
+        found = (groups.all_wrong, groups.all_right, groups.mixed)
+        hits += [each.low <= share <= each.high for each, share in zip(found, true, strict=True)]
+    assert hits.min() >= 88
+
+
+def test_two_rollouts_tell_less_than_eight_and_the_same_seed_the_same() -> None:
+    rates = np.random.default_rng(1).beta(0.5, 1.5, 64)
+    widths = []
+    for n in (2, 8):
+        right = np.random.default_rng(2).binomial(n, rates)
+        groups = predict_group_outcomes(right, np.full(64, n), 8)
+        assert groups == predict_group_outcomes(right, np.full(64, n), 8)
+        widths.append(groups.mixed.high - groups.mixed.low)
+    assert widths[0] > 1.5 * widths[1]
 
 
 def test_a_prior_is_the_likeliest_of_the_grid() -> None:
@@ -62,29 +88,39 @@ def test_heaps_at_the_ends_make_a_weak_prior_and_equal_rates_a_strong_one() -> N
 def test_an_unsolved_prompt_is_believed_in_as_far_as_the_others_were_solved() -> None:
     eight = np.full(20, 8)
     among_solved = fit_posterior(np.array([0] + [4] * 19), eight)
-    among_unsolved = fit_posterior(np.array([0] * 19 + [4]), eight)
+    hard = np.array([0] * 19 + [4])
+    among_unsolved = fit_posterior(hard, eight)
     assert among_solved.mean[0] > 0.2
     assert among_unsolved.mean[0] < 0.03
-    assert predict_group_outcomes(among_unsolved, 8).all_wrong.mean == pytest.approx(0.93, abs=0.03)
+    assert predict_group_outcomes(hard, eight, 8).all_wrong.mean == pytest.approx(0.93, abs=0.03)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=12), st.integers(1, 20))
 def test_shares_of_groups_are_shares(right: list[int], group_size: int) -> None:
-    groups = predict_group_outcomes(
-        fit_posterior(np.array(right), np.full(len(right), 6)), group_size
-    )
+    groups = predict_group_outcomes(np.array(right), np.full(len(right), 6), group_size)
     shares = [groups.all_wrong.mean, groups.all_right.mean, groups.mixed.mean]
     assert min(shares) >= -1e-9
     assert sum(shares) == pytest.approx(1)
 
 
 def test_drawn_rates_have_the_mean_and_spread_of_the_belief() -> None:
-    posterior = BetaPosterior(np.array([1.0, 30.0]), np.array([1.0, 10.0]))
-    rates = draw_rates(posterior, 20_000, np.random.default_rng(0))
-    assert rates.mean() == pytest.approx((0.5 + 0.75) / 2, abs=0.01)
-    second = (1 / 12 + 0.25 + 30 * 31 / (40 * 41)) / 2  # E[p²] of both
-    assert (rates**2).mean() == pytest.approx(second, abs=0.01)
+    # A posterior is its prior and the counts, here of so many prompts that a sample is as another.
+    right, rollouts = np.tile([1, 15], 10_000), np.tile([4, 20], 10_000)
+    a, b = fit_prior(right, rollouts)
+    rates = draw_rates(right, rollouts, 20_000, np.random.default_rng(0))
+    one, other = (a + 1) / (a + b + 4), (a + 15) / (a + b + 20)
+    assert rates.mean() == pytest.approx((one + other) / 2, abs=0.01)
+    squares = (one * (a + 2) / (a + b + 5), other * (a + 16) / (a + b + 21))  # E[p²] of both
+    assert (rates**2).mean() == pytest.approx(sum(squares) / 2, abs=0.01)
+
+
+def test_drawn_rates_differ_by_what_a_sample_leaves_open() -> None:
+    # Half of 16 prompts always solved, half never: the mean of 16 such varies by 1/2 over √16.
+    right, rollouts = np.repeat([0, 64], 8), np.full(16, 64)
+    generator = np.random.default_rng(0)
+    means = [draw_rates(right, rollouts, 1000, generator).mean() for _ in range(200)]
+    assert np.std(means) == pytest.approx(1 / 8, rel=0.15)
 
 
 def test_the_ends_of_the_histogram_hold_never_and_always() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from samples import sample
 
 from e3rl.readiness.checks import Finding
-from e3rl.readiness.pass_rates import fit_posterior, predict_group_outcomes
+from e3rl.readiness.pass_rates import predict_group_outcomes
 from e3rl.readiness.rendering import (
     preflight_values,
     render_preflight,
@@ -47,7 +47,7 @@ def test_everything_is_shown_and_remedies_follow() -> None:
 
 def test_the_file_has_counts_by_prompt_and_is_json() -> None:
     seen = sample()
-    groups = predict_group_outcomes(fit_posterior(seen.right, seen.rollouts), 8)
+    groups = predict_group_outcomes(seen.right, seen.rollouts, 8)
     values = json.loads(json.dumps(preflight_values(seen, groups, [FINE], SCORES, {"time": "1 h"})))
     assert values["go"] is True
     assert values["prompts"][1] == {"prompt_id": "b", "n": 4, "correct": 2}

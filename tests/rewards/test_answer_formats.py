@@ -6,11 +6,11 @@ from judging import read_answer
 from e3rl.rewards.answer_formats import (
     ends_in_number,
     equated_numbers,
-    have_other_order,
     have_other_units,
     is_code,
     is_copied,
     is_number,
+    lacks_equation,
     last_box,
     leaves_work,
     normal_form,
@@ -80,6 +80,14 @@ def test_formats_accept_exactly_their_answers(
         (r"\left( 1, 2 \right)", "(1,2)"),
         (r"\text{Evelyn}", "Evelyn"),
         (r"80 \%", "80"),
+        (r"35\,\%", "35"),
+        ("7\\ .", "7"),
+        (r"\sqrt{2}\,", r"\sqrt{2}"),
+        (r"(1,2)\;", "(1,2)"),
+        (r"x \quad\,.\,", "x"),
+        (r"\varnothing", r"\emptyset"),
+        ("x ∈ ∅", r"x ∈ \varnothing"),
+        (r"\sin 20^{\circ}", "\\sin 20°"),
         (r"10,\!010", "10010"),
         (r"2\sqrt3", r"2 \sqrt{3}"),
         ("1, 23", "1,23"),
@@ -119,6 +127,7 @@ def test_answers_have_one_normal_form(answer: str, form: str) -> None:
         ("1 23", "12 3"),
         ("x^2", "x_2"),
         (r"\frac{1}{23}", r"\frac{12}{3}"),
+        (r"7\$", "7"),
     ],
 )
 def test_different_answers_are_told_apart(answer: str, gold: str) -> None:
@@ -127,7 +136,17 @@ def test_different_answers_are_told_apart(answer: str, gold: str) -> None:
 
 NUMBERS = [
     *("46", "-46", "046", "46.0", ".5", "46.", "1,234", "12,345,678", r"1{,}234", r"10,\!010"),
-    *(r"\frac{2}{3}", r"-\frac{2}{3}", r"\frac{-2}{3}", r"\dfrac23", "2/3", r"6\frac{1}{2}"),
+    *(
+        r"\frac{1}{-2}",
+        r"-\frac{-3}{-4}",
+        "3/-4",
+        r"\frac{2}{3}",
+        r"-\frac{2}{3}",
+        r"\frac{-2}{3}",
+        r"\dfrac23",
+        "2/3",
+        r"6\frac{1}{2}",
+    ),
     *(r"2.5 \times 10^{5}", r"3 \cdot 10^5", r"50\%", r"\$15", r"90^\circ", "x=5", r"\[ 5 \]"),
     *("10^3", r"10^{-3}", "1e3", "2.5E-3", r"-10^{12}", r"12\,345"),
     *(r"40 \text{ feet}", r"273 \mathrm{~km}", r"\{46\}", "(46)", r"\angle CAB=60^{\circ}"),
@@ -150,7 +169,15 @@ def test_answers_may_carry_a_bare_unit_or_a_relation(text: str) -> None:
     "text",
     [
         *("12+34", "7*5+6*4", r"7 \cdot 5", "3^2", "2^{10}", "46!", r"\sqrt{2116}", "2(23)"),
-        *("(3)(4)", r"\frac{92}{2}", r"\frac{46}{1}", "92/2", r"\frac{1}{0}", r"\binom{46}{1}"),
+        *(
+            "(3)(4)",
+            r"\frac{92}{2}",
+            r"\frac{46}{1}",
+            "92/2",
+            r"\frac{1}{0}",
+            r"\frac{-92}{-2}",
+            r"\binom{46}{1}",
+        ),
         *("46=12+34", r"\frac{12+34}{1}", "1,2", "1, 100, 101", r"12 \times 10^2", "--5", "46-"),
         *("4 6", "12 345", r"1\,23", "110^3", "e3"),
         *(r"3\pi", r"1+\sqrt{2}", "(1,2)", "x", "Evelyn", "", r"2 \text{ or } 3", r"9^{9^{9^9}}"),
@@ -169,6 +196,7 @@ def test_operations_and_other_answers_are_no_numbers(text: str) -> None:
         (r"7 \cdot 5", r"Compute $7\times 5$."),
         (r"\sqrt8-1", r"Simplify \(\sqrt{8} - 1\)."),
         ("x^2-4=0", "Solve x^2 - 4 = 0."),
+        (r"\tan 60^{\circ}", r"Find $\tan 60^\circ$."),
         (r"\dfrac{\sqrt{12}}{2}", r"What is $\frac{\sqrt{12}}{2}$ in lowest terms?"),
     ],
 )
@@ -284,14 +312,26 @@ def test_units_are_told_apart_where_both_are_known(answer: str, gold: str, other
     assert have_other_units(gold, answer) == other
 
 
-def test_what_leaves_work_calls_functions_or_shuffles_letters_is_told() -> None:
+@pytest.mark.parametrize(
+    ("answer", "gold", "prompt", "lacks"),
+    [
+        ("3", "x+y=3", "Which line is it?", True),
+        ("3", "x+y=3", "Find $x + y$.", False),
+        ("3 = y + x", "x+y=3", "Which line is it?", False),
+        ("3", "x=3", "Find it.", False),
+        (r"12+12\sqrt{3}", r"AB=12+12\sqrt{3}", "How long is it?", False),
+        ("25", "x^2+y^2=25", "Which circle is it?", False),  # left to algebra
+    ],
+)
+def test_one_side_of_an_equation_is_none(answer: str, gold: str, prompt: str, lacks: bool) -> None:
+    assert lacks_equation(answer, gold, prompt) == lacks
+
+
+def test_what_leaves_work_or_calls_functions_is_told() -> None:
     assert leaves_work(r"\int_0^1 x dx", r"\frac{1}{2}")
     assert leaves_work(r"\sum_{n=1}^{\infty} \frac{1}{n^2}", r"\frac{\pi^2}{6}")
     assert not leaves_work(r"\int_0^1 x dx", r"\int_0^1 t dt")
     assert not leaves_work(r"\sum_{k=0}^{n} k \limits", r"\frac{n(n+1)}{2}")
-    assert have_other_order("seat", r"\text{east}")
-    assert not have_other_order("East", r"\text{east}")
-    assert not have_other_order("ba", "ab")  # a product
     assert is_code("__import__('os')")
     assert is_code("eval(1)")
     assert not is_code(r"sqrt(2)+\sin(x)+f(x)+floor(y)")

@@ -53,6 +53,7 @@ CHOOSING_NONE = [
         (r"so x = -\dfrac{1}{2}$", r"-\dfrac{1}{2}"),
         (r"so it is 3\frac12", r"3\frac12"),
         (r"x^2 \frac{1}{2}", r"\frac{1}{2}"),
+        (r"so it is \frac{1}{-2}", r"\frac{1}{-2}"),
         ("it takes 3 1/2 hours", "3 1/2"),
         ("of 2 3 1/2", "1/2"),
         ("It is 10 / 4", "10 / 4"),

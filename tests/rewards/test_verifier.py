@@ -75,6 +75,41 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         (r"4\,6", "46", "wrong"),
         (r"4 6\pi", r"46\pi", "wrong"),
         (r"4\,600", "4600", "correct"),
+        # spaces, signs and marks at the end say nothing
+        (r"35\,\%", "35", "correct"),
+        (r"7\;", "7", "correct"),
+        (r"\sqrt{2}\,", r"1\cdot\sqrt{2}", "correct"),
+        (r"(1,2)\;", "(1, 2.0)", "correct"),
+        # the sign of a fraction stands anywhere
+        (r"\frac{1}{-2}", "-1/2", "correct"),
+        (r"\frac{-3}{-4}", "3/4", "correct"),
+        (r"\frac{-3}{-4}", "-3/4", "wrong"),
+        (r"\frac{-92}{-2}", "46", "wrong"),
+        # the empty set in each spelling
+        (r"\varnothing", r"\emptyset", "correct"),
+        (r"\{\}", "∅", "correct"),
+        (r"\{0\}", r"\varnothing", "wrong"),
+        # rankings and values of names are in order
+        ("CBA", "ABC", "wrong"),
+        ("A, B, C", "B, A, C", "wrong"),
+        (r"\text{B, A, C}", "B, A, C", "correct"),
+        ("2,3", "x=3,y=2", "wrong"),
+        ("(3.0, 2)", "x=3,y=2", "correct"),
+        ("y=2,x=3", "x=3,y=2", "correct"),
+        (r"(\frac12, 3)", "y=3,x=0.5", "correct"),
+        ("-1,1", "x=1,x=-1", "correct"),
+        # one side of an equation in several names is none; of one name it is the value
+        ("3", "x+y=3", "wrong"),
+        ("3=y+x", "x+y=3", "correct"),
+        ("x^2=507", "507", "correct"),
+        # angles in degrees
+        (r"\cos 1^\circ", r"\cos 1", "wrong"),
+        (r"2\cos 70^\circ", r"2\sin 20^\circ", "correct"),
+        (r"2\cos 71^\circ", r"2\sin 20^\circ", "wrong"),
+        (r"\cos\frac{\pi}{9}", r"\cos 20^{\circ}", "correct"),
+        (r"\cos 20", r"\cos 20^\circ", "correct"),
+        (r"\frac{\sin 10°}{2}", r"\frac12\sin(10^\circ)", "correct"),
+        (r"\tan 60^\circ", r"\sqrt{3}", "wrong"),
         # powers of ten are numbers, whichever side they stand on
         ("10^3", "1000", "correct"),
         ("10^{3}", "1e3", "correct"),

@@ -65,11 +65,43 @@ CASES = {
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moments_are_those_of_all_outcomes_of_a_batch(loss: str) -> None:
     advantages, weights = CASES[loss]
-    found = LOSSES[loss](RATES, ROLLOUTS)
+    found = LOSSES[loss](RATES, ROLLOUTS, None)
     mean, square = sampled_gradients(advantages, weights, apart=0.0)
     assert mean == pytest.approx(0, abs=1e-12)
     assert found.variance == pytest.approx(square)
     assert found.signal == pytest.approx(sampled_gradients(advantages, weights, apart=1.0)[0])
+
+
+def pilots_and_more(p: float) -> list[tuple[float, list[int]]]:
+    """Chances and rewards of a group of two rollouts, with a third where they differ."""
+    found = []
+    for rewards in itertools.product((0, 1), repeat=3):
+        group = list(rewards) if rewards[0] != rewards[1] else list(rewards[:2])
+        chance = math.prod(p if r else 1 - p for r in group)
+        if len(group) == 3 or rewards[2]:
+            found.append((chance, group))
+    return found
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_moments_of_groups_that_stop_by_their_rewards_are_those_of_all_outcomes(loss: str) -> None:
+    rates, advantages = np.array([0.8, 0.3]), CASES[loss][0]
+    expected, found, fixed = (np.zeros(2) for _ in range(3))
+    total = 0.0
+    for (one, first), (other, second) in itertools.product(*map(pilots_and_more, rates.tolist())):
+        groups, chance = (first, second), one * other
+        n = np.array([len(group) for group in groups])
+        weights = 1 / (2 * n) if loss == "rloo_by_prompt" else np.full(2, 1 / n.sum())
+        for group, p, w in zip(groups, rates, weights, strict=True):
+            a = np.array(advantages(group))
+            expected += chance * np.array([w**2 * (a**2).sum(), w * (a * (group - p)).sum()])
+        right = np.array([float(sum(group)) for group in groups])
+        found += chance * np.array(LOSSES[loss](rates, n, right))
+        fixed += chance * np.array(LOSSES[loss](rates, n, None))
+        total += chance
+    assert total == pytest.approx(1)
+    assert found == pytest.approx(expected)
+    assert fixed != pytest.approx(expected, rel=0.01)  # a group of 3 is mixed for sure
 
 
 def test_groups_of_two_are_the_same_under_both_losses() -> None:

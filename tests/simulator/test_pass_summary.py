@@ -7,7 +7,9 @@ from e3rl.simulator.replay import PassResult
 from e3rl.simulator.summary import count_prompts_by_rollouts, summarize_by_pass_rate, summarize_pass
 
 
-def pass_result(rates: list[float], rollouts: list[int], right: list[float]) -> PassResult:
+def pass_result(
+    rates: list[float], rollouts: list[int], right: list[float], fixed: bool = True
+) -> PassResult:
     return PassResult(
         epoch=1,
         rates=np.array(rates),
@@ -16,6 +18,7 @@ def pass_result(rates: list[float], rollouts: list[int], right: list[float]) -> 
         first_solved=2,
         cap=32,
         seconds=0.5,
+        fixed=fixed,
     )
 
 
@@ -38,6 +41,13 @@ def test_variance_is_that_of_leave_one_out_beside_even_groups() -> None:
     assert summarize_pass(pass_result([0.3] * 2, [8, 8], [1, 1]), 8)[
         "gradient_variance"
     ] == pytest.approx(1)
+
+
+def test_variance_of_counts_that_followed_the_rewards_is_that_of_these() -> None:
+    # 3 right of 6 and 1 of 4: c(n - c)/(n(n - 1)²) is 9/150 and 3/36; all right is nothing.
+    found = pass_result([0.25, 0.5, 0.9, 0.5], [6, 4, 4, 0], [3, 1, 4, 0], fixed=False)
+    expected = (9 / 150 + 3 / 36) / ((3 / 16 + 1 / 4 + 9 / 100) / 7)
+    assert summarize_pass(found, 8)["gradient_variance"] == pytest.approx(expected)
 
 
 def test_variance_is_unknown_where_nothing_varies() -> None:

@@ -92,6 +92,18 @@ def test_rounds_see_what_earlier_rounds_earned() -> None:
     assert found.cap == 36
 
 
+def test_numbers_of_one_round_are_fixed_and_those_of_several_follow_the_rewards() -> None:
+    even, rounds = (
+        next(replay(rule, Workload(ENDS, 6), 4, epochs=1))
+        for rule in (Uniform(), Sequential("positive", per_round=2, max_rounds=2))
+    )
+    rates, rollouts, right = even.sampled_groups()
+    assert (rates.tolist(), rollouts.tolist(), right) == (ENDS.rates.tolist(), [4] * 6, None)
+    right = rounds.sampled_groups()[2]
+    assert right is not None
+    assert right.tolist() == [0, 2, 0, 2, 0, 2]
+
+
 def test_prompts_that_are_handed_back_are_sampled_before_others_come_again() -> None:
     table = PassRateTable([f"p{i}" for i in range(20)], np.full(20, 0.5))
 

@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from e3rl.analysis.tables.cells import as_markdown
 from e3rl.simulator.gradient import gradient_noise_scale, relative_variance
@@ -9,16 +10,18 @@ from e3rl.simulator.screening import NOTE, WORDS, screening_cells, screening_row
 from e3rl.simulator.summary import summarize_pass
 
 
-def test_a_cell_per_loss_of_the_prompts_that_were_sampled() -> None:
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_cell_per_loss_of_the_prompts_that_were_sampled(fixed: bool) -> None:
     rates, rollouts = np.array([0.25, 0.5, 0.5]), np.array([6, 10, 0])
-    result = PassResult(0, rates, rollouts, np.array([0.0, 5.0, 0.0]), 0, 24, 0.0)
+    result = PassResult(0, rates, rollouts, np.array([0.0, 5.0, 0.0]), 0, 24, 0.0, fixed)
+    groups = (rates[:2], rollouts[:2], None if fixed else np.array([0.0, 5.0]))
     head = {"arm": "ts", "budget": "knapsack", "epoch": 0}
     rows = screening_rows(head | summarize_pass(result, 8), result, 8)
     assert [row["loss"] for row in rows] == ["grpo", "rloo_by_prompt"]
     for row in rows:
         assert (row["arm"], row["budget"], row["effective"]) == ("ts", "knapsack", 10 / 16)
-        assert row["noise"] == gradient_noise_scale(row["loss"], rates[:2], rollouts[:2])
-        assert row["variance"] == relative_variance(row["loss"], rates[:2], rollouts[:2], 8)
+        assert row["noise"] == gradient_noise_scale(row["loss"], *groups)
+        assert row["variance"] == relative_variance(row["loss"], *groups[:2], 8, groups[2])
 
 
 def cell(budget: str, noise: float, effective: float) -> dict[str, object]:

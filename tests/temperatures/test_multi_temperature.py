@@ -1,5 +1,6 @@
 """Several temperatures in a step: what the rule that decides their base is told, and its state."""
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -59,6 +60,19 @@ def test_the_entropy_of_the_mixture_is_held_on_target(gain: Gain) -> None:
     assert rows[0]["entropy"] < 0.95 * first["entropy"]
     assert rows[-1]["entropy"] == pytest.approx(first["entropy"], rel=0.01)
     assert rows[-1]["tau"] == pytest.approx(1.2, rel=0.01)
+
+
+def test_a_target_measured_before_prompts_were_seen_is_that_of_one_temperature() -> None:
+    rule = MultiTemperature(EntropyTarget(PaperGain(34), init_steps=1), ByDifficulty(0.25))
+    unseen, seen = Difficulty((math.nan, math.nan), math.nan), Difficulty((0.0, 1.0), 0.5)
+    assert rule.decide(0, unseen)([0, 1], [0, 0]) == [1.0, 1.0]
+    rule.observe(EntropyReading(step=0, temperature=1.0, sampled=0.8, tokens=1000))
+    assert rule.decide(1, seen)([0, 1], [0, 0]) == pytest.approx([0.75, 1.25])
+    # Four of five tokens are hot: the mixture's entropy is above that of τ = 1, which it cools to.
+    rule.observe(EntropyReading(step=1, temperature=1.15, sampled=0.9, tokens=1000))
+    assert rule.metrics()["target"] == 0.8
+    assert rule.metrics()["log_alpha"] == pytest.approx(math.log(0.8 / 0.9))
+    assert rule.decide(2).temperature < 1.0
 
 
 def test_the_curve_is_read_in_terms_of_the_steps_own_temperature() -> None:

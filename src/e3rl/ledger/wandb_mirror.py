@@ -1,12 +1,15 @@
 """W&B as a mirror of the ledger: same rows, on axes of our own, with tables of the counts."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+
+from e3rl.ledger.files import VALIDATION
+from e3rl.ledger.ledger import find_ledger, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +21,9 @@ COMPLETION_COLUMNS = (
     *("rollout_step", "prompt_id", "prompt", "completion", "answer", "reward", "advantage"),
     *("temperature", "tokens", "truncated"),
 )
-TABLE_ROWS = 50_000  # what the browser still filters; a longer table keeps its latest rows
+COUNTS = "validation"  # the table of counts by problem
+COUNT_COLUMNS = ("rollout_step", "name", "temperature", "problem_id", "source", "n", "correct")
+TABLE_ROWS = 50_000  # what the browser still filters
 
 # What the list of runs shows of a metric beside its last value, so that arms can be sorted by it.
 SUMMARIES = {"val": "max,last", "rollout": "min,max,last", "policy": "min,max,last"}
@@ -79,6 +84,8 @@ class WandbMirror(WandbLogger):
             return  # what Lightning logs by itself repeats our rows
         self._define(metrics.keys() - self._defined)
         self.experiment.log({**self._costs_of(metrics), **metrics})
+        if any(name.startswith("val/") for name in metrics):
+            self._log_validation(int(metrics[STEP]))
 
     @rank_zero_only
     def log_completions(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -88,12 +95,32 @@ class WandbMirror(WandbLogger):
 
     @rank_zero_only
     def log_counts(self, name: str, table: "pd.DataFrame") -> None:
-        """A table of per-prompt or per-problem counts, a row each; missing numbers are empty."""
+        """A table of per-prompt or per-problem counts, a row each; missing numbers are empty.
+
+        What is longer than `TABLE_ROWS` becomes several tables of whole rollout steps, the latest
+        steps, which the browser shows, last.
+        """
         if table.empty:
             return
-        shown = table.tail(TABLE_ROWS).astype(object)
-        data = shown.where(shown.notna(), None).to_numpy().tolist()
-        self.log_table(name, columns=[str(column) for column in table], data=data)
+        for part in _parts(table):
+            shown = part.astype(object)
+            data = shown.where(shown.notna(), None).to_numpy().tolist()
+            self.log_table(name, columns=[str(column) for column in table], data=data)
+
+    def _log_validation(self, step: int) -> None:
+        """The counts of one validation, which the ledger in `save_dir` has by now: a run that is
+        killed leaves them too."""
+        file = Path(self.save_dir or ".") / VALIDATION
+        if find_ledger(file) is None:
+            return
+        found = {row["name"]: row for row in read_rows(file) if row[STEP] == step}
+        data = [
+            [step, name, row["temperature"], *each]
+            for name, row in found.items()
+            for each in zip(*(row[column] for column in COUNT_COLUMNS[3:]), strict=True)
+        ]
+        if data:
+            self.log_table(COUNTS, columns=list(COUNT_COLUMNS), data=data)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -149,3 +176,16 @@ class WandbMirror(WandbLogger):
 
 def _is_table(metrics: Mapping[str, Any]) -> bool:
     return any(not isinstance(value, int | float | str) for value in metrics.values())
+
+
+def _parts(table: "pd.DataFrame") -> Iterator["pd.DataFrame"]:
+    """Whole rollout steps of a table, oldest first, in parts of up to `TABLE_ROWS` rows: as many
+    of the latest steps as fit are in the last one. A longer step is a part of its own."""
+    part_of: dict[int, int] = {}
+    part, room = 0, TABLE_ROWS
+    for step, size in table[STEP].value_counts().sort_index(ascending=False).items():
+        if size > room and room < TABLE_ROWS:
+            part, room = part - 1, TABLE_ROWS
+        part_of[step], room = part, room - size
+    for _, rows in table.groupby(table[STEP].map(part_of)):
+        yield rows

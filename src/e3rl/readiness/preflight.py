@@ -35,7 +35,7 @@ from e3rl.readiness import checks
 from e3rl.readiness.answer_test import run_answer_test
 from e3rl.readiness.checks import Finding
 from e3rl.readiness.partial_sample import combine
-from e3rl.readiness.pass_rates import GroupOutcomes, fit_posterior, predict_group_outcomes
+from e3rl.readiness.pass_rates import GroupOutcomes, predict_group_outcomes
 from e3rl.readiness.processes import (
     build_policy,
     choose_processes,
@@ -46,6 +46,7 @@ from e3rl.readiness.processes import (
 from e3rl.readiness.rule_choice import compare_rules, find_comparable_rules
 from e3rl.readiness.rule_ranking import RuleScore
 from e3rl.readiness.sample import Sample
+from e3rl.seeds import derive_seed
 from e3rl.temperatures.base import TemperatureRule
 
 
@@ -102,7 +103,10 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     problems, temperature = draw_problems(data, cfg), first_temperature(cfg, steps)
     sample, answers = sample_and_test_answers(cfg, policy, problems, temperature)
     groups = predict_group_outcomes(
-        fit_posterior(sample.right, sample.rollouts), cfg.rollouts_per_prompt
+        sample.right,
+        sample.rollouts,
+        cfg.rollouts_per_prompt,
+        derive_seed(cfg.seed, "preflight", "groups"),
     )
     scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.

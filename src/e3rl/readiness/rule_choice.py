@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from e3rl.config.composition import ConfigurationError
 from e3rl.planning.agreement import read_bounds
 from e3rl.readiness.checks import Finding, check_rule
-from e3rl.readiness.pass_rates import fit_posterior
+from e3rl.readiness.pass_rates import draw_rates
 from e3rl.readiness.rule_ranking import (
     ComparisonSettings,
     MakeBudget,
@@ -77,8 +77,8 @@ def compare_rules(
         tables=cfg.preflight.tables,
         seed=cfg.seed,
     )
-    posterior = fit_posterior(sample.right, sample.rollouts)
-    names, replays = list(rules), replay_rules(rules, posterior, settings)
+    draw = partial(draw_rates, sample.right, sample.rollouts)
+    names, replays = list(rules), replay_rules(rules, draw, settings)
     beside_own = rank_rules(names, replays, own)
     scores = rank_rules(names, replays, beside_own[0].rule) if beside_own else []
     return scores, check_rule(own, scores, loss)

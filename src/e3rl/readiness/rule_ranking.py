@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.budgets.base import Budget
-from e3rl.budgets.posterior import BetaPosterior
-from e3rl.readiness.pass_rates import draw_rates
 from e3rl.seeds import derive_seed
 from e3rl.simulator.gradient import gradient_noise_scale
 from e3rl.simulator.replay import Workload, replay
@@ -17,6 +15,7 @@ from e3rl.simulator.table import PassRateTable
 
 Reals = NDArray[np.float64]
 MakeBudget = Callable[[], Budget]
+DrawRates = Callable[[int, np.random.Generator], Reals]  # so many pass rates
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,15 @@ class RuleScore:
 
 
 def replay_rules(
-    rules: Mapping[str, MakeBudget], posterior: BetaPosterior, settings: ComparisonSettings
+    rules: Mapping[str, MakeBudget], draw: DrawRates, settings: ComparisonSettings
 ) -> ReplayScores:
     """Take every rule through the same tables, in the same orders and with the same seeds.
 
-    Every table holds pass rates drawn anew from their posterior, see `draw_rates`.
+    The noise of a rule that decides in rounds is that of the rewards drawn for it, see
+    `simulator.gradient`, and so differs between small tables by these as well.
 
     Args:
-        rules: what makes each rule, by name. posterior: of the pass rates of sampled prompts.
+        rules: what makes each rule, by name. draw: the pass rates of a table, anew for each.
         settings: of the comparison.
     """
     found = ReplayScores(
@@ -75,14 +75,13 @@ def replay_rules(
     ids = [f"prompt-{i}" for i in range(settings.prompts)]
     for row in range(settings.tables):
         seed = derive_seed(settings.seed, "preflight", "table", row)
-        rates = draw_rates(posterior, settings.prompts, np.random.default_rng(seed))
+        rates = draw(settings.prompts, np.random.default_rng(seed))
         workload = Workload(PassRateTable(ids, rates), settings.prompts_per_step, seed)
         for column, make in enumerate(rules.values()):
             *_, last = replay(make(), workload, settings.rollouts_per_prompt, settings.epochs)
-            sampled = last.rollouts > 0
-            rates, rollouts = last.rates[sampled], last.rollouts[sampled]
-            found.noise[row, column] = gradient_noise_scale(settings.loss, rates, rollouts)
-            found.reached[row, column] = sampled.mean()
+            groups = last.sampled_groups()
+            found.noise[row, column] = gradient_noise_scale(settings.loss, *groups)
+            found.reached[row, column] = (last.rollouts > 0).mean()
     return found
 
 

@@ -48,8 +48,12 @@ _SPELLINGS = (
     (re.compile(r"([\^_])\{(\w)\}"), r"\1\2"),
     (re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|[×·∙]"), "*"),
     (re.compile(r"\\div(?![a-zA-Z])|÷"), "/"),
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}|°"), r"^\\circ"),
     (re.compile("[−–]"), "-"),
 )
+_EMPTY_SET = re.compile(r"\\(?:varnothing|emptyset)(?![a-zA-Z])|∅")
+# What ends a line and says nothing: spaces, marks and signs; also half a command for a space.
+_LAST = re.compile(r"(?:\s*+(?:\\q?quad(?![a-zA-Z])|\\?%|\\[,;:! ]?+|[.,;~]))++$")
 
 _BRACKET = re.compile(r"[()\[\]]|\\[{}]")
 _MEASURE = re.compile(rf"{UNIT}(?:\^\{{?[23]\}}?)?$")
@@ -63,12 +67,13 @@ _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)", re.ASCII)
 _DECORATION = re.compile(r"\\\$|\\?%|\^\{?\\circ\}?|°|[.,;]$")
 _RELATION = re.compile(r"=|\\approx|\\equiv")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?|\\angle[A-Z]+")
-_NAMES = re.compile(rf"(?:{_NAME.pattern})(?:[+-](?:{_NAME.pattern}))*")  # m+n
+_SUM = re.compile(rf"(?:{_NAME.pattern})(?:[+-](?:{_NAME.pattern}))+")  # m+n
+_NAMES = re.compile(rf"{_SUM.pattern}|{_NAME.pattern}")
 _WRAPPED = re.compile(r"(?:\\\{|[({\[])([^(){}\[\]]*?)(?:\\\}|[)}\]])")
 _NUMBER = re.compile(
     rf"""[-+]?(?:
-        \d*\\frac\{{[-+]?(?P<above>\d+)\}}\{{(?P<below>\d+)\}}
-      | (?P<over>\d+)/(?P<under>\d+)
+        \d*\\frac\{{[-+]?(?P<above>\d+)\}}\{{(?P<below>[-+]?\d+)\}}
+      | (?P<over>\d+)/(?P<under>[-+]?\d+)
       | (?:\d(?:\.\d+)?\*)?10\^\{{?[-+]?\d{{1,3}}\}}?
       | \d+(?:\.\d+)?[eE][-+]?\d{{1,3}}
       | \d+\.?\d* | \.\d+
@@ -94,6 +99,10 @@ _CALLABLE = {
     *("floor", "ceil", "frac", "binom", "sign", "degrees", "units", "choose", "round", "fact"),
 }
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
+_RANKING = re.compile(r"[A-Z]{3,}|[A-Z](?:,[A-Z])+")
+_CAPITAL = re.compile(r"[A-Z]")
+_BETWEEN = re.compile(r"[,;]| and ")
+_BRACKETED = re.compile(r"(?:\\\{|[({\[])(.*?)(?:\\\}|[)}\]])")
 _FACTOR = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)")
 _OPERATION = re.compile(
     r".[-+*/^!=]|\\(?:frac|sqrt|binom|sum|prod|int|log|ln|exp|sin|cos|tan|lfloor|lceil|gcd)"
@@ -124,12 +133,14 @@ def last_box(text: str) -> str | None:
 
 def bare_latex(text: str) -> str:
     r"""One line of LaTeX without `$`, `\(`, `\[`, a box, `,\!` or `\,` between the digit groups of
-    a number, last `.`, `,` or `%`; `3 1/2`, `5\text{ million}` and times of day in one spelling."""
+    a number, last `.`, `,`, `\,` or `%`; `3 1/2`, `5\text{ million}`, times of day and the empty
+    set in one spelling."""
     box = last_box(text)
     line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
+    line = _EMPTY_SET.sub(r"\\emptyset ", line)
     line = _MIXED.sub(r"\1\\frac{\2}{\3}", re.sub(r"\s+", " ", line).strip())
     line = set_clock(fold_scales(line)).strip()
-    return re.sub(r"(?:\s*(?:\\?%|[.,;]))+$", "", line)
+    return _LAST.sub("", line)
 
 
 def set_words_apart(line: str) -> str:
@@ -244,13 +255,51 @@ def leaves_work(answer: str, gold: str) -> bool:
     return _UNDONE.search(answer) is not None and _UNDONE.search(gold) is None
 
 
-def have_other_order(answer: str, gold: str) -> bool:
-    """Whether both have the same letters, in other words of four letters and more: east and seat.
+def lacks_equation(answer: str, gold: str, prompt: str) -> bool:
+    """Whether the gold answer equates a sum of names, and the answer is one side of an equation.
 
-    An algebra system takes a word for the product of its letters.
+    `x+y=3` is a line, and 3 is none, unless the prompt has x+y: then its value may be asked for.
     """
-    words = [_WORD.findall(compact(bare_latex(text)).lower()) for text in (answer, gold)]
-    return words[0] != words[1] and sorted("".join(words[0])) == sorted("".join(words[1]))
+    sums = [side for side in _sides(gold)[:-1] if _SUM.fullmatch(side)]
+    if not sums or len(_sides(answer)) > 1:
+        return False
+    asked = compact(prompt)
+    return not any(side in asked for side in sums)
+
+
+def have_other_order(answer: str, gold: str) -> bool:
+    """Whether both have the same letters in another order: east and seat, ABC and CBA.
+
+    Letters are those of words of four letters and more, and of a gold answer that is a row of
+    capitals, three or more (two may be a segment) or with commas between them, all capitals. An
+    algebra system takes a word for the product of its letters, and a list for a set.
+    """
+    lines = [compact(bare_latex(text)) for text in (answer, gold)]
+    if _RANKING.fullmatch(lines[1]):
+        said, asked = map(_CAPITAL.findall, lines)
+    else:
+        said, asked = (_WORD.findall(line.lower()) for line in lines)
+    return said != asked and sorted("".join(said)) == sorted("".join(asked))
+
+
+def pair_values(answer: str, gold: str) -> list[list[tuple[str, str]]]:
+    """Pairs (value of the gold answer, value of the answer) where only the gold has their names.
+
+    Of `y=3, x=2` and `2, 3`: in the order of the gold answer, and in that of its names. One of the
+    two has to agree. Empty where the gold is no list of values of different names, or the answer
+    has names or another number of values.
+    """
+    named = [item.split("=") for item in _BETWEEN.split(plain(bare_latex(gold)))]
+    if not all(len(sides) == 2 and _NAME.fullmatch(compact(sides[0])) for sides in named):
+        return []
+    values = {compact(name): value.strip() for name, value in named}
+    stated = plain(bare_latex(answer))
+    bracketed = _BRACKETED.fullmatch(stated)
+    items = [item.strip() for item in _BETWEEN.split(bracketed[1] if bracketed else stated)]
+    if not 1 < len(values) == len(named) == len(items) or "=" in stated:
+        return []
+    orders = (list(values), sorted(values))
+    return [list(zip(map(values.__getitem__, order), items, strict=True)) for order in orders]
 
 
 def is_code(answer: str) -> bool:
@@ -322,4 +371,4 @@ def _is_literal(side: str) -> bool:
         return True
     if max(len(above), len(below)) > MAX_DIGITS:
         return False
-    return int(below) > 0 and int(above) % int(below) != 0
+    return int(below) != 0 and int(above) % int(below) != 0

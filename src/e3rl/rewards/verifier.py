@@ -23,7 +23,9 @@ from e3rl.rewards.answer_formats import (
     is_code,
     is_copied,
     is_number,
+    lacks_equation,
     leaves_work,
+    pair_values,
     same_number,
     same_text,
     set_words_apart,
@@ -45,6 +47,8 @@ EXTRACTION = (LatexExtractionConfig(),)
 GOLDS = 1024  # gold answers whose readings are kept
 
 _EXPONENT = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
+_ANGLE = re.compile(r"(?<![\d.}])(\d+(?:\.\d+)?) ?(?:\^ ?\{? ?\\circ ?\}?|°)", re.ASCII)
+_TRIGONOMETRIC = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _DECIMALS = re.compile(r"(?<=\.)\d+", re.ASCII)
 
 
@@ -53,10 +57,11 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
 
     Integers are compared as integers and an answer written like the gold is right, units aside;
     that is what `compare_answers` finds too, a thousand times slower. A restated question is
-    wrong, and so are a unit or a base other than the gold's, words that make another number of it
-    and the letters of a word in another order, which `compare_answers` would not notice, calls of
-    functions of a programming language, and what leaves a limit or an integral to it (see
-    `e3rl.rewards.answer_formats` and `e3rl.rewards.wording`).
+    wrong, and so are a unit or a base other than the gold's, words that make another number of it,
+    letters in another order and the value of one side of an equation that is asked for, which
+    `compare_answers` would not notice, calls of functions of a programming language, and what
+    leaves a limit or an integral to it (see `e3rl.rewards.answer_formats` and
+    `e3rl.rewards.wording`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         same = shortest_integer(answer) == shortest_integer(gold.strip())
@@ -70,13 +75,15 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
         return WRONG
     if leaves_work(answer, gold) or have_other_order(answer, gold) or is_code(answer):
         return WRONG
-    return WRONG if is_copied(answer, prompt) else None
+    return WRONG if is_copied(answer, prompt) or lacks_equation(answer, gold, prompt) else None
 
 
 def compare_answers(gold: str, answer: str) -> Verdict:
     """Whether math-verify finds the answer equal to the gold, and in itself free of contradiction.
 
-    Of `45 = 46` it looks at the last side alone; that the sides are equal is asked for besides.
+    Of `45 = 46` it looks at the last side alone; that the sides are equal is asked for besides, and
+    of values without names that they are those of the gold's names in order. Angles in degrees are
+    turned into radians, since it drops the sign.
 
     Hostile answers (towers of powers, factorials of factorials) make this hang, run out of memory
     or crash the process. Running out of stack is a verdict, out of memory the worker's concern;
@@ -84,9 +91,12 @@ def compare_answers(gold: str, answer: str) -> Verdict:
     propagate.
     """
     try:
-        forms, golds = _parse(answer), _parse_gold(gold)
+        asked, said = _in_radians(gold, answer)
+        forms, golds = _parse(said), _parse_gold(asked)
         equal = _are_equal(golds, forms)
-        consistent = not equal or all(_agree(a, b) for a, b in equated_numbers(answer))
+        consistent = not equal or (
+            all(_agree(a, b) for a, b in equated_numbers(answer)) and _is_in_order(answer, gold)
+        )
     except RecursionError:
         return ERROR
     if equal:
@@ -115,6 +125,29 @@ def _are_equal(golds: list[Any], forms: list[Any]) -> bool:
         if are_different(gold, form) or are_far_apart(gold, form):
             golds, forms = golds[1:], forms[1:]  # the bare texts
     return bool(verify(golds, forms, timeout_seconds=None))
+
+
+def _in_radians(gold: str, answer: str) -> tuple[str, str]:
+    r"""Both with their angles in radians, where both have trigonometric functions of angles.
+
+    An answer without any sign of either unit, `\cos 20`, is in the gold answer's. Nor does a gold
+    answer without such functions ask for `\tan 60^\circ`, which leaves the work to be done.
+    """
+    if not all(_TRIGONOMETRIC.search(text) for text in (gold, answer)):
+        return gold, answer
+    if not re.search(r"\\circ|°|\\pi", answer):
+        return gold, answer
+    of_gold, of_answer = (_ANGLE.sub(r"(\1\\cdot\\frac{\\pi}{180})", t) for t in (gold, answer))
+    return of_gold, of_answer
+
+
+def _is_in_order(answer: str, gold: str) -> bool:
+    """Whether values without names are those of the gold answer's names, where it has names."""
+    orders = pair_values(answer, gold)
+    return not orders or any(
+        all(same_text(b, a) or _are_equal(_parse(a), _parse(b)) for a, b in pairs)
+        for pairs in orders
+    )
 
 
 @lru_cache(GOLDS)

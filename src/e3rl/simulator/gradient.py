@@ -21,13 +21,18 @@ class GradientMoments(NamedTuple):
 
         variance = Σᵢ wᵢ² E[Σⱼ Aᵢⱼ²]                 of g in any one direction,
         signal   = Σᵢ wᵢ E[Σⱼ Aᵢⱼ (rᵢⱼ - pᵢ)]        what E[g] holds of u.
+
+    Where sizes of groups are fixed before the rewards are drawn, each loss has these expectations
+    in pᵢ and nᵢ. A rule that decides in rounds lets nᵢ follow the rewards, which changes them: a
+    group may end because it is mixed, or because it is not. They are then estimated, without bias,
+    by the sums themselves over the rewards that were drawn: cᵢ right ones of nᵢ in each group.
     """
 
     variance: float
     signal: float
 
 
-def rloo_by_prompt(rates: Reals, rollouts: Counts) -> GradientMoments:
+def rloo_by_prompt(rates: Reals, rollouts: Counts, right: Reals | None = None) -> GradientMoments:
     """Leave-one-out advantages, and every prompt weighs the same: wᵢ = 1/(P·nᵢ).
 
     A = n/(n - 1)·(r - r̄) has E[A²] = n/(n - 1)·pq and E[A·(r - p)] = pq, hence
@@ -35,21 +40,26 @@ def rloo_by_prompt(rates: Reals, rollouts: Counts) -> GradientMoments:
         variance = 1/P² · Σ pq/(n - 1),   signal = 1/P · Σ pq,
 
     over prompts with n >= 2; the advantage of a single rollout is 0. The variance is that of VIP
-    (arXiv 2602.01601).
+    (arXiv 2602.01601). With c right rollouts Σⱼ A² = (n/(n - 1))²·c(n - c)/n and Σⱼ A·r =
+    c(n - c)/(n - 1): the same with c(n - c)/(n(n - 1)) for pq.
 
     Args:
         rates: (P,) pass rates. rollouts: (P,) >= 1.
+        right: (P,) right rollouts, where their numbers followed them; None for fixed numbers.
     """
     several = rollouts > 1
     p, n = rates[several], rollouts[several]
     spread = p * (1 - p)
+    if right is not None:
+        c = right[several]
+        spread = c * (n - c) / (n * (n - 1))
     prompts = rollouts.size
     return GradientMoments(
         float((spread / (n - 1)).sum() / prompts**2), float(spread.sum() / prompts)
     )
 
 
-def grpo(rates: Reals, rollouts: Counts) -> GradientMoments:
+def grpo(rates: Reals, rollouts: Counts, right: Reals | None = None) -> GradientMoments:
     """Advantages (r - r̄)/std, and every rollout weighs the same: wᵢ = 1/N, so a prompt weighs nᵢ.
 
     With the sample deviation, Σⱼ A² of a group is n - 1 if it is mixed, and 0 if not; with c right
@@ -60,13 +70,19 @@ def grpo(rates: Reals, rollouts: Counts) -> GradientMoments:
 
     Args:
         rates: (P,) pass rates. rollouts: (P,) >= 1.
+        right: (P,) right rollouts, where their numbers followed them; None for fixed numbers.
     """
     total = int(rollouts.sum())
+    if right is not None:
+        mixed = (right > 0) & (right < rollouts)
+        c, n = right[mixed], rollouts[mixed]
+        along = np.sqrt(c * (n - c) * (n - 1) / n).sum()
+        return GradientMoments(float((n - 1).sum() / total**2), float(along / total))
     varied = (rates > 0) & (rates < 1) & (rollouts > 1)
     p, n = rates[varied], rollouts[varied]
-    mixed = 1 - p**n - (1 - p) ** n
+    chance = 1 - p**n - (1 - p) ** n
     signal = sum(float(_spread(int(size), p[n == size]).sum()) for size in np.unique(n))
-    return GradientMoments(float(((n - 1) * mixed).sum() / total**2), signal / total)
+    return GradientMoments(float(((n - 1) * chance).sum() / total**2), signal / total)
 
 
 def _spread(n: int, p: Reals) -> Reals:
@@ -79,24 +95,29 @@ def _spread(n: int, p: Reals) -> Reals:
 
 
 # By the names of conf/loss.
-LOSSES: dict[str, Callable[[Reals, Counts], GradientMoments]] = {
+LOSSES: dict[str, Callable[[Reals, Counts, Reals | None], GradientMoments]] = {
     "grpo": grpo,
     "rloo_by_prompt": rloo_by_prompt,
 }
 
 
-def relative_variance(loss: str, rates: Reals, rollouts: Counts, even: int) -> float:
+def relative_variance(
+    loss: str, rates: Reals, rollouts: Counts, even: int, right: Reals | None = None
+) -> float:
     """The variance beside that of groups of `even` for each of the same prompts; NaN if that is 0.
 
-    It belongs to one loss and one set of prompts: where advantages are normalised it also rises
-    when fewer groups have equal rewards, since such groups add no noise, and no signal.
+    It belongs to one loss and one set of prompts, and says nothing of the signal. Where advantages
+    are normalised it also rises when fewer groups have equal rewards, since such groups add no
+    noise, and no signal; under a rule that decides in rounds both may fall together.
     """
     moments = LOSSES[loss]
-    reference = moments(rates, np.full_like(rollouts, even)).variance
-    return moments(rates, rollouts).variance / reference if reference > 0 else float("nan")
+    reference = moments(rates, np.full_like(rollouts, even), None).variance
+    return moments(rates, rollouts, right).variance / reference if reference > 0 else float("nan")
 
 
-def gradient_noise_scale(loss: str, rates: Reals, rollouts: Counts) -> float:
+def gradient_noise_scale(
+    loss: str, rates: Reals, rollouts: Counts, right: Reals | None = None
+) -> float:
     """N·variance/signal²: how many rollouts, split like these, make noise and signal equal.
 
     The gradient noise scale of McCandlish et al. (arXiv 1812.06162) along u, in rollouts.
@@ -107,6 +128,7 @@ def gradient_noise_scale(loss: str, rates: Reals, rollouts: Counts) -> float:
 
     Args:
         loss: a name in `LOSSES`. rates: (P,) pass rates. rollouts: (P,) >= 1.
+        right: (P,) right rollouts, where their numbers followed them; None for fixed numbers.
     """
-    variance, signal = LOSSES[loss](rates, rollouts)
+    variance, signal = LOSSES[loss](rates, rollouts, right)
     return float(rollouts.sum()) * variance / signal**2 if signal > 0 else float("nan")

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.budgets.base import Allocation, Budget, NeedsGradNorms, NeedsTraits
+from e3rl.budgets.base import Allocation, Budget, NeedsGradNorms, NeedsTraits, SingleRound
 from e3rl.budgets.history import CountedRewards
 from e3rl.budgets.keys import SharedIds
 from e3rl.data.prompt_order import PromptOrder
@@ -34,6 +34,16 @@ class PassResult:
     first_solved: int  # prompts solved now that earlier passes had sampled in vain
     cap: int  # rollouts that the rule might have spent
     seconds: float  # of processor time, for the rule alone: deciding and learning
+    fixed: bool  # every step's numbers of rollouts were known before its first reward
+
+    def sampled_groups(self) -> tuple[Reals, Counts, Reals | None]:
+        """Rates, rollouts and right ones of the prompts that were sampled, (P,) each.
+
+        They are what `simulator.gradient` takes; right ones are None where numbers were fixed.
+        """
+        sampled = self.rollouts > 0
+        right = None if self.fixed else self.right[sampled]
+        return self.rates[sampled], self.rollouts[sampled], right
 
 
 class SimulatedStep:
@@ -135,7 +145,7 @@ def replay(
     for epoch in range(epochs):
         rates = workload.table.rates_at(epoch)
         rollouts, right = np.zeros(n, dtype=np.int64), np.zeros(n)
-        seconds = 0.0
+        seconds, fixed = 0.0, True
         for index, (rows, prompt_ids) in enumerate(workload.steps(epoch)):
             number = epoch * workload.steps_per_pass + index
             if own is not None:
@@ -143,17 +153,18 @@ def replay(
                 prompt_ids = workload.prompt_ids_of(rows)
             step = SimulatedStep(rates[rows], workload.generator(number))
             total = rollouts_per_prompt * rows.size
-            spent, requeue = simulate_step(budget, prompt_ids, step, total, number, epoch)
-            seconds += spent
+            played = simulate_step(budget, prompt_ids, step, total, number, epoch)
+            seconds += played.seconds
+            fixed &= played.fixed
             rollouts[rows] += step.rollouts
             right[rows] += step.right
             unreached = rows[step.rollouts == 0]
-            if requeue and unreached.size:
+            if played.requeue and unreached.size:
                 own = own or workload.order_after(number)
                 own.hand_back(unreached.tolist())
         first_solved = int((tried & ~solved & (right > 0)).sum())
         cap = rollouts_per_prompt * workload.prompts_per_step * workload.steps_per_pass
-        yield PassResult(epoch, rates, rollouts, right, first_solved, cap, seconds)
+        yield PassResult(epoch, rates, rollouts, right, first_solved, cap, seconds, fixed)
         tried |= rollouts > 0
         solved |= right > 0
 
@@ -177,6 +188,14 @@ def describe_missing_input(budget: Budget) -> str:
     return f"goes by the prompts' {' and '.join(traits)}" if traits else ""
 
 
+class PlayedStep(NamedTuple):
+    """What a rule did in a step beside the rollouts."""
+
+    seconds: float  # of processor time of the rule
+    requeue: bool  # prompts without rollouts are to come again
+    fixed: bool  # numbers of rollouts were known before the first reward
+
+
 def simulate_step(
     budget: Budget,
     prompt_ids: Sequence[str],
@@ -184,15 +203,12 @@ def simulate_step(
     total: int,
     number: int,
     epoch: int,
-) -> tuple[float, bool]:
+) -> PlayedStep:
     """Let a rule decide, sample its rounds, and let it observe the rewards, as in training.
 
     Args:
         budget: the rule. prompt_ids: (B,) of the step. step: what is sampled.
         total: rollouts that the rule may spend. number, epoch: of the step.
-
-    Returns:
-        processor seconds of the rule, and whether prompts without rollouts are to come again.
     """
     started = time.process_time()
     decision = budget.decide(prompt_ids, total, number, epoch)
@@ -200,7 +216,8 @@ def simulate_step(
     rewards = step.rewards()
     started = time.process_time()
     budget.observe(prompt_ids, rewards)
-    return spent + time.process_time() - started, decision.requeue
+    spent += time.process_time() - started
+    return PlayedStep(spent, decision.requeue, isinstance(decision.allocation, SingleRound))
 
 
 def _sample_rounds(allocation: Allocation[SimulatedStep], step: SimulatedStep) -> float:

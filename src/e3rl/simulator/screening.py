@@ -28,15 +28,14 @@ def screening_rows(
         result: of the pass itself.
         rollouts_per_prompt: size of the even groups that the variance is compared with.
     """
-    sampled = result.rollouts > 0
-    rates, rollouts = result.rates[sampled], result.rollouts[sampled]
+    rates, rollouts, right = result.sampled_groups()
     head = {name: summary[name] for name in ("arm", "budget")}
     return [
         head
         | {
             "loss": loss,
-            "noise": gradient_noise_scale(loss, rates, rollouts),
-            "variance": relative_variance(loss, rates, rollouts, rollouts_per_prompt),
+            "noise": gradient_noise_scale(loss, rates, rollouts, right),
+            "variance": relative_variance(loss, rates, rollouts, rollouts_per_prompt, right),
         }
         | {name: summary[name] for name in SHARES}
         for loss in LOSSES

@@ -20,12 +20,14 @@ def summarize_pass(result: PassResult, rollouts_per_prompt: int) -> dict[str, fl
     effective: share of the rollouts that are in mixed groups, which alone move the policy;
     gradient_variance: Σ pq/(n - 1) over Σ pq/(G - 1), the variance of a leave-one-out gradient
         of these prompts (`rloo_by_prompt`) beside that of G = rollouts_per_prompt for each (NaN
-        for G = 1, or where all pass rates are 0 or 1);
+        for G = 1, or where all pass rates are 0 or 1); where n followed the rewards, with
+        c(n - c)/(n(n - 1)) of the c right ones for the first pq;
     first_solved: prompts never solved before; n_05, n_50, n_95, n_max: quantiles of the counts;
     seconds: processor time of the rule.
     """
     sampled = result.rollouts > 0
     n, right = result.rollouts[sampled], result.right[sampled]
+    rates, _, followed = result.sampled_groups()
     mixed = (right > 0) & (right < n)
     quantiles = np.quantile(n, [0.05, 0.5, 0.95], method="inverted_cdf")
     return {
@@ -39,7 +41,7 @@ def summarize_pass(result: PassResult, rollouts_per_prompt: int) -> dict[str, fl
         "hits": float((right > 0).mean()),
         "effective": float(n[mixed].sum() / n.sum()),
         "gradient_variance": relative_variance(
-            "rloo_by_prompt", result.rates[sampled], n, rollouts_per_prompt
+            "rloo_by_prompt", rates, n, rollouts_per_prompt, followed
         ),
         "first_solved": float(result.first_solved),
         **dict(zip(("n_05", "n_50", "n_95"), quantiles.astype(float).tolist(), strict=True)),

@@ -38,10 +38,18 @@ class Spreading:
 class MultiTemperature:
     """τᵢⱼ = cᵢⱼ·τ_t, with τ_t by another rule and the factors cᵢⱼ by a spread.
 
-    A rule that controls the entropy goes on as it would alone, with τ_t as what it moves: H_t and
-    a target that is measured are both of the mixture, all of which scales with τ_t. Therefore a
-    reading is passed on in terms of τ_t, not of the mean temperature that the rollouts had. Bounds
-    of the rule hold for every rollout; at a bound the mixture no longer scales.
+    A rule that controls the entropy goes on as it would alone, with τ_t as what it moves: H_t is
+    that of all tokens, whose temperatures scale with τ_t. Therefore a reading is passed on in terms
+    of τ_t, not of the mean temperature that the rollouts had. Bounds of the rule hold for every
+    rollout; at a bound the mixture no longer scales.
+
+    A target H* that the rule measures is that of the steps it is measured in. Under a `Ladder`
+    every step has the same factors, and H* is the mixture's. `ByDifficulty` has none before prompts
+    were seen, which is the first pass unless the data bring ranks: H* is then that of τ_t alone,
+    and from the second pass on τ_t moves until the mixture has that entropy, downwards where the
+    hot prompts have more rollouts or longer ones. Such a run is to be compared with one of `rule`
+    alone: their tokens have the same entropy, not the same mean temperature. For the same mean
+    temperature both take a rule that does not follow the entropy, as `Fixed`.
 
     Args:
         rule: decides τ_t (`temperatures/`).

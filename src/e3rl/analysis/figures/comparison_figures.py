@@ -23,6 +23,7 @@ from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.families import BETTER, WORSE
 from e3rl.analysis.measures.frontier import UNTRAINED, frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
+from e3rl.analysis.tables.comparison_table import interval_words
 
 Paper = Mapping[str, Mapping[str, float]]  # points by arm and measure
 ROW_HEIGHT = 0.36  # inches
@@ -165,7 +166,7 @@ def forest_note(rows: Sequence[Row], paper: bool = False) -> str:
     if late:
         place += f" ({', '.join(late)}: after the last validation, costs unlike)"
     parts = [
-        f"{100 * first['level']:g} % intervals over seeds and problems, paired by both, {place}",
+        f"{100 * first['level']:g} % intervals {', '.join(interval_words(rows))}, {place}",
         "filled: better or worse" + (" after Holm's correction" if corrected else ", uncorrected"),
     ]
     if any(row.get("unmatched") for row in rows):

@@ -20,18 +20,16 @@ from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import Band, seed_band
 from e3rl.analysis.measures.evaluations import find_evaluation
 from e3rl.analysis.sources.runs import Arms, Run
+from e3rl.analysis.tables.comparison_table import interval_words
 
 COLUMNS, HEIGHT = 3, 2.7  # panels in a row; inches
-NOTE = (
-    "95 % intervals over seeds and problems, each by itself and uncorrected, differences paired by "
-    "both; after the last step of each run, whatever it had cost"
-)
 
 
 def draw_pass_at_k_less_control(arms: Arms, control: str, name: str) -> Figure:
     """pass@k of the control beside that of the untrained policy, and a panel for what each other
     arm has less the control."""
-    found = differences_at_k(arms, control, name)
+    rows = _rows_at_k(arms, control, name)
+    found = _bands((int(row["measure"].rpartition("@")[2]), row) for row in rows)
     others = [arm for arm in arms if arm != control]
     figure, axes = make_panels(1 + len(others), COLUMNS, share_x=True, height=HEIGHT)
     draw_pass_at_k_of_arms(axes[0], {control: arms[control]}, name)
@@ -46,7 +44,12 @@ def draw_pass_at_k_less_control(arms: Arms, control: str, name: str) -> Figure:
     for i, ax in enumerate(axes):
         format_k_axis(ax, ks)
         ax.set_xlabel(ax.get_xlabel() if i + COLUMNS >= len(axes) else "")
-    note_below(figure, NOTE)
+    over, paired = interval_words(rows)
+    note_below(
+        figure,
+        f"95 % intervals {over}, each by itself and uncorrected, differences {paired}; after the "
+        "last step of each run, whatever it had cost",
+    )
     return figure
 
 
@@ -68,13 +71,12 @@ def share_heights(axes: Sequence[Axes]) -> None:
         ax.set_ylim(min(low), max(high))
 
 
-def differences_at_k(arms: Arms, control: str, name: str) -> dict[str, Band]:
-    """pass@k less the control's at powers of two, in points, after the last step of each run."""
+def _rows_at_k(arms: Arms, control: str, name: str) -> list[Row]:
+    """pass@k beside the control's at powers of two, after the last step of each run."""
     base = find_evaluation(arms[control], name)
     if base is None:
-        return {}
-    rows = compare_arms(arms, control, base.ks(), cost=float("inf"), evaluations=[name])
-    return _bands((int(row["measure"].rpartition("@")[2]), row) for row in rows)
+        return []
+    return compare_arms(arms, control, base.ks(), cost=float("inf"), evaluations=[name])
 
 
 def metric_differences(arms: Arms, control: str, column: str, window: int) -> dict[str, Band]:

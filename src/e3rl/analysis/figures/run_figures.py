@@ -3,7 +3,8 @@
 Every function takes runs by arm (`runs.group_by_arm`; one run is `{run.name: [run]}`) and returns a
 `Figure` of its own, without pyplot: nothing is shown, no backend is chosen, no state is left.
 Lines of training are means over seeds, their bands the range from the smallest to the largest
-seed; lines of validation have 95 % intervals over problems. `axis` is one of
+seed; lines of validation have 95 % intervals over problems. Seeds that are far behind others of
+their arm are left out, and a note names them (`curves.without_short`). `axis` is one of
 `axes.AXES`: what several arms are drawn against. A single run is drawn against its steps.
 """
 
@@ -39,8 +40,8 @@ from e3rl.analysis.figures.training_panels import (
 )
 from e3rl.analysis.figures.validation_panels import INTERVALS, draw_pass_at_k, evaluation_title
 from e3rl.analysis.measures.arms import arm_label
-from e3rl.analysis.measures.curves import smoothing_window
-from e3rl.analysis.measures.evaluations import evaluation_names, has_groups
+from e3rl.analysis.measures.curves import smoothing_window, without_short
+from e3rl.analysis.measures.evaluations import evaluation_names, has_groups, split_by_end
 from e3rl.analysis.measures.model_scores import ModelResult
 from e3rl.analysis.measures.resources import SINCE_LAST_ROW
 from e3rl.analysis.sources.runs import Arms, Run, load_run
@@ -48,6 +49,7 @@ from e3rl.analysis.sources.runs import Arms, Run, load_run
 # Arms that one panel can hold, more have a panel each: with intervals over problems, that are wide,
 # and with ranges of seeds.
 FEW, MANY = 3, 6
+SHORTER = "trained far less than other seeds"
 
 
 @with_style
@@ -124,9 +126,11 @@ def pass_at_k_figure(
         return draw_pass_at_k_less_control(arms, control or next(iter(arms)), name)
     single = _only_run(arms)
     names = [name for name in evaluation_names(arms) if has_groups(arms, name)]
+    early = [run for runs in arms.values() for run in split_by_end(runs)[1]]
     if len(arms) > FEW:
         shown = validation_panels.pass_at_k_panels(arms, name)
-        return draw_multiples(arms, control, [shown], evaluation_title(name))
+        figure = draw_multiples(arms, control, [shown], evaluation_title(name))
+        return _name_left_out(figure, early, "validated last before other seeds")
     if single is not None or not names:
         figure, (ax,) = make_panels(1)
         validation_panels.draw_pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
@@ -137,7 +141,7 @@ def pass_at_k_figure(
     for ax in axes[1:]:
         ax.set_ylabel("")
     draw_shared_legend(figure, axes[0], arms, f"; {INTERVALS}")
-    return figure
+    return _name_left_out(figure, early, "validated last before other seeds")
 
 
 @with_style
@@ -148,17 +152,19 @@ def pass_at_1_figure(
 
     Many arms have a panel each, beside the control (the first arm where none is given).
     """
+    single = _only_run(arms)
+    arms, short = without_short(arms)
     if len(arms) > FEW:
         shown = validation_panels.pass_at_1_panels(arms, name, axis)
-        return draw_multiples(arms, control, [shown], evaluation_title(name))
+        figure = draw_multiples(arms, control, [shown], evaluation_title(name))
+        return _name_left_out(figure, short, SHORTER)
     figure, (ax,) = make_panels(1)
-    single = _only_run(arms)
     if single is not None:
         validation_panels.draw_pass_at_1_of_run(ax, single)
         return figure
     validation_panels.draw_pass_at_1_of_arms(ax, arms, name, axis)
     draw_shared_legend(figure, ax, arms, f"; {INTERVALS}")
-    return figure
+    return _name_left_out(figure, short, SHORTER)
 
 
 @with_style
@@ -291,17 +297,27 @@ def _training_figure(
     axis: str,
 ) -> Figure:
     """A panel per quantity; of many arms, a panel per arm and quantity."""
+    arms, short = without_short(arms)
     steps = _window(arms, window)
     if len(arms) > MANY:
         shown = [training_panels.quantity_panels(each, arms, steps, axis) for each in quantities]
         title = "; beside it: ".join(each.title for each in quantities)
-        return draw_multiples(arms, control, shown, title)
+        return _name_left_out(draw_multiples(arms, control, shown, title), short, SHORTER)
     figure, axes = make_panels(len(quantities), share_y=True)
     for ax, each in zip(axes, quantities, strict=True):
         training_panels.draw_quantity(ax, each, arms, steps, axis)
     for ax in axes[1:]:
         ax.set_ylabel("")
     draw_shared_legend(figure, axes[0], arms)
+    return _name_left_out(figure, short, SHORTER)
+
+
+def _name_left_out(figure: Figure, runs: Sequence[Run], why: str) -> Figure:
+    """The figure, its note with the runs that are not in it, where there are such."""
+    if runs:
+        named = ", ".join(f"{arm_label(run.name)} seed {run.seed}" for run in runs)
+        note = figure.get_supxlabel().replace("\n", " ")
+        note_below(figure, "; ".join([note] * bool(note) + [f"left out, {why}: {named}"]))
     return figure
 
 

@@ -1,6 +1,6 @@
 """What validation found, one panel (an `Axes`) each: pass@k against k, pass@1 over steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,6 +25,7 @@ from e3rl.analysis.measures.evaluations import (
     EvaluationResult,
     evaluation_names,
     find_evaluation,
+    validated_steps,
     validation_steps,
 )
 from e3rl.analysis.sources.runs import Arms, Run
@@ -78,7 +79,9 @@ def draw_start(ax: Axes, start: EvaluationResult | None) -> None:
 def pass_at_k_panels(arms: Arms, name: str) -> Panels:
     """pass@k at the last validation for a panel per arm, beside the untrained policy; an arm that
     was validated before training alone has none."""
-    trained = {arm: runs for arm, runs in arms.items() if max(validation_steps(runs), default=0)}
+    trained = {
+        arm: runs for arm, runs in arms.items() if any(any(validated_steps(run)) for run in runs)
+    }
     found = {arm: band_at_k(runs, name) for arm, runs in trained.items()}
     curves = {arm: band for arm, band in found.items() if band is not None}
     start = find_start(arms, name)
@@ -115,7 +118,7 @@ def band_at_k(runs: Sequence[Run], name: str) -> Band | None:
         return None
     ks = item.ks()
     return interval_band(
-        np.array(ks, dtype=np.float64), [interval_at(item, k) for k in ks], len(runs)
+        np.array(ks, dtype=np.float64), [interval_at(item, k) for k in ks], len(item.seeds)
     )
 
 
@@ -210,13 +213,23 @@ def interval_at(item: EvaluationResult, k: int) -> Interval:
 
 def points_over_training(runs: Sequence[Run], name: str, axis: str) -> Band | None:
     """Where validations stand on an axis (mean over seeds), and pass@1 there; None of none."""
-    found = [(step, find_evaluation(runs, name, step)) for step in validation_steps(runs)]
+    return bands_over_training(runs, name, [axis]).get(axis)
+
+
+def bands_over_training(runs: Sequence[Run], name: str, axes: Iterable[str]) -> dict[str, Band]:
+    """`points_over_training` by axis, of the axes on which every seed recorded its cost; seeds that
+    were never validated do not count."""
+    known = [run for run in runs if validated_steps(run)]
+    found = [(step, find_evaluation(known, name, step)) for step in validation_steps(known)]
     items = [(step, item) for step, item in found if item is not None]
-    if not items:
-        return None
-    costs = [cost_before(run.train, [step for step, _ in items], axis) for run in runs]
     intervals = [interval_at(item, 1) for _, item in items]
-    return interval_band(np.mean(costs, axis=0), intervals, len(runs))
+    bands = {}
+    for axis in axes if items else ():
+        costs = [cost_before(run.train, [step for step, _ in items], axis) for run in known]
+        x = np.mean(costs, axis=0)
+        if np.isfinite(x).all():
+            bands[axis] = interval_band(x, intervals, len(known))
+    return bands
 
 
 def _draw_pass_at_1(

@@ -30,7 +30,13 @@ from e3rl.analysis.measures.matched_control import (
     match_control,
     matching_columns,
 )
-from e3rl.analysis.measures.scores import Scores, mean_of_arms, measure_name, scores_at
+from e3rl.analysis.measures.scores import (
+    SHARED,
+    Scores,
+    mean_of_arms,
+    measure_name,
+    scores_at,
+)
 from e3rl.analysis.sources.runs import Arms
 from e3rl.statistics.improvement import improvement_interval
 from e3rl.statistics.interval import Estimate, Interval
@@ -38,8 +44,6 @@ from e3rl.statistics.iqm import iqm_interval
 from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
-
-SHARED = 0.25  # of the problems of one side at least, for a difference over those of both
 
 
 def compare_arms(

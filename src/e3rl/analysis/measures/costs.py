@@ -50,24 +50,28 @@ def total_cost(train: pd.DataFrame, axis: str) -> float:
 
 @kept_with_run
 def known_cost(run: Run, axis: str) -> float:
-    """What a run had spent when it was last validated, or in all where it never was; NaN where that
-    is not recorded."""
+    """What a run had spent at the last validation that it has counts of, 0 where there is none; NaN
+    where that is not recorded."""
+    if run.problems.empty:
+        return 0.0
     whole = total_cost(run.train, axis)
-    if run.evaluations.empty or np.isnan(whole):
+    if np.isnan(whole):
         return whole
-    spent = cost_before(run.train, run.evaluations["rollout_step"].to_numpy(), axis)
+    spent = cost_before(run.train, run.problems["rollout_step"].unique(), axis)
     return float(np.nanmax(np.minimum(spent, whole), initial=0.0))
 
 
 def common_cost(runs: Sequence[Run], axis: str) -> float:
-    """The cost up to which every run's accuracy is known: the smallest of `known_cost`.
+    """The cost up to which the accuracy of every run is known that has one: the smallest of
+    `known_cost` of those with counts of some validation.
 
-    Raises ValueError where a run did not record it, or trained no step, and for no runs.
+    Raises ValueError where such a run did not record it, or one trained no step, and for no runs.
     """
     if not runs:
         raise ValueError("no run to compare: name arms that have some")
-    spent = [known_cost(run, axis) for run in runs]
-    for run, cost in zip(runs, spent, strict=True):
+    counted = [run for run in runs if run.train.empty or not run.problems.empty] or list(runs)
+    spent = [known_cost(run, axis) for run in counted]
+    for run, cost in zip(counted, spent, strict=True):
         if run.train.empty:
             raise ValueError(f"{run.path} has no training step yet: leave it out")
         if not math.isfinite(cost):

@@ -8,9 +8,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.costs import cost_before
+from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.statistics.interval import Interval
 
 Values = NDArray[np.float64]
+SHORT = 0.8  # of the steps of its arm's longest run, below which a run is in no curve
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,22 @@ def interval_band(x: Values, intervals: Sequence[Interval], n_seeds: int) -> Ban
         np.array([getattr(each, end) for each in intervals]) for end in ("mean", "low", "high")
     )
     return Band(x, mean, low, high, n_seeds)
+
+
+def without_short(arms: Arms) -> tuple[dict[str, list[Run]], list[Run]]:
+    """The runs that curves of each arm are drawn of, and those left out: they have trained less
+    than `SHORT` of the steps of the arm's longest run, and its curves would end where they do."""
+    drawn: dict[str, list[Run]] = {}
+    short: list[Run] = []
+    for arm, runs in arms.items():
+        enough = SHORT * max((_steps(run) for run in runs), default=0)
+        drawn[arm] = [run for run in runs if _steps(run) >= enough]
+        short += [run for run in runs if _steps(run) < enough]
+    return drawn, short
+
+
+def _steps(run: Run) -> int:
+    return 0 if run.train.empty else int(run.train["rollout_step"].max()) + 1
 
 
 def smooth(values: pd.Series, window: int) -> pd.Series:

@@ -8,6 +8,7 @@ import numpy as np
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
+from e3rl.analysis.measures.evaluations import split_by_end
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.statistics.deviation import (
@@ -30,7 +31,8 @@ def deviation_rows(
 
     The standard deviation is that of the runs' own scores, the noise of their validation included;
     the ratio to the control's is of the seeds that both have, paired, where these are three or
-    more and not all alike in either arm.
+    more and not all alike in either arm. Runs that were last validated at an earlier step than
+    others of their arm are left out.
 
     Args:
         arms: runs by arm; those with one seed have no row.
@@ -43,7 +45,8 @@ def deviation_rows(
     Returns:
         dicts with arm, evaluation, of (such as pass@1), level, seeds, mean, least, greatest,
         deviation, against, paired_seeds and ratio (None for the control), deviation and ratio with
-        _low and _high, and comparison and p of a ratio of 1, for `families.judge_rows`.
+        _low and _high, and comparison and p of a ratio of 1, for `families.judge_rows`; where runs
+        of the arm were left out, their paths as left_out.
 
     Raises:
         ValueError: the control, or a name in `of`, is no arm.
@@ -51,16 +54,19 @@ def deviation_rows(
     names = list(of or arms)
     wanted = dict.fromkeys([*names, *([] if control is None else [control])])
     _require_recorded(wanted, arms)
+    kept = {arm: split_by_end(arms[arm]) for arm in wanted}
     rows = []
     for evaluation, k in product(evaluations, ks):
-        scores = {arm: _ends(arms[arm], evaluation, k) for arm in wanted}
+        scores = {arm: _ends(runs, evaluation, k) for arm, (runs, _) in kept.items()}
         base = scores.get(control or "", {})
         for arm in (name for name in names if len(scores[name]) > 1):
             other = {} if arm == control else base
             label = f"{arm} - {control}: deviation of pass@{k}, {evaluation}"
             about = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
             against = {"against": control if len(other) > 1 else None}
-            rows.append(about | against | _row(scores[arm], other, label, level))
+            early = [str(run.path) for run in kept[arm][1]]
+            short = {"left_out": early} if early else {}
+            rows.append(about | against | _row(scores[arm], other, label, level) | short)
     return rows
 
 

@@ -6,7 +6,7 @@ beside them (two or three seeds carry no interval of their own).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -39,6 +39,7 @@ class EvaluationResult:
     entropy: float
     seeds: tuple[pd.DataFrame, ...]
     no_answer: float | None = None  # share of completions without an answer, where counted
+    left_out: tuple[str, ...] = field(default=(), kw_only=True)  # paths, see `split_by_end`
 
     @property
     def n_problems(self) -> int:
@@ -97,15 +98,16 @@ def find_evaluation(
 ) -> EvaluationResult | None:
     """The result of evaluation `name` for the seeds of one arm; None where no seed has it.
 
-    `when` is a rollout step, or each seed's own last validation, or its first one if that is
-    another than the last.
+    `when` is a rollout step, or the arm's last validation, without the seeds that have not got
+    there (`split_by_end`), or each seed's own first one if that is another than its last.
     """
+    kept, early = split_by_end(runs) if when == "last" else (runs, [])
     tables, facts = [], []
-    for run in runs:
-        steps = run.evaluations["rollout_step"]
-        step = _step(steps, when)
-        here = run.evaluations[(steps == step) & (run.evaluations["name"] == name)]
-        counts = None if here.empty else run.counts.get((name, int(here["rollout_step"].iloc[0])))
+    for run in kept:
+        step = _step(validated_steps(run), when)
+        rows = run.evaluations
+        here = rows[(rows["rollout_step"] == step) & (rows["name"] == name)]
+        counts = None if here.empty or step is None else run.counts.get((name, step))
         if counts is None:  # not validated so, or counts that are not written yet
             continue
         tables.append(counts)
@@ -116,7 +118,22 @@ def find_evaluation(
     counted = [fact.get("no_answer", np.nan) for fact in facts]
     shares = [n / table["n"].sum() for n, table in zip(counted, tables, strict=True)]
     without = None if np.isnan(shares).any() else float(np.mean(shares))
-    return EvaluationResult(runs[0].name, name, temperature, entropy, tuple(tables), without)
+    about = runs[0].name, name, temperature, entropy, tuple(tables), without
+    return EvaluationResult(*about, left_out=tuple(str(run.path) for run in early))
+
+
+def split_by_end(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """The runs that were validated at the latest step at which any of them was, and those that were
+    last validated before; neither has runs without counts."""
+    ends = [max(validated_steps(run), default=-1) for run in runs]
+    last = max(ends, default=-1)
+    kept = [run for run, end in zip(runs, ends, strict=True) if end == last >= 0]
+    return kept, [run for run, end in zip(runs, ends, strict=True) if 0 <= end < last]
+
+
+def validated_steps(run: Run) -> list[int]:
+    """Rollout steps of a run's validations that have counts."""
+    return [] if run.problems.empty else sorted({step for _, step in run.counts})
 
 
 def evaluation_names(arms: Arms) -> list[str]:
@@ -135,20 +152,17 @@ def has_groups(arms: Arms, name: str) -> bool:
 
 
 def validation_steps(runs: Sequence[Run]) -> list[int]:
-    """Rollout steps at which every seed was validated."""
-    steps = [set(run.evaluations["rollout_step"].astype(int)) for run in runs]
+    """Rollout steps at which every seed was validated that was at all."""
+    steps = [set(own) for run in runs if (own := validated_steps(run))]
     return sorted(set.intersection(*steps)) if steps else []
 
 
-def _step(steps: pd.Series, when: Literal["first", "last"] | int) -> int | None:
+def _step(steps: Sequence[int], when: Literal["first", "last"] | int) -> int | None:
     if isinstance(when, int):
         return when
-    if steps.empty:
-        return None
-    first, last = int(steps.min()), int(steps.max())
     if when == "last":
-        return last
-    return first if first < last else None
+        return steps[-1] if steps else None
+    return steps[0] if len(steps) > 1 else None
 
 
 def pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:

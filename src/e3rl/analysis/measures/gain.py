@@ -6,7 +6,7 @@ import numpy as np
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import interval_columns
-from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
+from e3rl.analysis.measures.evaluations import find_evaluation, pass_table, split_by_end
 from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.statistics.shares import gain_interval, share_interval
 
@@ -45,7 +45,8 @@ def gain_rows(
         raise ValueError(f"gain of {unknown[0]!r}: no recorded arm; there are {', '.join(arms)}")
     rows = []
     for every in [arms[arm] for arm in of or arms]:
-        runs, short = _split_by_end(every)
+        runs, early = split_by_end(every)
+        short = {"left_out": [str(run.path) for run in early]} if early else {}
         groups: list[tuple[int | None, Sequence[Run]]] = [(None, runs)]
         if by_seed:
             groups += [(run.seed, [run]) for run in sorted(runs, key=lambda run: run.seed)]
@@ -54,15 +55,6 @@ def gain_rows(
                 found = (_row(part, seed, name, k, level) for seed, part in groups)
                 rows += [row | short for row in found if row is not None]
     return rows
-
-
-def _split_by_end(runs: Sequence[Run]) -> tuple[list[Run], Row]:
-    """The runs that were last validated at the latest step of all, and the others as a column."""
-    ends = [run.evaluations["rollout_step"].max() for run in runs]
-    last = max((end for end in ends if not np.isnan(end)), default=np.nan)
-    kept = [run for run, end in zip(runs, ends, strict=True) if end == last]
-    short = [str(run.path) for run, end in zip(runs, ends, strict=True) if end < last]
-    return kept, {"left_out": short} if short else {}
 
 
 def _row(runs: Sequence[Run], seed: int | None, name: str, k: int, level: float) -> Row | None:

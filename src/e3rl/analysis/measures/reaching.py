@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.axes import AXIS_UNITS
 from e3rl.analysis.measures.comparison import interval_columns
 from e3rl.analysis.measures.costs import common_cost, cost_before
 from e3rl.analysis.measures.evaluations import pass_table
@@ -32,6 +33,7 @@ class AccuracyCurves:
     seeds: list[int]
     problems: list[str]
     values: Reals  # (S, POINTS, P)
+    start: float  # the latest first validation of a seed: values before it are not known
 
 
 def costs_to_reach(
@@ -56,11 +58,13 @@ def costs_to_reach(
         dicts with arm, target, seeds, axis, level, and cost and ratio with _low and _high;
         comparison and p of a ratio of 1, for `families.judge_rows`. A cost is infinite where the
         curve stays below the target up to the cost that all runs reached, and so is a bound that
-        lies beyond; what does not exist is None, as a ratio whose control never gets there.
+        lies beyond; what does not exist is None, as a ratio whose control never gets there, or
+        gets there before the first validation of the arm.
 
     Raises:
-        ValueError: no targets, one that is no share between 0 and 1, a control without this
-            evaluation, runs validated on different problems, or a cost not recorded.
+        ValueError: no targets, one that is no share between 0 and 1 or that an arm had when it was
+            first validated, some way into training; a control without this evaluation, runs
+            validated on different problems, or a cost not recorded.
     """
     if not targets:
         raise ValueError("targets is empty: give accuracies to reach, as shares")
@@ -76,9 +80,17 @@ def costs_to_reach(
     for place, target in enumerate(targets):
         for arm, item in found.items():
             row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
-            row |= {"seeds": len(item.seeds)} | interval_columns("cost", costs[arm][place])
+            cost = costs[arm][place]
+            if cost.mean < item.start:
+                raise ValueError(
+                    f"targets: {arm} had {target:g} when it was first validated, after "
+                    f"{item.start:,.0f} {AXIS_UNITS[axis]}, so what that cost is not known: give "
+                    "targets above, or leave the arm out"
+                )
+            row |= {"seeds": len(item.seeds)} | interval_columns("cost", cost)
             ratio = None
-            if control is not None and arm != control:
+            known = control is not None and costs[control][place].mean >= item.start
+            if control is not None and arm != control and known:
                 ratio = _ratio(item, found[control], points, target, level)
             comparison = f"{arm} - {control}: {axis} to {name} of {target:g}"
             rows.append(row | _ratio_columns(comparison, ratio))
@@ -109,7 +121,7 @@ def accuracy_curves(
 
     Raises ValueError where a validation was on other problems than the first.
     """
-    seeds, tables, problems = [], [], None
+    seeds, tables, starts, problems = [], [], [], None
     for run in runs:
         rows = run.problems[run.problems["name"] == name]
         steps = np.sort(rows["rollout_step"].astype(int).unique())
@@ -124,15 +136,18 @@ def accuracy_curves(
             raise ValueError(f"{run.path} was validated on changing problems: {DIFFERENT}")
         values = np.array([column[problems].to_numpy(dtype="float64") for column in by_step])
         tables.append(_interpolate(points, costs[known], values))
+        starts.append(float(costs[known][0]))
         seeds.append(run.seed)
     if problems is None:
         return None
     order = np.argsort(seeds)
-    return AccuracyCurves([seeds[i] for i in order], problems, np.array(tables)[order])
+    ordered = [seeds[i] for i in order]
+    return AccuracyCurves(ordered, problems, np.array(tables)[order], max(starts))
 
 
 def _interpolate(points: Reals, costs: Reals, values: Reals) -> Reals:
-    """Columns of `values` (V, P) at the points; constant beyond the last cost."""
+    """Columns of `values` (V, P) at the points; constant before the first cost and beyond the
+    last."""
     right = np.clip(np.searchsorted(costs, points, "left"), 1, len(costs) - 1)
     span = costs[right] - costs[right - 1]
     share = np.clip((points - costs[right - 1]) / span, 0.0, 1.0)[:, None]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ from e3rl.analysis.measures.arms import AND
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.evaluations import MEASURED, NO_COMMON_PROBLEM, pass_table
 from e3rl.analysis.sources.runs import Run, kept_with_run
+
+SHARED = 0.25  # of the problems of one seed, or of one arm, at least, for numbers over those of all
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,11 @@ def scores_at(
         one at unlike costs. A seed that had its first one beyond `budget` does not count.
 
     Raises:
-        ValueError: seeds without a common problem.
+        ValueError: seeds without a common problem, or with fewer than `SHARED` of those that one of
+            them has.
     """
     rows, seeds, facts, spent, starts, sources = [], [], [], [], set[float](), dict[str, str]()
+    paths = []
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole or (len(costs) > 1 and budget < costs[0]):
@@ -82,6 +87,7 @@ def scores_at(
         at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
         rows.append(at)
         seeds.append(run.seed)
+        paths.append(run.path)
         facts.append(_last_sampling(run, name))
         sources |= run.sources
     if not rows or (whole and len(starts) > 1):
@@ -89,10 +95,25 @@ def scores_at(
     joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
     if joined.empty:
         raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({_places(runs)})")
+    _require_shared(paths, rows, joined.shape[1], name)
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     cost = float(np.mean(spent)) if spent else None
     return Scores(*about, joined, sources, cost, starts.pop() if whole else None)
+
+
+def _require_shared(paths: Sequence[Path], rows: Sequence[pd.Series], n: int, name: str) -> None:
+    """Raise ValueError where the `n` problems that all seeds have are too few; it names the run
+    that has fewest in common with the others."""
+    most = max(len(row) for row in rows)
+    if n >= SHARED * most:
+        return
+    alike = [sum(len(row.index.intersection(other.index)) for other in rows) for row in rows]
+    odd = paths[int(np.argmin(alike))]
+    raise ValueError(
+        f"{odd} was validated with {name} on other problems than other seeds of its arm: all have "
+        f"{n} of {most}; leave it out, or give it the same data.validation"
+    )
 
 
 def _places(runs: Sequence[Run]) -> str:

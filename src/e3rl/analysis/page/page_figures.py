@@ -13,16 +13,17 @@ from e3rl.analysis.figures.training_panels import (
     TARGET,
     annealing_starts,
 )
-from e3rl.analysis.figures.validation_panels import evaluation_title, interval_at
+from e3rl.analysis.figures.validation_panels import (
+    band_at_k,
+    bands_over_training,
+    evaluation_title,
+)
 from e3rl.analysis.measures.axes import AXES, AXIS_LABELS
-from e3rl.analysis.measures.costs import cost_before
-from e3rl.analysis.measures.curves import Band, interval_band, seed_band, smoothing_window
+from e3rl.analysis.measures.curves import Band, seed_band, smoothing_window, without_short
 from e3rl.analysis.measures.difficulty import budget_by_difficulty
 from e3rl.analysis.measures.evaluations import (
     evaluation_names,
-    find_evaluation,
     has_groups,
-    validation_steps,
 )
 from e3rl.analysis.measures.frontier import frontier_rows, frontier_sources
 from e3rl.analysis.sources.runs import Arms
@@ -42,29 +43,31 @@ def page_figures(arms: Arms) -> list[FigureData]:
 
     A curve has arm (its position), x, mean, low, high, and dashed for targets; a figure that knows
     one axis alone has its curves under that axis' label. Marks are x positions of upright lines, by
-    axis and by arm (its position). A figure of what no run recorded is left out.
+    axis and by arm (its position). A figure of what no run recorded is left out. Curves over
+    training are without runs far shorter than others of their arm (`curves.without_short`).
     """
-    window = smoothing_window([run.train for runs in arms.values() for run in runs])
+    drawn, _ = without_short(arms)
+    window = smoothing_window([run.train for runs in drawn.values() for run in runs])
     smoothed = f" {window}-step means." if window > 1 else ""
-    marks = _annealing(arms)
+    marks = _annealing(drawn)
     dotted = " Dotted: annealing starts." * any(marks.values())
     figures = [
-        _training("entropy", "Entropy at the sampling temperature", arms, SAMPLED, window)
+        _training("entropy", "Entropy at the sampling temperature", drawn, SAMPLED, window)
         | {"y": NATS, "marks": marks}
-        | _with_targets(arms, SAMPLED, window)
+        | _with_targets(drawn, SAMPLED, window)
         | {"note": f"{SEEDS}{smoothed} Dashed: target.{dotted}"},
-        _training("entropy-t1", "Entropy of the policy at T = 1", arms, EXACT_AT_ONE, window)
+        _training("entropy-t1", "Entropy of the policy at T = 1", drawn, EXACT_AT_ONE, window)
         | {"y": NATS, "note": SEEDS + smoothed},
-        _training("temperature", "Sampling temperature", arms, "rollout/temperature", 1)
+        _training("temperature", "Sampling temperature", drawn, "rollout/temperature", 1)
         | {"y": "temperature", "marks": marks, "note": SEEDS + dotted},
-        _training("accuracy", "Training accuracy", arms, "rollout/accuracy", window)
+        _training("accuracy", "Training accuracy", drawn, "rollout/accuracy", window)
         | {"y": "mean over prompts", "percent": True}
         | {"note": f"{SEEDS}{smoothed} At each arm's own temperature: compare arms below."},
-        *(_validation(arms, name) for name in _repeated_evaluations(arms)),
+        *(_validation(drawn, name) for name in _repeated_evaluations(arms)),
         *(_pass_at_k(arms, name) for name in _shared_evaluations(arms) if has_groups(arms, name)),
         *_frontier(arms),
         _training(
-            "all-wrong", "Prompts with every rollout wrong", arms, "rollout/all_wrong", window
+            "all-wrong", "Prompts with every rollout wrong", drawn, "rollout/all_wrong", window
         )
         | {"y": "share of prompts", "percent": True, "note": SEEDS + smoothed},
         _difficulty(arms),
@@ -147,14 +150,8 @@ def _validation(arms: Arms, name: str) -> FigureData:
     title = f"Validation pass@1 {evaluation_title(name)}"
     curves: dict[str, list[CurveData]] = {axis: [] for axis in AXES}
     for i, runs in enumerate(arms.values()):
-        found = [(step, find_evaluation(runs, name, step)) for step in validation_steps(runs)]
-        items = [(step, item) for step, item in found if item is not None]
-        intervals = [interval_at(item, 1) for _, item in items]
-        for axis in AXES if items else ():
-            costs = [cost_before(run.train, [s for s, _ in items], axis) for run in runs]
-            x = np.mean(costs, axis=0)
-            if np.isfinite(x).all():
-                curves[axis].append(_curve(i, interval_band(x, intervals, len(runs))))
+        for axis, band in bands_over_training(runs, name, AXES).items():
+            curves[axis].append(_curve(i, band))
     figure = _figure(f"validation-{name}", title, curves)
     return figure | {"y": "pass@1", "percent": True, "points": True, "note": INTERVALS}
 
@@ -162,11 +159,8 @@ def _validation(arms: Arms, name: str) -> FigureData:
 def _pass_at_k(arms: Arms, name: str) -> FigureData:
     curves = []
     for i, runs in enumerate(arms.values()):
-        item = find_evaluation(runs, name)
-        if item is not None:
-            ks = item.ks()
-            intervals = [interval_at(item, k) for k in ks]
-            band = interval_band(np.array(ks, float), intervals, len(runs))
+        band = band_at_k(runs, name)
+        if band is not None:
             curves.append(_curve(i, band))
     figure = _figure(
         f"pass-at-k-{name}",

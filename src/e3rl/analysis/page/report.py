@@ -62,21 +62,21 @@ def write_report(options: Comparison) -> str:
     arms, axis = group_by_arm(runs), options.axis or default_axis(runs)
     control = choose_control(options.control, arms)
     known, rows = group_by_arm(without_untrained(runs, axis)), list[Row]()
+    base = control if control in known else None
     if any(not run.problems.empty for run in runs):
-        base = None if control in arms.keys() - known.keys() else control
         rows = compare_arms(known, base, (1, options.k), axis)
     notes = [
         *remarks(found, axis),
         *lacking_rollouts(known, rows, options.k),
         *lacking_seeds(known, rows),
     ]
-    page = render_report(arms, rows, options.title, notes, control)
+    page = render_report(known, rows, options.title, notes, base)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page, encoding="utf-8")
     if options.table is not None:
         write_table(runs, options.table)
     table = comparison_text(rows) if rows else "no run was validated"
-    warned = [f"WARNING: {each}" for each in find_warnings(Compared(arms, control, rows))]
+    warned = [f"WARNING: {each}" for each in find_warnings(Compared(known, base, rows))]
     alone = [] if control or len(arms) < 2 else [explain_no_control(arms)]
     return "\n\n".join([table, *alone, *notes, *warned, f"page: {options.out}"])
 

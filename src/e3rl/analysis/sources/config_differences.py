@@ -12,28 +12,58 @@ ABSENT, NULL = "-", "None"
 SEED, TARGET = "seed", "_target_"
 JOINED = " | "
 
+# Nodes and settings that conf/ fills in from others, by interpolation.
+COPIES = {
+    "callbacks.budget.strategy": "budget",
+    "callbacks.budget.rollouts_per_prompt": "rollouts_per_prompt",
+    "callbacks.temperature.strategy": "temperature",
+    "callbacks.temperature.lookahead": "rollout.lookahead",
+    "callbacks.reward.pool": "reward",
+    "callbacks.reward.shaping": "shaping",
+    "callbacks.rollout.engine": "engine",
+    "callbacks.rollout.max_new_tokens": "max_new_tokens",
+    "callbacks.rollout.abort": "rollout.abort",
+    "callbacks.advantage.estimator": "advantage",
+    "callbacks.checkpoint.every": "checkpoint_every",
+    "module.loss": "loss",
+    "data.prompts_per_step": "prompts_per_step",
+    "data.lookahead": "rollout.lookahead",
+    "trainer.max_epochs": "epochs",
+    "trainer.val_check_interval": "validate_every",
+    "shaping.limit": "max_new_tokens",
+    "loss.max_length": "max_new_tokens",
+    "temperature.gain.vocabulary": "vocabulary_size",
+}
+
 
 def config_differences(arms: Arms) -> dict[str, dict[str, str]]:
     """Settings that are not the same in all arms: by dotted key, then by arm, as text.
 
-    A setting that is repeated in other groups, by interpolation, is listed once, at its shortest
-    key; two of one group that only end alike are two. One that is the seed of its run in every run
-    is none.
+    One that repeats another by interpolation (`COPIES`) is listed at that one alone, unless its
+    values are others. One that is the seed of its run in every run is none.
     Values that differ between the seeds of an arm are joined by ` | `.
     """
     flat = {arm: settings_by_run(runs) for arm, runs in arms.items()}
     every = [config for configs in flat.values() for config in configs]
     seeds = _copies_of_seeds([run for runs in arms.values() for run in runs], every)
-    keys = {key for config in every for key in config} - seeds
-    groups: dict[tuple[str, tuple[str, ...]], str] = {}  # of leaves and their values by arm
-    listed: dict[str, tuple[str, ...]] = {}
-    for key in sorted(keys, key=lambda key: (key.count("."), key)):
-        values = tuple(_join_values(configs, key) for configs in flat.values())
-        if len(set(values)) > 1:
-            group = key.split(".")[0]
-            if groups.setdefault((key.rsplit(".", 1)[-1], values), group) == group:
-                listed[key] = values
-    return {key: dict(zip(arms, listed[key], strict=True)) for key in sorted(listed)}
+    keys = sorted({key for config in every for key in config} - seeds)
+    values = {key: tuple(_join_values(configs, key) for configs in flat.values()) for key in keys}
+    return {
+        key: dict(zip(arms, values[key], strict=True))
+        for key in keys
+        if len(set(values[key])) > 1 and values.get(_original(key)) != values[key]
+    }
+
+
+def _original(key: str) -> str:
+    """The setting that one is filled in from; empty of one that is no copy."""
+    node, below = key, ""
+    while node not in COPIES:
+        if "." not in node:
+            return ""
+        node, _, leaf = node.rpartition(".")
+        below = f".{leaf}{below}"
+    return COPIES[node] + below
 
 
 def is_unsaid(texts: Iterable[str]) -> bool:

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def _started(path: Path) -> str:
 def load_offline_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     """Every offline W&B run below the given folder or folders, by arm and seed.
 
-    A resumed run has several record files with one id; rows of a rollout step that was trained
+    A resumed run has several record files with one id; rows of rollout steps that were trained
     again replace the earlier ones.
 
     Raises FileNotFoundError where there is none, ValueError for a file that W&B cannot read.
@@ -40,10 +40,15 @@ def load_offline_runs(source: str | Path | Iterable[str | Path]) -> list[Run]:
     files = [file for root in roots for file in find_offline_files(root)]
     if not files:
         raise FileNotFoundError(f"no offline W&B run (a file {RECORDS}) in {source}")
+    return sorted(map(load_offline_run, group_by_id(files).values()), key=arm_and_seed)
+
+
+def group_by_id(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Record files by the id of their run; a resumed one has several."""
     parts: dict[str, list[Path]] = {}
     for file in files:
-        parts.setdefault(file.stem, []).append(file)
-    return sorted((_load(group) for group in parts.values()), key=arm_and_seed)
+        parts.setdefault(file.stem.removeprefix("run-"), []).append(file)
+    return parts
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
@@ -59,10 +64,14 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def _load(files: Sequence[Path]) -> Run:
+def load_offline_run(files: Sequence[Path]) -> Run:
+    """The run of record files with one id, oldest first.
+
+    Raises ValueError for a file that W&B cannot read, or a run that is not of e3rl.
+    """
     config: dict[str, Any] = {}
     history: list[Mapping[str, Any]] = []
-    tables: dict[str, pd.DataFrame] = {}
+    tables: dict[str, list[pd.DataFrame]] = {}
     for file in files:
         for record in read_records(file):
             match record["type"]:
@@ -73,15 +82,15 @@ def _load(files: Sequence[Path]) -> Run:
                 case "history":
                     item = record["history"]["item"]
                     history.append(item)
-                    tables |= _tables(item, file.parent / "files")
+                    for name, table in _tables(item, file.parent / "files"):
+                        tables.setdefault(name, []).append(table)
     config.pop("_wandb", None)
     return run_from_wandb(files[-1].parent, config, history, tables)
 
 
-def _tables(item: Mapping[str, Any], folder: Path) -> dict[str, pd.DataFrame]:
-    found = {name: table_path(item, name) for name in TABLES}
-    return {
-        name: pd.DataFrame(**json.loads((folder / path).read_text(encoding="utf-8")))
-        for name, path in found.items()
-        if path is not None
-    }
+def _tables(item: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The tables that a history row mentions, but for those whose file is gone."""
+    for name in TABLES:
+        path = table_path(item, name)
+        if path is not None and (folder / path).is_file():
+            yield name, pd.DataFrame(**json.loads((folder / path).read_text(encoding="utf-8")))

@@ -43,12 +43,12 @@ def load_project(
 
 def _load(project: str, run: Any) -> Run:
     history = list(run.scan_history())
-    tables: dict[str, pd.DataFrame] = {}
+    tables: dict[str, list[pd.DataFrame]] = {}
     for item in history:
         for name in TABLES:
             path = table_path(item, name)
             if path is not None:
-                tables[name] = _table(run, path)
+                tables.setdefault(name, []).append(_table(run, path))
     return run_from_wandb(Path(project) / str(run.id), dict(run.config), history, tables)
 
 

@@ -1,10 +1,13 @@
 """A W&B run, however it was fetched, as the same `Run` that a run folder gives.
 
 W&B mirrors the ledger: its history has the rows of metrics.jsonl, and its tables `validation` and
-`prompts` the per-problem and per-prompt counts. Runs without these tables have curves only.
+`prompts` the per-problem and per-prompt counts, of a validation by itself or of several steps.
+Runs without these tables have curves only. Where a resumed run took a killed one up, W&B keeps the
+rows of both, and the ledger those that count.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +27,18 @@ TABLES: Mapping[str, tuple[str, ...]] = {"validation": PROBLEM_COLUMNS, "prompts
 # W&B writes what JSON has no number for as text.
 NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
+ROUNDING = 1e-6  # of a share that was logged beside its counts
+
 Record = Mapping[str, Any]
+Tables = Mapping[str, Sequence[pd.DataFrame]]  # by name, in the order of their logging
 
 
-def run_from_wandb(
-    path: Path, config: Record, history: Iterable[Record], tables: Mapping[str, pd.DataFrame]
-) -> Run:
-    """The run of a W&B configuration, history rows and tables (by name, see `TABLES`).
+def run_from_wandb(path: Path, config: Record, history: Iterable[Record], tables: Tables) -> Run:
+    """The run of a W&B configuration, and of its history rows and tables in their order.
+
+    Counts of a validation that are not those its row of metrics was made from, since a table was
+    cut or is of a process that was killed, are left out (`warnings.validation.lacking_counts`
+    tells of them).
 
     Raises ValueError where the configuration lacks `name` and `seed`: not a run of e3rl.
     """
@@ -38,24 +46,73 @@ def run_from_wandb(
         raise ValueError(
             f"{path} has no `name` and `seed` in its W&B configuration: was it logged by e3rl?"
         )
-    metrics = pd.DataFrame([row for item in history if (row := _metrics(item))])
-    validation = rows_of_kind(metrics, "validation")
-    found = {
-        name: table[list(columns)] if (table := tables.get(name)) is not None else _empty(columns)
-        for name, columns in TABLES.items()
-    }
+    metrics = pd.DataFrame(_rewound([row for item in history if (row := _metrics(item))]))
+    validation, train = (rows_of_kind(metrics, kind) for kind in ("validation", "train"))
+    problems = _joined(tables, "validation").astype({"temperature": "float64"})
+    prompts = _joined(tables, "prompts").astype({"rank": "float64"})
     return Run(
         path=path,
         name=str(config["name"]),
         seed=seed_of(config, path),
         config=dict(config),
-        train=rows_of_kind(metrics, "train"),
+        train=train,
         validation=validation,
         evaluations=evaluations_of(validation),
-        problems=found["validation"].astype({"temperature": "float64"}),
-        prompts=found["prompts"].astype({"rank": "float64"}),
+        problems=_whole_counts(problems, validation),
+        prompts=prompts[prompts[AXIS].isin(train[AXIS])].reset_index(drop=True),
         summary=None,
     )
+
+
+def _rewound(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in the order of training, as the ledger has them: those that a killed process wrote
+    after the checkpoint from which a later one goes on are gone."""
+    kept: list[dict[str, Any]] = []
+    for row in rows:
+        while kept and _place(kept[-1]) >= _place(row):
+            kept.pop()
+        kept.append(row)
+    return kept
+
+
+def _place(row: Record) -> tuple[int, bool]:
+    """Of a row in a run: a policy is validated before it trains on."""
+    return row[AXIS], row["kind"] == "train"
+
+
+def _joined(tables: Tables, name: str) -> pd.DataFrame:
+    """All tables of one name by rollout step; of a step that several have, the last one stands."""
+    columns, parts = list(TABLES[name]), tables.get(name) or ()
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    every = pd.concat([part[columns].assign(part=i) for i, part in enumerate(parts)])
+    last = every.groupby(AXIS)["part"].transform("max")
+    every = every[every["part"] == last].sort_values(AXIS, kind="stable")
+    return every[columns].reset_index(drop=True)
+
+
+def _whole_counts(problems: pd.DataFrame, validation: pd.DataFrame) -> pd.DataFrame:
+    """Counts of the validations whose mean share is that of their row of metrics."""
+    if problems.empty:
+        return problems
+    shares = (problems["correct"] / problems["n"]).astype("float64")
+    found = shares.groupby([problems[AXIS], problems["name"]]).mean()
+    told = {int(row[AXIS]): row for row in validation.to_dict("records")}
+    whole = {
+        (step, name)
+        for (step, name), share in found.items()
+        if math.isclose(share, _mean_share(told.get(step, {}), name), abs_tol=ROUNDING)
+    }
+    kept = [place in whole for place in zip(problems[AXIS], problems["name"], strict=True)]
+    return problems[kept].reset_index(drop=True)
+
+
+def _mean_share(row: Record, name: str) -> float:
+    """Of right rollouts, over problems, in an evaluation, by a row of metrics; NaN where it has
+    none. It is there as pass@1, or with the number of rollouts where that was not asked for."""
+    one, several = f"val/{name}/pass@1", f"val/{name}/mean@"
+    shares = (x for key, x in row.items() if key == one or key.startswith(several))
+    return next((float(x) for x in shares if pd.notna(x)), math.nan)
 
 
 def table_path(item: Record, name: str) -> str | None:
@@ -110,7 +167,3 @@ def _metrics(item: Record) -> dict[str, Any] | None:
 
 def _is_odd_number(value: Any) -> bool:
     return isinstance(value, str) and value in NUMBERS
-
-
-def _empty(columns: Iterable[str]) -> pd.DataFrame:
-    return pd.DataFrame(columns=list(columns))

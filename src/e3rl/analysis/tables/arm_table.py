@@ -33,7 +33,8 @@ CONSTANTS = ("problems", "seeds")  # columns that become a note where all rows a
 
 
 def arm_evaluations(arms: Arms) -> list[EvaluationResult]:
-    """Last validation of every arm in every evaluation, arm by arm."""
+    """Last validation of every arm in every evaluation, arm by arm, without the seeds that have
+    not got there."""
     names = evaluation_names(arms)
     found = [(arm, find_evaluation(runs, name)) for arm, runs in arms.items() for name in names]
     return [replace(item, arm=arm) for arm, item in found if item is not None]
@@ -59,7 +60,8 @@ def arm_rows(
         dicts with arm, evaluation, temperature, entropy (nats per token), problems, samples,
         seeds, level, pass@1 and pass@<k> with _low and _high, pass@1_by_seed; and against,
         against_entropy, paired_problems, pass@1_difference and pass@<k>_difference with _low and
-        _high. Numbers that do not exist are None.
+        _high; where seeds were left out, the paths of these as left_out. Numbers that do not exist
+        are None.
 
     Raises ValueError for a control that is not among the evaluations.
     """
@@ -114,7 +116,7 @@ def _row(item: EvaluationResult, control: EvaluationResult | None, k: int, level
         if control is not None and enough and control.n_samples >= each:
             pair, row["paired_problems"] = pass_at_k_difference(item, control, each, level)
         row |= interval_columns(f"pass@{each}_difference", pair)
-    return row
+    return row | ({"left_out": list(item.left_out)} if item.left_out else {})
 
 
 def _arm_table_cells(rows: Sequence[Row]) -> Cells:
@@ -129,6 +131,11 @@ def _arm_table_cells(rows: Sequence[Row]) -> Cells:
         if len({cells[name] for cells in table}) == 1:
             notes.append(f"{table[0][name]} {name if table[0][name] != '1' else name[:-1]}")
             table = [{**cells, name: ""} for cells in table]
+    short = dict.fromkeys(path for row in rows for path in row.get("left_out", ()))
+    if short:
+        notes.append(
+            f"left out, validated last before other seeds of their arm: {', '.join(short)}"
+        )
     return drop_empty_columns(table, "; ".join([*notes, *_seed_notes(rows)]))
 
 

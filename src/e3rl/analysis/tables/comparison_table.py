@@ -108,6 +108,22 @@ def comparison_note(rows: Sequence[Row]) -> str:
     return text
 
 
+def interval_words(rows: Sequence[Row]) -> tuple[str, str]:
+    """What intervals of differences are over, and by what these are paired: by seed where both arms
+    have the same ones, which do not count where one has a single one."""
+    compared = [row for row in rows if row.get("paired_seeds") is not None]
+    several = [bool(row["paired_seeds"]) for row in compared if fewest_seeds(row) != 1]
+    if compared and not several:
+        return "over problems, of one seed", "paired by problem"
+    alone = len(several) < len(compared)
+    over = "over seeds and problems" + " (over problems where an arm has one seed)" * alone
+    if all(several):
+        return over, "paired by both"
+    if any(several):
+        return over, "paired by problem, and by seed where both arms have the same"
+    return over, "paired by problem, not by seed"
+
+
 def cost_note(rows: Sequence[Row]) -> str:
     """At which cost arms are compared, and which rows are not at that one."""
     first = rows[0]

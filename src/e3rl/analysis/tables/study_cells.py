@@ -93,13 +93,18 @@ def metric_cells(rows: Sequence[Row], percent: bool = False, digits: int = 1) ->
             cells.append(interval_text(row, "value", f".{digits}f", scale))
             cells.append(interval_text(row, "difference", f"+.{digits}f", scale) + _star(row))
         body.append(cells)
-    seeds = sorted({row["seeds"] for row in rows})
-    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    note = (
-        f"`{rows[0]['metric']}`, mean over steps; 95 % intervals over seeds, each by itself; Δ to "
-        f"the control, paired by seed; {count} seed{'s' * (seeds[-1] > 1)}.{_star_note(rows)}"
-    )
+    note = f"`{rows[0]['metric']}`, mean over steps; {_seeds_note(rows)}{_star_note(rows)}"
     return Cells(header, body, note)
+
+
+def _seeds_note(rows: Sequence[Row]) -> str:
+    """What intervals of metrics are over, and whether differences are of pairs of seeds."""
+    seeds = sorted({row["seeds"] for row in rows})
+    if seeds == [1]:
+        return "1 seed, without intervals; Δ to the control."
+    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    alike = "paired by seed" if len(seeds) == 1 else "paired by seed where both have the same"
+    return f"95 % intervals over seeds, each by itself; Δ to the control, {alike}; {count} seeds."
 
 
 def reaching_cells(rows: Sequence[Row]) -> Cells:
@@ -132,7 +137,6 @@ def gain_cells(rows: Sequence[Row]) -> Cells:
     """Before and after training in percent, the gain in points."""
     if not rows:
         raise ValueError(NO_ROWS)
-    short = dict.fromkeys(path for row in rows for path in row.get("left_out", ()))
     texts, sizes = move_constants(
         [
             {
@@ -153,8 +157,7 @@ def gain_cells(rows: Sequence[Row]) -> Cells:
         f"{100 * rows[0]['level']:g} % intervals over seeds and problems, of one seed over "
         f"problems alone, each by itself.{sizes}"
     )
-    if short:
-        note += f" Left out, validated last before other runs of their arm: {', '.join(short)}."
+    note += _left_out_note(rows)
     return drop_empty_columns(texts, note)
 
 
@@ -191,7 +194,15 @@ def deviation_cells(rows: Sequence[Row]) -> Cells:
         f"{100 * rows[0]['level']:g} % intervals over seeds, each by itself, exact where scores "
         "are normal; ratios over the seeds that both have, paired. "
     )
-    return drop_empty_columns(texts, note + correction_note(rows))
+    return drop_empty_columns(texts, note + correction_note(rows) + _left_out_note(rows))
+
+
+def _left_out_note(rows: Sequence[Row]) -> str:
+    """Which runs do not count since they ended before others of their arm."""
+    short = dict.fromkeys(path for row in rows for path in row.get("left_out", ()))
+    if not short:
+        return ""
+    return f" Left out, validated last before other runs of their arm: {', '.join(short)}."
 
 
 def power_cells(rows: Sequence[Row], differences: Sequence[float]) -> Cells:

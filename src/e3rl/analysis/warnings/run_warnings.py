@@ -12,6 +12,7 @@ from e3rl.analysis.warnings.changed_settings import (
 from e3rl.analysis.warnings.compared import Compared
 from e3rl.analysis.warnings.selection import many_arms, tried_on_validation, tuned_on_validation
 from e3rl.analysis.warnings.validation import (
+    lacking_counts,
     late_starts,
     lines_from_the_start,
     shared_validation_noise,
@@ -31,6 +32,7 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     unequal_entropies,
     lines_from_the_start,
     late_starts,
+    lacking_counts,
     tuned_on_validation,
     tried_on_validation,
     coarse_verdicts,

@@ -1,7 +1,10 @@
 """Warnings about how arms were validated: entropies, noise, and how often."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.costs import cost_before
@@ -43,17 +46,18 @@ def _gap_words(row: Row) -> str:
 
 def unequal_entropies(compared: Compared) -> list[str]:
     """pass@1 and pass@k, at one temperature, of arms that are flatter or sharper than the control,
-    or of which that is not known."""
+    or of which that is not known. Entropies are of the last validations where these are after as
+    many steps, else between validations at the cost at which accuracies are compared."""
     gaps: dict[str, str] = {}
     unknown: dict[str, None] = {}
     for row in compared.rows:
         if not _is_at_one_temperature(row):
             continue
-        own, other = row.get("entropy"), row.get("against_entropy")
-        if not _is_known(own) or not _is_known(other):
+        own, other, place = _compared_entropies(row, compared)
+        if not (math.isfinite(own) and math.isfinite(other)):
             unknown.setdefault(row["arm"])
         elif other and abs(own / other - 1) > FLATTER:
-            gaps.setdefault(row["arm"], f"{100 * (own / other - 1):+.1f} %")
+            gaps.setdefault(row["arm"], f"{100 * (own / other - 1):+.1f} %{place}")
     lines = []
     if gaps:
         named = ", ".join(f"{arm_label(arm)} ({gap})" for arm, gap in gaps.items())
@@ -79,8 +83,42 @@ def _is_at_one_temperature(row: Row) -> bool:
     return row.get("entropy_gap") is None
 
 
-def _is_known(entropy: float | None) -> bool:
-    return entropy is not None and math.isfinite(entropy)
+def _compared_entropies(row: Row, compared: Compared) -> tuple[float, float, str]:
+    """Of an arm and of its control, NaN where not recorded, and where they were read, if that is
+    not after the last validations."""
+    control, _, theirs = str(row.get("against") or "").rpartition(" ")
+    sides = [
+        (compared.arms.get(row["arm"], ()), str(row.get("evaluation"))),
+        (compared.arms.get(control, ()), theirs),
+    ]
+    steps = {step for runs, name in sides for step in _last_steps(runs, name)}
+    if len(steps) < 2 or row.get("spent") is not None or not math.isfinite(row["cost"]):
+        own, other = row.get("entropy"), row.get("against_entropy")
+        return _or_nan(own), _or_nan(other), ""
+    own, other = (_entropy_at(runs, name, row["axis"], row["cost"]) for runs, name in sides)
+    return own, other, " at the equal cost"
+
+
+def _last_steps(runs: Sequence[Run], name: str) -> set[int]:
+    """After how many steps runs had an evaluation last."""
+    found = (run.evaluations[run.evaluations["name"] == name]["rollout_step"] for run in runs)
+    return {int(steps.max()) for steps in found if len(steps)}
+
+
+def _entropy_at(runs: Sequence[Run], name: str, axis: str, cost: float) -> float:
+    """Mean over runs of the entropy at a cost, on a line between validations; NaN where unknown."""
+    values = []
+    for run in runs:
+        here = run.evaluations[run.evaluations["name"] == name].sort_values("rollout_step")
+        costs = cost_before(run.train, here["rollout_step"], axis)
+        known = ~np.isnan(costs)
+        if known.any():
+            values.append(np.interp(cost, costs[known], here["entropy"].to_numpy()[known]))
+    return float(np.mean(values)) if values else math.nan
+
+
+def _or_nan(entropy: float | None) -> float:
+    return math.nan if entropy is None else entropy
 
 
 def lines_from_the_start(compared: Compared) -> list[str]:
@@ -125,6 +163,24 @@ def _first_of_several(run: Run) -> int:
     """The step of a run's first validation; 0 where there is no other, which is no curve."""
     steps = set(run.evaluations["rollout_step"])
     return int(min(steps)) if len(steps) > 1 else 0
+
+
+def lacking_counts(compared: Compared) -> list[str]:
+    """Runs of W&B that were validated without leaving counts by problem, or not whole ones."""
+    told = []
+    for run in compared.runs:
+        names = zip(run.evaluations["name"], run.evaluations["rollout_step"], strict=True)
+        validated = {(str(name), int(step)) for name, step in names}
+        if lacking := validated - run.counts.keys():
+            steps = ", ".join(map(str, sorted({step for _, step in lacking})))
+            which = "all" if lacking == validated else f"after steps {steps}"
+            told.append(f"{arm_label(run.name)} seed {run.seed} ({run.path}): {which}")
+    if not told:
+        return []
+    return [
+        f"W&B has no whole counts by problem of some validations: {'; '.join(told)}. No comparison "
+        "has these; report on the run folders, whose ledgers have them."
+    ]
 
 
 def shared_validation_noise(compared: Compared) -> list[str]:

@@ -19,21 +19,21 @@ def few_seeds(compared: Compared) -> list[str]:
     """Comparisons of fewer than `ENOUGH_SEEDS` seeds, and verdicts that rest on so few, or that
     more would not bear either if seeds alone counted."""
     compares = [row for row in compared.rows if row["difference"] is not None]
-    counts = {row["arm"]: fewest_seeds(row) or 1 for row in compares}
+    counts: dict[str, int] = {}  # by arm, of the row that has fewest
+    for row in compares:
+        counts[row["arm"]] = min(fewest_seeds(row) or 1, counts.get(row["arm"], ENOUGH_SEEDS))
     few = {arm: n for arm, n in counts.items() if n < ENOUGH_SEEDS}
     lines = []
     if few:
-        each = set(few.values())
-        alike = len(few) == len(counts) and len(each) == 1
+        sizes = {fewest_seeds(row) or 1 for row in compares}
         named = ", ".join(f"{arm_label(a)} {n}" for a, n in few.items())
+        told = f"{sizes.pop()} each" if len(sizes) == 1 else named
         lines.append(
-            f"Fewer than {ENOUGH_SEEDS} seeds ({f'{each.pop()} each' if alike else named}): an "
-            "interval hardly knows how seeds differ, and a verdict may not repeat; of one seed "
-            "there is none."
+            f"Fewer than {ENOUGH_SEEDS} seeds ({told}): an interval hardly knows how seeds differ, "
+            "and a verdict may not repeat; of one seed there is none."
         )
-    sure = (BETTER, WORSE)
-    judged = [row for row in compared.rows if row["arm"] in few and row.get("verdict") in sure]
-    if judged:
+    sure = [row for row in compared.rows if row.get("verdict") in (BETTER, WORSE)]
+    if judged := [row for row in sure if (fewest_seeds(row) or 1) < ENOUGH_SEEDS]:
         lines.append(
             f"Verdicts that rest on fewer than {ENOUGH_SEEDS} seeds: {_told(judged)}. Run more "
             "seeds before they are told to anybody."
