@@ -3,7 +3,7 @@
     .venv/bin/python experiments/carries_bed/measure.py           # the tables again
     .venv/bin/python experiments/carries_bed/measure.py --sample  # samples what is missing, first
 
-Sampling takes some 20 minutes on one core. The trained policies are the last ones of plain GRPO in
+Sampling takes some 25 minutes on one core. The trained policies are the last ones of plain GRPO in
 `../carries_core` (`e3rl train -m sweep=carries`), found in sweeps/carries.
 """
 
@@ -33,6 +33,7 @@ NAME = "seed-{}_experiment-grpo_engine-transformers"
 SEEDS = (101, 102, 103)
 ALL_SEEDS = range(101, 111)
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
+OFTEN = 256  # samples of a training problem, so that its pass@64 can be told from one half
 STEPS = 16  # at either end of a run, over which shares of groups are taken
 Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
 
@@ -44,7 +45,7 @@ def evaluations() -> dict[str, list[str]]:
     found = {
         "temperatures": ["problems.size=256", "n=16", f"temperatures=[{temperatures}]"],
         "untrained": ["problems.size=256", "n=64"],
-        "training": ["problems.split=train", "problems.size=512", "n=64"],
+        "training": ["problems.split=train", "problems.size=512", f"n={OFTEN}", "seed=1"],
     }
     for seed in SEEDS:
         run = f"sweeps/carries/{NAME.format(seed)}"
@@ -197,8 +198,8 @@ def training_rows() -> Iterator[list[str]]:
     [counts] = read("training")
     right = np.asarray(counts["correct"])
     for words, known in (
-        ("no right answer among 64", right == 0),
-        ("at most one among 64", right <= 1),
+        (f"no right answer among {OFTEN}", right == 0),
+        ("pass@64 below one half", by_problem(counts, 64) < 0.5),
         ("pass@8 below one half", by_problem(counts, 8) < 0.5),
     ):
         yield [words, percent(share_interval(known.astype(float)))]
