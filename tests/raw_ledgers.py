@@ -33,7 +33,7 @@ KEPT: dict[tuple[int, int], tuple[int, int]] = {}
 class RawRun(NamedTuple):
     arm: str
     seed: int
-    costs: dict[str, list[float]]  # tokens and rollouts up to and with each step
+    costs: dict[str, list[float]]  # steps, tokens and rollouts up to and with each step
     metrics: dict[str, dict[int, float]]  # by step
     validations: dict[str, dict[int, dict[str, tuple[int, int]]]]  # (n, right) by problem
     entropies: dict[str, dict[int, float]]  # nats per token, of the same
@@ -60,6 +60,7 @@ def raw_run(files: dict[str, str]) -> RawRun:
     metrics = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
     steps = [row for row in metrics if row["kind"] == "train"]
     costs = {axis: [float(row[f"cost/{axis}"]) for row in steps] for axis in ("tokens", "rollouts")}
+    costs["steps"] = [float(row["rollout_step"] + 1) for row in steps]
     measured: dict[str, dict[int, float]] = {}
     for row in steps:
         for column in METRICS & row.keys():
