@@ -28,7 +28,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.comparison import difference_columns, interval_columns
+from e3rl.analysis.measures.comparison import compare_tables, interval_columns
 from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
@@ -191,7 +191,6 @@ def _compare(
     """The budget read at `own` temperatures less GRPO at others; columns as a study's table has."""
     mine = read_at(tables_of(samples, "budget", k), own)
     other = read_at(tables_of(samples, "grpo", k), against)
-    found = difference_of_shares(mine, other, paired_seeds=True)
     return {
         "arm": "budget",
         "against": "grpo at its best temperature",
@@ -199,13 +198,7 @@ def _compare(
         "measure": f"pass@{k}",
         "temperatures": _temperatures(own),
         "against_temperatures": _temperatures(against),
-        "level": 0.95,
-        "seeds": len(mine),
-        "problems": mine.shape[1],
-        "paired_seeds": True,
-        "value": mine.mean(),
-        "against_value": other.mean(),
-        **difference_columns(f"budget - grpo, {name}: pass@{k}", found, 0.95, len(mine)),
+        **compare_tables(mine, other, f"budget - grpo, {name}: pass@{k}"),
     }
 
 

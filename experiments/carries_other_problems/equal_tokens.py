@@ -26,7 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.comparison import difference_columns
+from e3rl.analysis.measures.comparison import compare_tables
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.page.study import insert_table
@@ -36,7 +36,6 @@ from e3rl.analysis.tables.comparison_table import p_text
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.ledger.ledger import read_rows
 from e3rl.statistics.pass_at_k import pass_at_k
-from e3rl.statistics.shares import difference_of_shares
 
 FOLDER = Path(__file__).parent
 EARLY_SAMPLES = FOLDER / "early.json.xz"
@@ -195,19 +194,12 @@ def compare(readings: Sequence[Reading]) -> list[Row]:
 
 def _compare(readings: Sequence[Reading], k: int) -> Row:
     mine, other = (np.array([each.values[name][k] for each in readings]) for name in (ARM, CONTROL))
-    found = difference_of_shares(mine, other, paired_seeds=True)
     return {
         "arm": ARM,
         "against": f"{CONTROL} {EVALUATION}",
         "evaluation": EVALUATION,
         "measure": f"pass@{k}",
-        "level": 0.95,
-        "seeds": len(mine),
-        "problems": mine.shape[1],
-        "paired_seeds": True,
-        "value": mine.mean(),
-        "against_value": other.mean(),
-        **difference_columns(f"{ARM} - {CONTROL}, pass@{k}", found, 0.95, len(mine)),
+        **compare_tables(mine, other, f"{ARM} - {CONTROL}, pass@{k}"),
     }
 
 

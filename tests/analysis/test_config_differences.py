@@ -5,8 +5,9 @@ from typing import Any
 
 import yaml
 
-from e3rl.analysis.sources.config_differences import COPIES, config_differences, is_unsaid
+from e3rl.analysis.sources.config_differences import config_differences, is_unsaid
 from e3rl.analysis.sources.runs import Run
+from e3rl.config.copies import COPIES
 from e3rl.config.differences import flatten
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -8,16 +8,13 @@ from omegaconf import OmegaConf
 from e3rl.config.build import build
 from e3rl.config.cautions import decides_in_rounds, target_name
 from e3rl.config.composition import ConfigurationError
+from e3rl.config.copies import COPIES
 from e3rl.planning.processes import count_processes
 
-# Settings that are filled in from others, which plan and forecast go by.
-COPIES = {
-    "data.prompts_per_step": "prompts_per_step",
-    "data.lookahead": "rollout.lookahead",
-    "callbacks.temperature.lookahead": "rollout.lookahead",
-    "callbacks.budget.rollouts_per_prompt": "rollouts_per_prompt",
-    "callbacks.rollout.max_new_tokens": "max_new_tokens",
-}
+PLANNED = (  # copies of what plan and forecast go by
+    *("data.prompts_per_step", "data.lookahead", "callbacks.temperature.lookahead"),
+    *("callbacks.budget.rollouts_per_prompt", "callbacks.rollout.max_new_tokens"),
+)
 
 
 def check_agreement(cfg: Any) -> None:
@@ -30,7 +27,7 @@ def check_agreement(cfg: Any) -> None:
 
 def _check_copies(cfg: Any) -> None:
     """Refuse a copy that is another number: the run would go by it, and the plan would not."""
-    for copy, source in COPIES.items():
+    for copy, source in ((copy, COPIES[copy]) for copy in PLANNED):
         own, meant = OmegaConf.select(cfg, copy), OmegaConf.select(cfg, source)
         if own is not None and own != meant:
             raise ConfigurationError(

@@ -45,6 +45,8 @@ from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
 
+Table = NDArray[np.float64]
+
 
 def compare_arms(
     arms: Arms,
@@ -316,6 +318,21 @@ def _difference_columns(item: Scores, control: Scores | None, level: float, axis
         **difference_columns(name, found, level, min(len(mine), len(other))),
         **interval_columns("improvement", won),
         "paired_seeds": pairs,
+    }
+
+
+def compare_tables(mine: Table, other: Table, comparison: str, level: float = 0.95) -> Row:
+    """Columns of pass@k tables (S, P), `mine` less `other`, paired by seed and problem, for studies
+    that read their runs by a script; named as those of `compare_arms`."""
+    found = difference_of_shares(mine, other, paired_seeds=True)
+    return {
+        "level": level,
+        "seeds": len(mine),
+        "problems": mine.shape[1],
+        "paired_seeds": True,
+        "value": mine.mean(),
+        "against_value": other.mean(),
+        **difference_columns(comparison, found, level, len(mine)),
     }
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -75,8 +74,7 @@ def scores_at(
         ValueError: seeds without a common problem, or with fewer than `SHARED` of those that one of
             them has.
     """
-    rows, seeds, facts, spent, starts, sources = [], [], [], [], set[float](), dict[str, str]()
-    paths = []
+    rows, kept, facts, spent, starts, sources = [], [], [], [], set[float](), dict[str, str]()
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole or (len(costs) > 1 and budget < costs[0]):
@@ -86,30 +84,30 @@ def scores_at(
             spent.append(float(costs[-1]))
         at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
         rows.append(at)
-        seeds.append(run.seed)
-        paths.append(run.path)
+        kept.append(run)
         facts.append(_last_sampling(run, name))
         sources |= run.sources
     if not rows or (whole and len(starts) > 1):
         return None
-    joined = pd.concat(rows, axis="columns", join="inner").T.set_axis(seeds, axis="index")
+    joined = pd.concat(rows, axis="columns", join="inner").T
+    joined = joined.set_axis([run.seed for run in kept], axis="index")
     if joined.empty:
         raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({_places(runs)})")
-    _require_shared(paths, rows, joined.shape[1], name)
+    _require_shared(kept, rows, joined.shape[1], name)
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     cost = float(np.mean(spent)) if spent else None
     return Scores(*about, joined, sources, cost, starts.pop() if whole else None)
 
 
-def _require_shared(paths: Sequence[Path], rows: Sequence[pd.Series], n: int, name: str) -> None:
+def _require_shared(runs: Sequence[Run], rows: Sequence[pd.Series], n: int, name: str) -> None:
     """Raise ValueError where the `n` problems that all seeds have are too few; it names the run
     that has fewest in common with the others."""
     most = max(len(row) for row in rows)
     if n >= SHARED * most:
         return
     alike = [sum(len(row.index.intersection(other.index)) for other in rows) for row in rows]
-    odd = paths[int(np.argmin(alike))]
+    odd = runs[int(np.argmin(alike))].path
     raise ValueError(
         f"{odd} was validated with {name} on other problems than other seeds of its arm: all have "
         f"{n} of {most}; leave it out, or give it the same data.validation"

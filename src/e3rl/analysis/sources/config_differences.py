@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from e3rl.analysis.sources.runs import Arms, Run
+from e3rl.config.copies import COPIES
 from e3rl.config.differences import flatten
 
 # Where a run lies, how it is called and watched, and the seed, which is no part of an arm.
@@ -11,29 +12,6 @@ LEFT_OUT = ("name", "seed", "paths", "logger", "sweep", "ckpt_path", "control", 
 ABSENT, NULL = "-", "None"
 SEED, TARGET = "seed", "_target_"
 JOINED = " | "
-
-# Nodes and settings that conf/ fills in from others, by interpolation.
-COPIES = {
-    "callbacks.budget.strategy": "budget",
-    "callbacks.budget.rollouts_per_prompt": "rollouts_per_prompt",
-    "callbacks.temperature.strategy": "temperature",
-    "callbacks.temperature.lookahead": "rollout.lookahead",
-    "callbacks.reward.pool": "reward",
-    "callbacks.reward.shaping": "shaping",
-    "callbacks.rollout.engine": "engine",
-    "callbacks.rollout.max_new_tokens": "max_new_tokens",
-    "callbacks.rollout.abort": "rollout.abort",
-    "callbacks.advantage.estimator": "advantage",
-    "callbacks.checkpoint.every": "checkpoint_every",
-    "module.loss": "loss",
-    "data.prompts_per_step": "prompts_per_step",
-    "data.lookahead": "rollout.lookahead",
-    "trainer.max_epochs": "epochs",
-    "trainer.val_check_interval": "validate_every",
-    "shaping.limit": "max_new_tokens",
-    "loss.max_length": "max_new_tokens",
-    "temperature.gain.vocabulary": "vocabulary_size",
-}
 
 
 def config_differences(arms: Arms) -> dict[str, dict[str, str]]:
