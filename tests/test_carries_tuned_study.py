@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from e3rl.analysis.sources.runs import group_by_arm, load_runs
+from e3rl.analysis.tables.cells import as_markdown
 from e3rl.config.differences import flatten
 from pages import ROOT
 from study_scripts import study_modules
@@ -19,6 +20,12 @@ VALUES = ("0.005", "0.02", "0.05")
 def tuning() -> Iterator[Any]:
     with study_modules(STUDY, "next_runs") as modules:
         yield modules["next_runs"]
+
+
+@pytest.fixture(scope="module")
+def rule() -> Iterator[Any]:
+    with study_modules(STUDY, "tuning") as modules:
+        yield modules["tuning"]
 
 
 def bonus(value: str, rate: str = "0.0002") -> str:
@@ -77,7 +84,9 @@ def test_a_fresh_run_has_the_arms_name_and_what_was_chosen(tuning: Any) -> None:
     )
 
 
-def test_the_table_of_tuning_says_what_was_chosen_and_the_fresh_runs_have_it(tuning: Any) -> None:
+def test_the_table_of_tuning_says_what_was_chosen_and_the_fresh_runs_have_it(
+    tuning: Any, rule: Any
+) -> None:
     """From the scores that are kept; the runs of tuning themselves are not."""
     if not (STUDY / "study.yaml").is_file():
         pytest.skip("the runs that compare have not been recorded")
@@ -97,7 +106,7 @@ def test_the_table_of_tuning_says_what_was_chosen_and_the_fresh_runs_have_it(tun
             row["coefficient"],
             row["learning rate"],
         )
-    shown = tuning.as_markdown(tuning.table_cells(table), ("arm", "coefficient"))
+    shown = as_markdown(rule.table_cells(table), ("arm", "coefficient"))
     assert shown in (STUDY / "README.md").read_text(encoding="utf-8")
     arms = group_by_arm(load_runs(STUDY / "runs"))
     assert set(arms) == {"grpo", *best}

@@ -10,54 +10,25 @@ An arm's coefficient is chosen at the control's learning rate, then its rate: ev
 """
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
 
-import pandas as pd
+from tuning import (
+    Choice,
+    Point,
+    Scores,
+    at_rates,
+    choose,
+    read_scores,
+    tuning_table,
+    write_table,
+)
 
-from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
-from e3rl.analysis.page.study import insert_table
-from e3rl.analysis.sources.runs import Run, load_runs
-from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.analysis.sources.runs import load_runs
 
 HERE = Path(__file__).parent
 
-FIRST, SECOND = 51, 52
 FRESH = range(111, 116)
-CONTROLS_RATE = 2e-4
-OTHER_RATES = (1e-4, 4e-4, 8e-4)
-Overrides = tuple[str, ...]
-Scores = Mapping[str, Mapping[int, float]]  # pass@1 by a point's name and seed
-
-
-@dataclass(frozen=True)
-class Point:
-    """An arm with one value of its coefficient and one learning rate."""
-
-    arm: str
-    experiment: str
-    value: str = ""
-    overrides: Overrides = ()
-    rate: float = CONTROLS_RATE
-
-    @property
-    def name(self) -> str:
-        return "_".join(part for part in (self.arm, self.value, f"lr_{self.rate:g}") if part)
-
-    def run(self, seed: int, name: str) -> str:
-        """What makes this run, as overrides."""
-        own = (f"experiment={self.experiment}", f"name={name}", *self.overrides)
-        return " ".join((f"++seed={seed}", f"++module.optimizer.lr={self.rate:g}", *own))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The point chosen, or the runs that are needed first."""
-
-    best: Point | None = None
-    todo: tuple[tuple[Point, int], ...] = ()
+RATES = (2e-4, 1e-4, 4e-4, 8e-4)  # the control's first
 
 
 def points(arm: str, experiment: str, key: str, *values: float) -> list[Point]:
@@ -96,7 +67,8 @@ def main() -> None:
     if asked.chosen:
         print(*(point.name for point in best), sep="\n")
     elif asked.table:
-        write_table(tuning_table(scores))
+        in_order = sorted(all_points(scores), key=lambda p: (list(choices).index(p.arm), p.rate))
+        write_table(tuning_table(in_order, best, scores), HERE)
     elif asked.fresh:
         print(*(point.run(seed, point.arm) for seed in FRESH for point in best), sep="\n")
     else:
@@ -120,45 +92,7 @@ def tune_rate(coefficient: Choice, scores: Scores) -> Choice:
     """The best of four learning rates."""
     if coefficient.best is None:
         return coefficient
-    candidates = [coefficient.best, *(replace(coefficient.best, rate=r) for r in OTHER_RATES)]
-    return choose(candidates, scores)
-
-
-def choose(candidates: list[Point], scores: Scores) -> Choice:
-    """Every point with the first seed, the two best with the second: the best mean of these two."""
-    todo = [(point, FIRST) for point in candidates if FIRST not in scores.get(point.name, {})]
-    if todo:
-        return Choice(todo=tuple(todo))
-    two = sorted(candidates, key=lambda point: scores[point.name][FIRST], reverse=True)[:2]
-    todo = [(point, SECOND) for point in two if SECOND not in scores[point.name]]
-    if todo:
-        return Choice(todo=tuple(todo))
-    return Choice(max(two, key=lambda point: mean(scores[point.name][s] for s in (FIRST, SECOND))))
-
-
-def read_scores(runs: list[Run]) -> dict[str, dict[int, float]]:
-    """pass@1 at temperature 1 on the last validation, in %, of the runs that have ended."""
-    found: dict[str, dict[int, float]] = {}
-    for run in runs:
-        if run.summary is None:
-            continue
-        last = find_evaluation([run], "t1", "last")
-        if last is None:
-            raise ValueError(f"{run.path} has no evaluation t1")
-        found.setdefault(run.name, {})[run.seed] = 100 * pass_table(last.seeds[0], [1])[1].mean()
-    return found
-
-
-def tuning_table(scores: Scores) -> pd.DataFrame:
-    """A row for every point that ran, its pass@1 by seed in %, and whether it was chosen."""
-    choices = tune_all(scores)
-    best = {choice.best.name for choice in choices.values() if choice.best}
-    rows = []
-    for point in sorted(all_points(scores), key=lambda p: (list(choices).index(p.arm), p.rate)):
-        by_seed = {f"seed {seed}": scores[point.name].get(seed) for seed in (FIRST, SECOND)}
-        facts = {"arm": point.arm, "coefficient": point.value, "learning rate": point.rate}
-        rows.append({**facts, **by_seed, "chosen": point.name in best})
-    return pd.DataFrame(rows)
+    return choose(at_rates(coefficient.best, RATES), scores)
 
 
 def all_points(scores: Scores) -> list[Point]:
@@ -166,30 +100,8 @@ def all_points(scores: Scores) -> list[Point]:
     at_controls = [point for candidates in ARMS.values() for point in candidates]
     values = {name.removeprefix("e3_").partition("_lr_")[0] for name in scores if name[:3] == "e3_"}
     at_controls += [Point("e3", "e3", value) for value in sorted(values)]
-    rates = (CONTROLS_RATE, *OTHER_RATES)
-    points = [replace(point, rate=rate) for point in at_controls for rate in rates]
+    points = [tried for point in at_controls for tried in at_rates(point, RATES)]
     return [point for point in points if point.name in scores]
-
-
-def write_table(table: pd.DataFrame) -> None:
-    (HERE / "results").mkdir(exist_ok=True)
-    table.to_csv(HERE / "results" / "tuning.csv", index=False, float_format="%.6g")
-    readme = HERE / "README.md"
-    shown = as_markdown(table_cells(table), ("arm", "coefficient"))
-    readme.write_text(insert_table(readme.read_text(encoding="utf-8"), "tuning", shown))
-
-
-def table_cells(table: pd.DataFrame) -> Cells:
-    body = [
-        [
-            *(row["arm"], str(row["coefficient"]), f"{row['learning rate']:g}"),
-            *("" if pd.isna(row[s]) else f"{row[s]:.1f}" for s in ("seed 51", "seed 52")),
-            "chosen" if row["chosen"] else "",
-        ]
-        for row in table.to_dict("records")
-    ]
-    note = "pass@1 at T = 1 after 128 steps, %, of 1,024 problems for tuning, 8 samples each."
-    return Cells([*table.columns[:-1], ""], body, note)
 
 
 if __name__ == "__main__":
