@@ -1,6 +1,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -412,6 +413,11 @@ def after(run: Run, steps: int, seed: int) -> Run:
     [
         (figures.entropy_figure, "left out, trained far less than other seeds: E3 seed 9"),
         (figures.pass_at_1_figure, "left out, trained far less than other seeds: E3 seed 9"),
+        (study_figures.length_figure, "left out, trained far less than other seeds: E3 seed 9"),
+        (
+            partial(study_figures.length_figure, control="grpo"),
+            "left out, trained far less than other seeds: E3 seed 9",
+        ),
         (figures.pass_at_k_figure, "left out, validated last before other seeds: E3 seed 9"),
     ],
 )

@@ -24,9 +24,11 @@ from e3rl.analysis.figures import (
 from e3rl.analysis.figures.difference_panels import draw_pass_at_k_less_control
 from e3rl.analysis.figures.small_multiples import draw_multiples
 from e3rl.analysis.figures.style import (
+    SHORTER,
     arm_colour,
     draw_shared_legend,
     make_panels,
+    name_left_out,
     note_below,
     with_style,
 )
@@ -49,7 +51,6 @@ from e3rl.analysis.sources.runs import Arms, Run, load_run
 # Arms that one panel can hold, more have a panel each: with intervals over problems, that are wide,
 # and with ranges of seeds.
 FEW, MANY = 3, 6
-SHORTER = "trained far less than other seeds"
 
 
 @with_style
@@ -130,7 +131,7 @@ def pass_at_k_figure(
     if len(arms) > FEW:
         shown = validation_panels.pass_at_k_panels(arms, name)
         figure = draw_multiples(arms, control, [shown], evaluation_title(name))
-        return _name_left_out(figure, early, "validated last before other seeds")
+        return name_left_out(figure, early, "validated last before other seeds")
     if single is not None or not names:
         figure, (ax,) = make_panels(1)
         validation_panels.draw_pass_at_k_of_run(ax, single or next(iter(arms.values()))[0])
@@ -141,7 +142,7 @@ def pass_at_k_figure(
     for ax in axes[1:]:
         ax.set_ylabel("")
     draw_shared_legend(figure, axes[0], arms, f"; {INTERVALS}")
-    return _name_left_out(figure, early, "validated last before other seeds")
+    return name_left_out(figure, early, "validated last before other seeds")
 
 
 @with_style
@@ -157,14 +158,14 @@ def pass_at_1_figure(
     if len(arms) > FEW:
         shown = validation_panels.pass_at_1_panels(arms, name, axis)
         figure = draw_multiples(arms, control, [shown], evaluation_title(name))
-        return _name_left_out(figure, short, SHORTER)
+        return name_left_out(figure, short, SHORTER)
     figure, (ax,) = make_panels(1)
     if single is not None:
         validation_panels.draw_pass_at_1_of_run(ax, single)
         return figure
     validation_panels.draw_pass_at_1_of_arms(ax, arms, name, axis)
     draw_shared_legend(figure, ax, arms, f"; {INTERVALS}")
-    return _name_left_out(figure, short, SHORTER)
+    return name_left_out(figure, short, SHORTER)
 
 
 @with_style
@@ -302,23 +303,14 @@ def _training_figure(
     if len(arms) > MANY:
         shown = [training_panels.quantity_panels(each, arms, steps, axis) for each in quantities]
         title = "; beside it: ".join(each.title for each in quantities)
-        return _name_left_out(draw_multiples(arms, control, shown, title), short, SHORTER)
+        return name_left_out(draw_multiples(arms, control, shown, title), short, SHORTER)
     figure, axes = make_panels(len(quantities), share_y=True)
     for ax, each in zip(axes, quantities, strict=True):
         training_panels.draw_quantity(ax, each, arms, steps, axis)
     for ax in axes[1:]:
         ax.set_ylabel("")
     draw_shared_legend(figure, axes[0], arms)
-    return _name_left_out(figure, short, SHORTER)
-
-
-def _name_left_out(figure: Figure, runs: Sequence[Run], why: str) -> Figure:
-    """The figure, its note with the runs that are not in it, where there are such."""
-    if runs:
-        named = ", ".join(f"{arm_label(run.name)} seed {run.seed}" for run in runs)
-        note = figure.get_supxlabel().replace("\n", " ")
-        note_below(figure, "; ".join([note] * bool(note) + [f"left out, {why}: {named}"]))
-    return figure
+    return name_left_out(figure, short, SHORTER)
 
 
 def _only_run(arms: Arms) -> Run | None:

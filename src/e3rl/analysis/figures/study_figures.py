@@ -16,11 +16,13 @@ from e3rl.analysis.figures.style import (
     INK,
     MUTED,
     SEED_BANDS,
+    SHORTER,
     arm_colour,
     draw_empty,
     draw_shared_legend,
     format_cost_axis,
     make_panels,
+    name_left_out,
     note_below,
     with_style,
 )
@@ -28,6 +30,7 @@ from e3rl.analysis.figures.training_panels import draw_arms
 from e3rl.analysis.figures.validation_panels import draw_pass_at_1_of_arms
 from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.axes import AXIS_LABELS
+from e3rl.analysis.measures.curves import without_short
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import entropy_errors, find_disturbance
@@ -72,14 +75,15 @@ def length_figure(arms: Arms, control: str | None = None, window: int = 9) -> Fi
 
     With a control, whose curve others may cover: its length, and what the others have less it.
     """
+    arms, short = without_short(arms)
     if control is not None and len(arms) > 1:
-        return _length_less_control(arms, control, window)
+        return name_left_out(_length_less_control(arms, control, window), short, SHORTER)
     figure, (left, right) = make_panels(2)
     _draw_length(left, arms, window)
     draw_pass_at_1_of_arms(right, arms, "t1")
     bands = f"{SEED_BANDS} (left), 95 % over seeds and problems (right)"
     draw_shared_legend(figure, left, arms, bands)
-    return figure
+    return name_left_out(figure, short, SHORTER)
 
 
 def _length_less_control(arms: Arms, control: str, window: int) -> Figure:

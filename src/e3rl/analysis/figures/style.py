@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
+from e3rl.analysis.measures.arms import arm_label
 from e3rl.analysis.measures.axes import AXIS_LABELS
-from e3rl.analysis.sources.runs import Arms
+from e3rl.analysis.sources.runs import Arms, Run
 
 P = ParamSpec("P")
 
@@ -43,6 +44,7 @@ OUTCOME_COLOURS = {"all wrong": "#D98A7B", "mixed": "#E9E4D8", "all right": "#8F
 
 NARROW, WIDE, PANEL_HEIGHT = 6.4, 9.2, 3.7  # inches
 SEED_BANDS = ", bands: smallest to largest seed"
+SHORTER = "trained far less than other seeds"
 
 INK, MUTED, GRID = "#22272E", "#6B7480", "#E4E7EB"
 BASELINE = "#A3ABB5"
@@ -159,6 +161,15 @@ def note_below(figure: Figure, note: str) -> None:
     width = int(17.5 * figure.get_size_inches()[0])  # letters of this size to an inch
     lines = [line for part in note.split("\n") for line in textwrap.wrap(part, width)]
     figure.supxlabel("\n".join(lines), x=0.99, ha="right", fontsize=7.5, color=MUTED)
+
+
+def name_left_out(figure: Figure, runs: Sequence[Run], why: str) -> Figure:
+    """The figure, its note with the runs that are not in it, where there are such."""
+    if runs:
+        named = ", ".join(f"{arm_label(run.name)} seed {run.seed}" for run in runs)
+        note = figure.get_supxlabel().replace("\n", " ")
+        note_below(figure, "; ".join([note] * bool(note) + [f"left out, {why}: {named}"]))
+    return figure
 
 
 def draw_legend_on_top(ax: Axes) -> None:
