@@ -158,8 +158,8 @@ def test_tables_at_equal_entropy_and_of_cooling_are_those_of_the_recorded_counts
         assert f"<!-- table: {name} -->\n\n{table}\n\n<!-- end -->" in text_of("entropy_control")
 
 
-SUMMARIES = ("README.md", "docs/results.md")
-CORE = (  # what a section may draw on without a link
+SUMMARIES = ("README.md", "docs/results.md", "docs/studies.md")
+CORE = (  # what a paragraph may draw on that links to no page of a study
     *("carries_bed", "carries_core", "carries_confirmation"),
     *("carries_first_policies", "carries_ten_seeds"),
 )
@@ -170,29 +170,39 @@ HELD_ELSEWHERE = {  # by the tests of test_readme.py, or no numbers of a study
     "ten seeds have 45.7 to 57.9 %": "of the control's file",
     "by -3.0 [-5.7, -0.4] points, open": "of equal_cost",
     "to T = .74": "of the first run",
+    "constant T = 1.2 and": "a setting",
+    "beside T = .8:": "a setting",
+    "from a constant T = .8 and": "a setting",
+    "from T = 1.2 under": "a setting",
+    "stages of T = 1 to 1.1": "settings",
+    "A bonus of .1 loses": "a setting",
+    "an entropy bonus of .1 loses": "a setting",
+    "0.53 M parameters": "the size of a policy",
+    "a constant T = 1.2 do": "a setting",
     "(p .032, uncorrected": "of a table of agreement",
     "+3.8 [+1.4, +6.1] of pass@1 on easy problems beside E3": "as near at another cost",
 }
 
 
-def sections(name: str) -> Iterator[tuple[str, list[prose.Tables]]]:
-    """Each section of a summary, and the tables of the pages that it links to."""
-    page = (ROOT / name).read_text(encoding="utf-8")
+def paragraphs(name: str) -> Iterator[tuple[str, list[prose.Tables]]]:
+    """Each paragraph, item of a list and row of studies, and the tables of the studies that it
+    links to."""
+    page = prose.BLOCKS.sub("", (ROOT / name).read_text(encoding="utf-8"))
     for words in HELD_ELSEWHERE:
         page = page.replace(words, "")
-    for section in re.split(r"(?m)^(?=## )", page):
-        linked = prose.links(section, (ROOT / name).parent)
+    for part in re.split(r"\n(?=- |\d\. |\n|\| \[)", page):
+        linked = [path.resolve() for path in prose.links(part, (ROOT / name).parent)]
+        studies = [path for path in linked if path.is_relative_to(STUDIES)]
         core = [STUDIES / each / "README.md" for each in CORE]
-        paths = dict.fromkeys(path.resolve() for path in [*linked, *core])
-        yield section, [prose.tables_at(path) for path in paths]
+        yield part.strip("\n| "), [prose.tables_at(path) for path in dict.fromkeys(studies or core)]
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_a_summary_says_no_number_that_no_page_of_its_section_has(name: str) -> None:
+def test_a_summary_says_no_number_that_no_page_of_its_paragraph_has(name: str) -> None:
     found = [
         f"{number} in: {sentence}"
-        for section, tables in sections(name)
-        for sentence in prose.sentences(section)
+        for part, tables in paragraphs(name)
+        for sentence in prose.sentences(part)
         for number in prose.unknown_of(prose.bare(sentence), tables)
     ]
     assert not found, "\n".join(found)
@@ -201,15 +211,15 @@ def test_a_summary_says_no_number_that_no_page_of_its_section_has(name: str) -> 
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_another_last_digit_of_an_interval_in_a_summary_would_be_found(name: str) -> None:
     checked, missed = 0, []
-    for section, tables in sections(name):
-        for sentence in map(prose.bare, prose.sentences(section)):
+    for part, tables in paragraphs(name):
+        for sentence in map(prose.bare, prose.sentences(part)):
             for match in prose.WITH_INTERVAL.finditer(sentence):
                 low = match.group(2)
                 other = f"{low[:-1]}{(int(low[-1]) + 1) % 10}"
                 changed = sentence[: match.start(2)] + other + sentence[match.end(2) :]
                 checked += 1
                 missed += [] if prose.unknown_of(changed, tables) else [match[0]]
-    assert checked > 5
+    assert checked > 5 or name == "docs/studies.md"
     assert missed == []
 
 
