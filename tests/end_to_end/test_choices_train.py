@@ -20,7 +20,7 @@ def test_the_reward_for_real_mathematics_pays_integers_as_that_for_integers_does
     digests, rows, _ = whole_run(tmp_path, "experiment=grpo", "reward=math_box")
     assert digests == plain[0]
     assert rows["validation"] == plain[1]["validation"]
-    assert any(0 < row.get("reward/correct", 0) for row in rows["metrics"])
+    assert any(row.get("reward/correct", 0) > 0 for row in rows["metrics"])
 
 
 @pytest.mark.parametrize(
