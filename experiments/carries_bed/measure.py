@@ -3,7 +3,7 @@
     .venv/bin/python experiments/carries_bed/measure.py           # the tables again
     .venv/bin/python experiments/carries_bed/measure.py --sample  # samples what is missing, first
 
-Sampling takes some 25 minutes on one core. The trained policies are the last ones of plain GRPO in
+Sampling takes some 35 minutes on one core. The trained policies are the last ones of plain GRPO in
 `../carries_core` (`e3rl train -m sweep=carries`), found in sweeps/carries.
 """
 
@@ -45,7 +45,7 @@ def evaluations() -> dict[str, list[str]]:
     found = {
         "temperatures": ["problems.size=256", "n=16", f"temperatures=[{temperatures}]"],
         "untrained": ["problems.size=256", "n=64"],
-        "training": ["problems.split=train", "problems.size=512", f"n={OFTEN}", "seed=1"],
+        "training": ["problems.split=train", "problems.size=1024", f"n={OFTEN}", "seed=1"],
     }
     for seed in SEEDS:
         run = f"sweeps/carries/{NAME.format(seed)}"
