@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from pages import ROOT
 from study_scripts import study_modules
 
 STUDY = ROOT / "experiments" / "carries_more_losses"
+RATES = ("0.0001", "0.0002", "0.0004", "0.0008")
 
 
 @pytest.fixture(scope="module")
@@ -20,28 +23,34 @@ def tuning() -> Iterator[Any]:
         yield modules["next_runs"]
 
 
-def wanted(tuning: Any, arm: str, scores: dict[str, dict[int, float]]) -> list[tuple[str, int]]:
-    return [(point.name, seed) for point, seed in tuning.tune(arm, scores).todo]
+def wanted(tuning: Any, scores: dict[str, dict[int, float]]) -> list[tuple[str, int]]:
+    return [(point.name, seed) for point, seed in tuning.tune_all(scores)["rloo"].todo]
 
 
 def test_four_rates_run_and_the_better_mean_of_the_two_best_is_taken(tuning: Any) -> None:
-    rates = ("0.0001", "0.0002", "0.0004", "0.0008")
-    assert wanted(tuning, "rloo", {}) == [(f"rloo_lr_{rate}", 51) for rate in rates]
-    scores = {f"rloo_lr_{r}": {51: s} for r, s in zip(rates, (40.0, 50.0, 48.0, 1.0), strict=True)}
-    assert wanted(tuning, "rloo", scores) == [("rloo_lr_0.0002", 52), ("rloo_lr_0.0004", 52)]
+    assert wanted(tuning, {}) == [(f"rloo_lr_{rate}", 51) for rate in RATES]
+    scores = {f"rloo_lr_{r}": {51: s} for r, s in zip(RATES, (40.0, 50.0, 48.0, 1.0), strict=True)}
+    assert wanted(tuning, scores) == [("rloo_lr_0.0002", 52), ("rloo_lr_0.0004", 52)]
     scores["rloo_lr_0.0002"][52] = 41.0
     scores["rloo_lr_0.0004"][52] = 44.0  # a mean of 46, against 45.5
-    assert tuning.tune("rloo", scores).best.name == "rloo_lr_0.0004"
-
-
-def test_bounds_of_gspo_are_chosen_before_its_rate(tuning: Any) -> None:
-    bounds = ("0.0003", "0.003", "0.03")
-    assert wanted(tuning, "gspo", {}) == [(f"gspo_{b}_lr_0.0001", 51) for b in bounds]
-    scores = {f"gspo_{b}_lr_0.0001": {51: s} for b, s in zip(bounds, (3.0, 5.0, 4.0), strict=True)}
-    rates = ("5e-05", "0.0002", "0.0004")
-    assert wanted(tuning, "gspo", scores) == [(f"gspo_0.003_lr_{rate}", 51) for rate in rates]
-    point, _ = tuning.tune("gspo", scores).todo[0]
-    assert point.run(51, point.name) == (
-        "++seed=51 ++module.optimizer.lr=5e-05 experiment=losses/gspo name=gspo_0.003_lr_5e-05 "
-        "loss.surrogate.clip_low=0.003 loss.surrogate.clip_high=0.004"
+    best = tuning.tune_all(scores)["rloo"].best
+    assert best.run(221, best.arm) == (
+        "++seed=221 ++module.optimizer.lr=0.0004 experiment=losses/rloo name=rloo"
     )
+
+
+def test_the_fresh_runs_have_the_rates_that_tuning_chose(tuning: Any) -> None:
+    if not (STUDY / "study.yaml").is_file():
+        pytest.skip("the runs that compare have not been recorded")
+    table = pd.read_csv(STUDY / "results" / "tuning.csv")
+    scores: dict[str, dict[int, float]] = {}
+    for row in table.to_dict("records"):
+        seen = {seed: row[f"seed {seed}"] for seed in (51, 52)}
+        name = f"{row['arm']}_lr_{row['learning rate']:g}"
+        scores[name] = {seed: value for seed, value in seen.items() if value == value}
+    best = {arm: choice.best.rate for arm, choice in tuning.tune_all(scores).items()}
+    chosen = table[table["chosen"]]
+    assert best == dict(zip(chosen["arm"], chosen["learning rate"], strict=True))
+    for arm, runs in group_by_arm(load_runs(STUDY / "runs")).items():
+        rates = {run.config["module"]["optimizer"]["lr"] for run in runs}
+        assert rates == {best.get(arm, 2e-4)}
