@@ -10,7 +10,7 @@ import pandas as pd
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import Run
-from e3rl.analysis.tables.cells import Cells, as_markdown
+from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 
 FIRST, SECOND = 51, 52
 Overrides = tuple[str, ...]
@@ -95,13 +95,15 @@ def write_table(table: pd.DataFrame, study: Path) -> None:
 
 
 def table_cells(table: pd.DataFrame) -> Cells:
-    body = [
-        [
-            *(row["arm"], str(row["coefficient"]), f"{row['learning rate']:g}"),
-            *("" if pd.isna(row[s]) else f"{row[s]:.1f}" for s in ("seed 51", "seed 52")),
-            "chosen" if row["chosen"] else "",
-        ]
+    rows = [
+        {
+            "arm": row["arm"],
+            "coefficient": "" if pd.isna(row["coefficient"]) else str(row["coefficient"]),
+            "learning rate": f"{row['learning rate']:g}",
+            **{s: "" if pd.isna(row[s]) else f"{row[s]:.1f}" for s in ("seed 51", "seed 52")},
+            "": "chosen" if row["chosen"] else "",
+        }
         for row in table.to_dict("records")
     ]
     note = "pass@1 at T = 1 after 128 steps, %, of 1,024 problems for tuning, 8 samples each."
-    return Cells([*table.columns[:-1], ""], body, note)
+    return drop_empty_columns(rows, note)
