@@ -28,6 +28,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_measures_again": (177, 181),
     "carries_parts": (171, 180),
     "carries_more_constants": (105, 110),
+    "carries_more_losses": (221, 225),
     "carries_other_problems": (211, 220),
     "carries_first_policies": (131, 140),
     "carries_prompt_weights": (121, 125),
