@@ -208,7 +208,7 @@ def test_a_summary_says_no_number_that_no_page_of_its_paragraph_has(name: str) -
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("name", SUMMARIES)
+@pytest.mark.parametrize("name", SUMMARIES[:2])  # the list of studies has no intervals
 def test_another_last_digit_of_an_interval_in_a_summary_would_be_found(name: str) -> None:
     checked, missed = 0, []
     for part, tables in paragraphs(name):
@@ -219,7 +219,7 @@ def test_another_last_digit_of_an_interval_in_a_summary_would_be_found(name: str
                 changed = sentence[: match.start(2)] + other + sentence[match.end(2) :]
                 checked += 1
                 missed += [] if prose.unknown_of(changed, tables) else [match[0]]
-    assert checked > 5 or name == "docs/studies.md"
+    assert checked > 5
     assert missed == []
 
 
