@@ -1,7 +1,6 @@
 """Which runs tune the arms, one after another, what has been chosen so far, and the fresh runs.
 
     next_runs.py RUNS           the next runs' overrides, a line each
-    next_runs.py RUNS --chosen  what every arm gets
     next_runs.py RUNS --fresh   overrides of the runs that compare
     next_runs.py RUNS --table   writes results/tuning.csv and the table of README.md
 
@@ -9,23 +8,9 @@ An arm's coefficient is chosen at the control's learning rate, then its rate: ev
 51, the two best also with seed 52, and of these the one with the higher mean pass@1 at T = 1.
 """
 
-import argparse
 from pathlib import Path
 
-from tuning import (
-    Choice,
-    Point,
-    Scores,
-    at_rates,
-    choose,
-    read_scores,
-    tuning_table,
-    write_table,
-)
-
-from e3rl.analysis.sources.runs import load_runs
-
-HERE = Path(__file__).parent
+from tuning import Choice, Point, Scores, at_rates, choose, main
 
 FRESH = range(111, 116)
 RATES = (2e-4, 1e-4, 4e-4, 8e-4)  # the control's first
@@ -53,29 +38,6 @@ ARMS = {
 }
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("runs", type=Path)
-    options.add_argument("--chosen", action="store_true")
-    options.add_argument("--fresh", action="store_true")
-    options.add_argument("--table", action="store_true")
-    asked = options.parse_args()
-    there = load_runs(asked.runs) if any(asked.runs.glob("*/metrics.jsonl*")) else []
-    scores = read_scores(there)
-    choices = tune_all(scores)
-    best = [Point("grpo", "grpo")] + [each.best for each in choices.values() if each.best]
-    if asked.chosen:
-        print(*(point.name for point in best), sep="\n")
-    elif asked.table:
-        in_order = sorted(all_points(scores), key=lambda p: (list(choices).index(p.arm), p.rate))
-        write_table(tuning_table(in_order, best, scores), HERE)
-    elif asked.fresh:
-        print(*(point.run(seed, point.arm) for seed in FRESH for point in best), sep="\n")
-    else:
-        todo = [pair for each in choices.values() for pair in each.todo]
-        print("".join(f"{point.run(seed, point.name)}\n" for point, seed in todo), end="")
-
-
 def tune_all(scores: Scores) -> dict[str, Choice]:
     """By arm, what it gets or the runs that it needs; e3 takes its parts' coefficients."""
     coefficients = {arm: choose(candidates, scores) for arm, candidates in ARMS.items()}
@@ -96,13 +58,15 @@ def tune_rate(coefficient: Choice, scores: Scores) -> Choice:
 
 
 def all_points(scores: Scores) -> list[Point]:
-    """Every point that has a score."""
+    """Every point that has a score, by arm and rate."""
     at_controls = [point for candidates in ARMS.values() for point in candidates]
     values = {name.removeprefix("e3_").partition("_lr_")[0] for name in scores if name[:3] == "e3_"}
     at_controls += [Point("e3", "e3", value) for value in sorted(values)]
     points = [tried for point in at_controls for tried in at_rates(point, RATES)]
+    arms = [*ARMS, "e3"]
+    points.sort(key=lambda point: (arms.index(point.arm), point.rate))
     return [point for point in points if point.name in scores]
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(__file__).parent, __doc__, tune_all, all_points, FRESH)

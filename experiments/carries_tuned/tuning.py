@@ -1,6 +1,7 @@
 """The rule by which studies tune an arm: every value with one seed, the two best with another."""
 
-from collections.abc import Iterable, Mapping
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -9,7 +10,7 @@ import pandas as pd
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
 from e3rl.analysis.page.study import insert_table
-from e3rl.analysis.sources.runs import Run
+from e3rl.analysis.sources.runs import Run, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 
 FIRST, SECOND = 51, 52
@@ -43,6 +44,33 @@ class Choice:
 
     best: Point | None = None
     todo: tuple[tuple[Point, int], ...] = ()
+
+
+def main(
+    study: Path,
+    words: str | None,
+    tune_all: Callable[[Scores], dict[str, Choice]],
+    tried: Callable[[Scores], Iterable[Point]],
+    seeds: Sequence[int],
+) -> None:
+    """The command of a study that tunes; `words` say what it does, `tried` gives the rows of its
+    table in their order, `seeds` are of the fresh runs."""
+    options = argparse.ArgumentParser(description=words)
+    options.add_argument("runs", type=Path)
+    options.add_argument("--fresh", action="store_true")
+    options.add_argument("--table", action="store_true")
+    asked = options.parse_args()
+    there = load_runs(asked.runs) if any(asked.runs.glob("*/metrics.jsonl*")) else []
+    scores = read_scores(there)
+    choices = tune_all(scores)
+    best = [Point("grpo", "grpo")] + [each.best for each in choices.values() if each.best]
+    if asked.table:
+        write_table(tuning_table(tried(scores), best, scores), study)
+    elif asked.fresh:
+        print(*(point.run(seed, point.arm) for seed in seeds for point in best), sep="\n")
+    else:
+        todo = [pair for each in choices.values() for pair in each.todo]
+        print("".join(f"{point.run(seed, point.name)}\n" for point, seed in todo), end="")
 
 
 def choose(candidates: list[Point], scores: Scores) -> Choice:
