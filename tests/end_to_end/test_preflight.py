@@ -114,6 +114,7 @@ def test_as_many_processes_as_train_sample_what_one_does(policy: str, tmp_path: 
     assert two["processes"] == 2
 
 
+@pytest.mark.slow
 def test_a_process_whose_engine_has_no_memory_is_a_no_go(tmp_path: Path) -> None:
     go, found = run(
         tmp_path,

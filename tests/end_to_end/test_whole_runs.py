@@ -179,12 +179,16 @@ def test_a_run_killed_at_some_moment_is_resumed_as_the_last_of_its_name(tmp_path
         pytest.param(signal.SIGTERM, 143, ENGINE, marks=[needs_engine, pytest.mark.slow]),
     ],
 )
-def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
+def test_a_run_refuses_a_second_command_and_once_stopped_leaves_no_process_and_says_how_to_go_on(
     sent: signal.Signals, code: int, engine: str, tmp_path: Path
 ) -> None:
-    given = (*QUICK, "epochs=99", "validate_every=396", f"engine={engine}")
+    given = (*QUICK, "epochs=999", "validate_every=3996", f"engine={engine}")
     process = started(tmp_path, "debug=tiny", *given)
     folder = wait_for_step(process, tmp_path, 2)
+    second = finished(tmp_path, "debug=tiny", *given, f"ckpt_path={folder}")
+    assert process.poll() is None
+    assert second.returncode != 0
+    assert "another process is writing a run into" in second.stdout + second.stderr
     os.killpg(process.pid, sent)
     shown, _ = process.communicate(timeout=120)
     assert process.returncode == code, shown
@@ -196,6 +200,8 @@ def test_a_run_that_is_stopped_leaves_no_process_and_says_how_to_go_on(
         f"stopped; go on after rollout step {steps} by the same command and ckpt_path={folder}\n"
     )
     assert "Traceback" not in shown
+    sampled = [row["rollout_step"] for row in read_rows(folder / "prompts.jsonl")]
+    assert sampled == list(range(len(sampled)))
 
 
 @pytest.mark.slow
@@ -228,23 +234,6 @@ def test_a_run_whose_engine_hangs_ends_with_the_stacks_of_all_threads(
     assert "hanging_engine.py" in done.stderr  # where it hangs
     (folder,) = (tmp_path / "runs" / "e3").iterdir()
     assert len(sound(folder)) == 1  # of the step before it hung
-
-
-def test_a_second_command_in_the_folder_of_a_run_is_refused_and_disturbs_nothing(
-    tmp_path: Path,
-) -> None:
-    settings = [*TINY, *E3, "epochs=400", "checkpoint_every=1", "engine=transformers"]
-    process = started(tmp_path, *settings)
-    folder = wait_for_step(process, tmp_path, 2)
-    second = finished(tmp_path, *settings, f"ckpt_path={folder}")
-    assert process.poll() is None
-    assert second.returncode != 0
-    assert "another process is writing a run into" in second.stdout + second.stderr
-    process.terminate()
-    shown, _ = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM, shown
-    steps = [row["rollout_step"] for row in read_rows(folder / "prompts.jsonl")]
-    assert steps == list(range(len(steps)))
 
 
 def test_a_job_that_fails_does_not_stop_the_others_and_is_told_at_once(tmp_path: Path) -> None:

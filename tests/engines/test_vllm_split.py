@@ -6,7 +6,7 @@ import pytest
 from ranks_sharing import share_on_four_ranks, wanted
 
 
-@pytest.mark.end_to_end
+@pytest.mark.slow  # four processes that load torch
 def test_two_engines_of_two_ranks_each_have_requests_of_their_own(tmp_path: Path) -> None:
     ranks = share_on_four_ranks(tmp_path)
     for first in (0, 2):

@@ -36,12 +36,12 @@ def save_figure(figure: Figure, path: Path, dpi: int) -> None:
     figure.savefig(drawn, dpi=dpi)
     with Image.open(drawn) as image:
         pixels = np.asarray(image.convert("RGB"), dtype=np.int64)
-    found, places, counts = np.unique(
-        pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
-    )
+    numbers = pixels @ (256**2, 256, 1)  # one for each colour, sorted far faster than rows
+    numbers, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    found = np.stack([numbers // 256**2, numbers // 256 % 256, numbers % 256], axis=-1)
     palette = found[np.argsort(-counts, kind="stable")[:COLOURS]]
     nearest = ((found[:, None] - palette) ** 2).sum(axis=-1).argmin(axis=1)
-    small = Image.fromarray(nearest[places].reshape(pixels.shape[:2]).astype(np.uint8), mode="P")
+    small = Image.fromarray(nearest[places].astype(np.uint8), mode="P")
     small.putpalette(palette.astype(np.uint8).tobytes())
     about = PngInfo()
     about.add_text(DRAWN, digest_figure(figure))

@@ -37,8 +37,8 @@ def cost_before(train: pd.DataFrame, steps: ArrayLike, axis: str) -> NDArray[np.
     column = f"cost/{axis}"
     if column not in train:
         return np.full(at.shape, np.nan)
-    spent = train.set_index("rollout_step")[column].reindex(at - 1).to_numpy(dtype=np.float64)
-    return np.where(at == 0, 0.0, spent)
+    spent = pd.Series(train[column].to_numpy(np.float64), index=train["rollout_step"].to_numpy())
+    return np.where(at == 0, 0.0, spent.reindex(at - 1).to_numpy())
 
 
 def total_cost(train: pd.DataFrame, axis: str) -> float:
