@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
+
 
 @contextmanager
 def study_modules(folder: Path, *names: str) -> Iterator[dict[str, ModuleType]]:
@@ -24,3 +26,15 @@ def study_modules(folder: Path, *names: str) -> Iterator[dict[str, ModuleType]]:
         for name in own:
             sys.modules.pop(name, None)
         sys.modules.update(others)
+
+
+def tuned_scores(table: pd.DataFrame) -> dict[str, dict[int, float]]:
+    """pass@1 by name and seed, as `tuning.read_scores` finds it, from a study's recorded table,
+    whose coefficients are read as they are written."""
+    scores: dict[str, dict[int, float]] = {}
+    for row in table.to_dict("records"):
+        middle = "" if pd.isna(row["coefficient"]) else f"_{row['coefficient']}"
+        seen = {seed: row[f"seed {seed}"] for seed in (51, 52)}
+        name = f"{row['arm']}{middle}_lr_{row['learning rate']:g}"
+        scores[name] = {seed: score for seed, score in seen.items() if not pd.isna(score)}
+    return scores

@@ -10,7 +10,7 @@ from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from e3rl.analysis.tables.cells import as_markdown
 from e3rl.config.differences import flatten
 from pages import ROOT
-from study_scripts import study_modules
+from study_scripts import study_modules, tuned_scores
 
 STUDY = ROOT / "experiments" / "carries_tuned"
 VALUES = ("0.005", "0.02", "0.05")
@@ -91,12 +91,7 @@ def test_the_table_of_tuning_says_what_was_chosen_and_the_fresh_runs_have_it(
     if not (STUDY / "study.yaml").is_file():
         pytest.skip("the runs that compare have not been recorded")
     table = pd.read_csv(STUDY / "results" / "tuning.csv", dtype={"coefficient": str})
-    scores: dict[str, dict[int, float]] = {}
-    for row in table.to_dict("records"):
-        point = tuning.Point(row["arm"], "", row["coefficient"], (), row["learning rate"])
-        seen = {seed: row[f"seed {seed}"] for seed in (51, 52)}
-        scores[point.name] = {seed: value for seed, value in seen.items() if value == value}
-    choices = tuning.tune_all(scores)
+    choices = tuning.tune_all(tuned_scores(table))
     best = {arm: choice.best for arm, choice in choices.items()}
     assert None not in best.values()
     chosen = table[table["chosen"]]

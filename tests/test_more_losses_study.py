@@ -8,7 +8,7 @@ import pytest
 
 from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from pages import ROOT
-from study_scripts import study_modules
+from study_scripts import study_modules, tuned_scores
 
 STUDY = ROOT / "experiments" / "carries_more_losses"
 RATES = ("0.0001", "0.0002", "0.0004", "0.0008")
@@ -42,13 +42,9 @@ def test_four_rates_run_and_the_better_mean_of_the_two_best_is_taken(tuning: Any
 def test_the_fresh_runs_have_the_rates_that_tuning_chose(tuning: Any) -> None:
     if not (STUDY / "study.yaml").is_file():
         pytest.skip("the runs that compare have not been recorded")
-    table = pd.read_csv(STUDY / "results" / "tuning.csv")
-    scores: dict[str, dict[int, float]] = {}
-    for row in table.to_dict("records"):
-        seen = {seed: row[f"seed {seed}"] for seed in (51, 52)}
-        name = f"{row['arm']}_lr_{row['learning rate']:g}"
-        scores[name] = {seed: value for seed, value in seen.items() if value == value}
-    best = {arm: choice.best.rate for arm, choice in tuning.tune_all(scores).items()}
+    table = pd.read_csv(STUDY / "results" / "tuning.csv", dtype={"coefficient": str})
+    choices = tuning.tune_all(tuned_scores(table))
+    best = {arm: choice.best.rate for arm, choice in choices.items()}
     chosen = table[table["chosen"]]
     assert best == dict(zip(chosen["arm"], chosen["learning rate"], strict=True))
     for arm, runs in group_by_arm(load_runs(STUDY / "runs")).items():
