@@ -66,4 +66,4 @@ def tried(scores: Scores) -> list[Point]:
 
 
 if __name__ == "__main__":
-    main(HERE, __doc__, tune_all, tried, FRESH, control=None)
+    main(HERE, __doc__, tune_all, tried, FRESH)

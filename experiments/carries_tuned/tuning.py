@@ -52,10 +52,9 @@ def main(
     tune_all: Callable[[Scores], dict[str, Choice]],
     tried: Callable[[Scores], Iterable[Point]],
     seeds: Sequence[int],
-    control: Point | None = Point("grpo", "grpo"),
 ) -> None:
     """The command of a study that tunes; `words` say what it does, `tried` gives the rows of its
-    table in their order, `seeds` are of the fresh runs, `control` is an arm beside the tuned."""
+    table in their order, `seeds` are of the fresh runs."""
     options = argparse.ArgumentParser(description=words)
     options.add_argument("runs", type=Path)
     options.add_argument("--fresh", action="store_true")
@@ -64,8 +63,7 @@ def main(
     there = load_runs(asked.runs) if any(asked.runs.glob("*/metrics.jsonl*")) else []
     scores = read_scores(there)
     choices = tune_all(scores)
-    best = [control] if control else []
-    best += [each.best for each in choices.values() if each.best]
+    best = [Point("grpo", "grpo")] + [each.best for each in choices.values() if each.best]
     if asked.table:
         write_table(tuning_table(tried(scores), best, scores), study)
     elif asked.fresh:
