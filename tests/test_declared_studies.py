@@ -21,6 +21,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_confirmation": (171, 180),
     "carries_constants": (131, 140),
     "carries_breadth": (116, 120),
+    "carries_bounds": (231, 235),
     "carries_budget": (141, 150),
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),

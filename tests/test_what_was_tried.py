@@ -31,7 +31,7 @@ def test_the_page_says_what_was_recorded() -> None:
         ("policy", "smollm2", "**trained** ([smollm2], [smollm2_control], [smollm2_schedules])"),
         ("budget.weight", "cures", "**trained** ([carries_more_weights], [carries_shootout])"),
         ("loss", "rloo_by_prompt", "**trained** ([ablation_grid])"),
-        ("loss", "gspo", "*tested*"),
+        ("loss", "gspo", "**trained** ([carries_bounds])"),
         ("reward", "choice", "untried"),
         ("loss/exploration", "kl_cov", "**trained** ([carries_shootout])"),
         ("temperature/gain", "solve", "**trained** ([gain_modes], [smollm2_control])"),
