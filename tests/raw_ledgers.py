@@ -23,7 +23,7 @@ Reals = np.ndarray[Any, np.dtype[np.float64]]
 METRICS = {  # columns that tables of training show
     *("policy/entropy", "policy/entropy_exact_t1", "policy/grad_norm", "rollout/accuracy"),
     *("rollout/all_wrong", "rollout/length", "rollout/mixed", "rollout/temperature"),
-    "budget/effective",
+    *("budget/effective", "policy/clip_fraction"),
 }
 
 

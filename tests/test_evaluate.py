@@ -309,6 +309,7 @@ def test_the_command_as_it_is_typed(run_folder: Path, tmp_path: Path) -> None:
     assert rows(tmp_path)[0]["n"] == [2] * 4
 
 
+@pytest.mark.slow  # three processes that load torch
 def test_processes_find_together_what_one_finds(
     evaluated: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,7 +61,7 @@ def test_a_process_that_hangs_ends_with_the_place_where_it_does() -> None:
     assert "in wait_for_an_engine_that_never_answers" in told
 
 
-@pytest.mark.end_to_end
+@pytest.mark.slow
 def test_a_process_that_was_stopped_does_not_count_as_one_that_hangs() -> None:
     process = hanging()
     assert process.stdout is not None

@@ -96,7 +96,8 @@ def test_servers_sample_a_preflight_of_several_processes(tmp_path: Path) -> None
     assert speed == pytest.approx(2 / (sampling + both), rel=0.01)  # half the update on each
 
 
-@pytest.mark.parametrize("policy", ["embedded", pytest.param("random", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["embedded", "random"])
 def test_as_many_processes_as_train_sample_what_one_does(policy: str, tmp_path: Path) -> None:
     settings = ("experiment=grpo", "max_new_tokens=24", "preflight.rollouts=2", f"policy={policy}")
     (_, one), (_, two) = (

@@ -126,9 +126,9 @@ def check_two_ranks(tmp_path: Path, lora: LoRA | None = None, **sizes: int) -> N
     print(f"whole {whole / MIB:.0f} MiB, peaks {peaks}")
 
 
-@pytest.mark.end_to_end
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
-@pytest.mark.parametrize("adapters", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adapters", [False, True])
 def test_two_ranks_read_half_each_and_take_memory_for_half(tmp_path, adapters):
     """38 M parameters, 144 MiB."""
     if adapters:
