@@ -28,6 +28,16 @@ def study_modules(folder: Path, *names: str) -> Iterator[dict[str, ModuleType]]:
         sys.modules.update(others)
 
 
+@contextmanager
+def rules_of_tuning(study: Path) -> Iterator[ModuleType]:
+    """`next_runs` of a study that tunes by the rule of carries_tuned."""
+    with (
+        study_modules(study.parent / "carries_tuned", "tuning"),
+        study_modules(study, "next_runs") as modules,
+    ):
+        yield modules["next_runs"]
+
+
 def tuned_scores(table: pd.DataFrame) -> dict[str, dict[int, float]]:
     """pass@1 by name and seed, as `tuning.read_scores` finds it, from a study's recorded table,
     whose coefficients are read as they are written."""

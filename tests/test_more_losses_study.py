@@ -8,7 +8,7 @@ import pytest
 
 from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from pages import ROOT
-from study_scripts import study_modules, tuned_scores
+from study_scripts import rules_of_tuning, tuned_scores
 
 STUDY = ROOT / "experiments" / "carries_more_losses"
 RATES = ("0.0001", "0.0002", "0.0004", "0.0008")
@@ -16,11 +16,8 @@ RATES = ("0.0001", "0.0002", "0.0004", "0.0008")
 
 @pytest.fixture(scope="module")
 def tuning() -> Iterator[Any]:
-    with (
-        study_modules(ROOT / "experiments" / "carries_tuned", "tuning"),
-        study_modules(STUDY, "next_runs") as modules,
-    ):
-        yield modules["next_runs"]
+    with rules_of_tuning(STUDY) as module:
+        yield module
 
 
 def wanted(tuning: Any, scores: dict[str, dict[int, float]]) -> list[tuple[str, int]]:
