@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 
@@ -48,3 +49,16 @@ def tuned_scores(table: pd.DataFrame) -> dict[str, dict[int, float]]:
         name = f"{row['arm']}{middle}_lr_{row['learning rate']:g}"
         scores[name] = {seed: score for seed, score in seen.items() if not pd.isna(score)}
     return scores
+
+
+def chosen_points(tuning: ModuleType, study: Path) -> dict[str, Any]:
+    """By arm, the point that the rule of `tuning` takes from the study's recorded scores; its table
+    must mark these, and no others."""
+    table = pd.read_csv(study / "results" / "tuning.csv", dtype={"coefficient": str})
+    best = {arm: choice.best for arm, choice in tuning.tune_all(tuned_scores(table)).items()}
+    chosen = table[table["chosen"]].fillna({"coefficient": ""})
+    for row in chosen.to_dict("records"):
+        point = best[row["arm"]]
+        assert (point.value, point.rate) == (row["coefficient"], row["learning rate"])
+    assert chosen["arm"].is_unique
+    return best

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from pages import ROOT
-from study_scripts import rules_of_tuning, tuned_scores
+from study_scripts import chosen_points, rules_of_tuning
 
 STUDY = ROOT / "experiments" / "carries_bounds"
 RATES = ("5e-05", "0.0001", "0.0002", "0.0004")
@@ -54,13 +53,7 @@ def test_clip_higher_takes_the_rate_of_its_control(tuning: Any) -> None:
 
 
 def test_the_fresh_runs_have_what_tuning_chose(tuning: Any) -> None:
-    if not (STUDY / "study.yaml").is_file():
-        pytest.skip("the runs that compare have not been recorded")
-    table = pd.read_csv(STUDY / "results" / "tuning.csv", dtype={"coefficient": str})
-    best = {arm: choice.best for arm, choice in tuning.tune_all(tuned_scores(table)).items()}
-    chosen = table[table["chosen"]]
-    rates = dict(zip(chosen["arm"], chosen["learning rate"], strict=True))
-    assert {arm: best[arm].rate for arm in rates} == rates
+    best = chosen_points(tuning, STUDY)
     runs = group_by_arm(load_runs(STUDY / "runs"))
     assert runs.keys() == best.keys() | {"grpo"}
     for arm, made in runs.items():

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from pages import ROOT
-from study_scripts import rules_of_tuning, tuned_scores
+from study_scripts import chosen_points, rules_of_tuning
 
 STUDY = ROOT / "experiments" / "carries_more_losses"
 RATES = ("0.0001", "0.0002", "0.0004", "0.0008")
@@ -37,13 +36,7 @@ def test_four_rates_run_and_the_better_mean_of_the_two_best_is_taken(tuning: Any
 
 
 def test_the_fresh_runs_have_the_rates_that_tuning_chose(tuning: Any) -> None:
-    if not (STUDY / "study.yaml").is_file():
-        pytest.skip("the runs that compare have not been recorded")
-    table = pd.read_csv(STUDY / "results" / "tuning.csv", dtype={"coefficient": str})
-    choices = tuning.tune_all(tuned_scores(table))
-    best = {arm: choice.best.rate for arm, choice in choices.items()}
-    chosen = table[table["chosen"]]
-    assert best == dict(zip(chosen["arm"], chosen["learning rate"], strict=True))
+    best = {arm: point.rate for arm, point in chosen_points(tuning, STUDY).items()}
     for arm, runs in group_by_arm(load_runs(STUDY / "runs")).items():
         rates = {run.config["module"]["optimizer"]["lr"] for run in runs}
         assert rates == {best.get(arm, 2e-4)}

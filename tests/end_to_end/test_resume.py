@@ -137,8 +137,8 @@ def test_a_run_killed_at_any_moment_ends_as_the_uninterrupted_one(
     within = {"step-000002", "step-000003"}
     moments = [left for left in resumable if sound(left)[-1].stem in within]
     half_written = [left for left in moments if list((left / "checkpoints").glob(".*.tmp"))]
-    for left in moments:
-        if left in half_written or moments.index(left) % every == 0:
+    for number, left in enumerate(moments):
+        if left in half_written or number % every == 0:
             check_resumed(left, overrides, digests, rows, state)
 
 
