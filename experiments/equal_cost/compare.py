@@ -105,7 +105,14 @@ def page_row(page: Study, common: float, rows: Sequence[Row]) -> Row:
 def page_cells(rows: Sequence[Row], common: float) -> Cells:
     """A row per page."""
     header = [
-        *("page", "its tokens", "seeds", "GRPO there %", "at the common cost %", "at the end %"),
+        *(
+            "page",
+            "its tokens",
+            "seeds",
+            "its control there %",
+            "at the common cost %",
+            "at the end %",
+        ),
         *("comparisons", "shift, common", "shift, end", "changed, common", "changed, end"),
     ]
     body = [
@@ -119,7 +126,8 @@ def page_cells(rows: Sequence[Row], common: float) -> Cells:
         for row in rows
     ]
     note = (
-        f"The common cost is {common:,.0f} tokens, the end 128 steps. pass@1 of GRPO at T = 1. Of "
+        f"The common cost is {common:,.0f} tokens, the end 128 steps. pass@1 of the control at "
+        "T = 1, which is GRPO, in carries_bounds with four optimiser steps a batch. Of "
         "all declared comparisons of pass@1, greedy ones too: the largest shift of a difference in "
         "points, and how many verdicts change; Holm's correction within each family at each cost."
     )
