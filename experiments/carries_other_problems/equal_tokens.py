@@ -1,14 +1,14 @@
 """pass@16 of the budget and of GRPO where both had generated as many tokens, seed by seed.
 
-    python experiments/carries_other_problems/equal_tokens.py sample RUNS
-    python experiments/carries_other_problems/equal_tokens.py report
+    python experiments/carries_other_problems/equal_tokens.py sample RUNS [--study FOLDER]
+    python experiments/carries_other_problems/equal_tokens.py report [--study FOLDER]
 
 Runs of as many steps generate unlike numbers of tokens. In each seed the run that generated less is
 read at its end, the other one where it had generated as many: on the line, problem by problem,
 between `EARLY` steps and its end. `sample` draws what that needs, `ROLLOUTS` completions of
 every validation problem from the policy after `EARLY` steps of each seed's costlier run, and writes
 how many were right to `early.json.xz`; started again, it goes on. `report` compares, by these and
-the recorded runs, and writes the tables of README.md.
+the recorded runs, and writes the tables of README.md. FOLDER is the study's, this one if not said.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from e3rl.ledger.ledger import read_rows
 from e3rl.statistics.pass_at_k import pass_at_k
 
 FOLDER = Path(__file__).parent
-EARLY_SAMPLES = FOLDER / "early.json.xz"
+SAMPLES = "early.json.xz"
 ARM, CONTROL = "budget", "grpo"
 EVALUATION = "t1"
 STEPS, EARLY = 128, 120
@@ -73,14 +73,17 @@ def main() -> None:
     sampling = actions.add_parser("sample")
     sampling.add_argument("runs", type=Path, help="folder of the sweep, with its checkpoints")
     sampling.add_argument("--out", type=Path, default=Path("sampled"), help="of completions")
-    actions.add_parser("report")
+    reporting = actions.add_parser("report")
+    for action in (sampling, reporting):
+        action.add_argument("--study", type=Path, default=FOLDER, help="folder of the study")
     options = parser.parse_args()
     if options.action == "sample":
         runs = costlier_runs(pairs_of(load_runs(options.runs)))
         draw(runs, options.out)
-        write_samples(gather(runs, options.out))
+        write_samples(options.study, gather(runs, options.out))
     else:
-        write_report(read_pairs(load_runs(FOLDER / "runs"), read_samples()))
+        runs = load_runs(options.study / "runs")
+        write_report(options.study, read_pairs(runs, read_samples(options.study)))
 
 
 def pairs_of(runs: Sequence[Run]) -> list[dict[str, Run]]:
@@ -135,13 +138,13 @@ def gather(runs: Sequence[Run], out: Path) -> list[Sample]:
     return found
 
 
-def write_samples(samples: Sequence[Sample]) -> None:
+def write_samples(study: Path, samples: Sequence[Sample]) -> None:
     text = json.dumps([asdict(each) for each in samples])
-    EARLY_SAMPLES.write_bytes(lzma.compress(text.encode(), preset=9))
+    (study / SAMPLES).write_bytes(lzma.compress(text.encode(), preset=9))
 
 
-def read_samples() -> list[Sample]:
-    return [Sample(**row) for row in json.loads(lzma.decompress(EARLY_SAMPLES.read_bytes()))]
+def read_samples(study: Path) -> list[Sample]:
+    return [Sample(**row) for row in json.loads(lzma.decompress((study / SAMPLES).read_bytes()))]
 
 
 def last_counts(run: Run) -> pd.DataFrame:
@@ -239,12 +242,12 @@ def seed_cells(readings: Sequence[Reading]) -> Cells:
     return drop_empty_columns(cells, "Tokens generated in training, of whole runs but where read.")
 
 
-def write_report(readings: Sequence[Reading]) -> None:
-    """The tables of README.md, and the file of results."""
-    readme, rows = FOLDER / "README.md", compare(readings)
-    (FOLDER / "results").mkdir(exist_ok=True)
+def write_report(study: Path, readings: Sequence[Reading]) -> None:
+    """The tables of a study's README.md, and its file of results."""
+    readme, rows = study / "README.md", compare(readings)
+    (study / "results").mkdir(exist_ok=True)
     table = pd.DataFrame(rows[:1])
-    table.to_csv(FOLDER / "results" / "equal_tokens.csv", index=False, float_format="%.6g")
+    table.to_csv(study / "results" / "equal_tokens.csv", index=False, float_format="%.6g")
     text = readme.read_text(encoding="utf-8")
     for name, cells in (("equal_tokens", comparison_cells(rows)), ("seeds", seed_cells(readings))):
         text = insert_table(text, name, as_markdown(cells, ("arm", "measure", "verdict")))
