@@ -219,18 +219,18 @@ def test_enough_seeds_at_equal_entropy_need_no_remark(noise: np.ndarray) -> None
     assert "In rows of 2 seeds an interval hardly knows" in comparison_cells([*rows, least])[-1]
 
 
-def test_verdicts_that_hang_on_the_problems_are_marked_where_that_is_asked_for(
+def test_verdicts_that_hang_on_the_problems_are_marked(
     noise: np.ndarray,
 ) -> None:
     """t = 4 of five seeds is p .016 with their four degrees of freedom, and times 4 .065."""
     row = judged(scores("e3", noise + 0.1), scores("grpo", noise))
     row |= {"difference": 0.1, "difference_error": 0.025, "seeds": 5, "p": 0.001}
     row |= {"p_adjusted": 0.004, "verdict": "better"}
-    header, (body,), note = comparison_cells([row], mark_few=True)
+    header, (body,), note = comparison_cells([row])
     assert dict(zip(header, body, strict=True))["verdict"] == "better†"
     assert note.endswith(" †: not distinguishable with the seeds' degrees of freedom alone.")
     assert "better†" in comparison_text([row])
-    assert "†" not in comparison_markdown([row])  # of a study, whose tables stay as they are
+    assert "better†" in comparison_markdown([row])
     assert "†" not in comparison_text([row | {"p_adjusted": 0.003}])
 
 

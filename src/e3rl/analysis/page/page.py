@@ -122,7 +122,7 @@ def _figures(figures: Sequence[FigureData]) -> str:
 def _comparison(rows: Sequence[Row], folded: bool) -> str:
     if not rows:
         return '<p class="note">No run was validated.</p>'
-    table = _table(comparison_cells(rows, mark_few=True), WORDS)
+    table = _table(comparison_cells(rows), WORDS)
     return f"<details><summary>{len(rows)} rows</summary>{table}</details>" if folded else table
 
 

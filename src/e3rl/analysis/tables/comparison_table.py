@@ -29,16 +29,16 @@ CONSTANTS = ("seeds", "problems")
 MARKED = f" {DAGGER}: not distinguishable with the seeds' degrees of freedom alone."
 
 
-def comparison_cells(rows: Sequence[Row], mark_few: bool = False) -> Cells:
+def comparison_cells(rows: Sequence[Row]) -> Cells:
     """Header, rows and note; shares in percent, differences in points.
 
-    With `mark_few`, verdicts that `families.hangs_on_problems` tells of have a dagger.
+    Verdicts that `families.hangs_on_problems` tells of have a dagger.
 
     Raises ValueError for no rows.
     """
     if not rows:
         raise ValueError("no arm was validated at the common cost: validate first")
-    marked = [mark_few and hangs_on_problems(row) for row in rows]
+    marked = [hangs_on_problems(row) for row in rows]
     texts, sizes = move_constants([_texts(row) for row in rows])
     texts = [
         {**text, "verdict": text["verdict"] + DAGGER * mark}
@@ -61,8 +61,8 @@ def move_constants(texts: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]
 
 
 def comparison_text(rows: Sequence[Row]) -> str:
-    """The table as plain text, with daggers."""
-    return as_text(comparison_cells(rows, mark_few=True), WORDS)
+    """The table as plain text."""
+    return as_text(comparison_cells(rows), WORDS)
 
 
 def comparison_markdown(rows: Sequence[Row]) -> str:
