@@ -15,6 +15,7 @@ from scripted import SEED, Fit, ScriptedEngine, StubModule, encode, problems, sl
 
 from e3rl.batch import RolloutBatch, RolloutScore
 from e3rl.budgets.base import SingleRound
+from e3rl.callbacks import rollout
 from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.stopping import StopRequest
@@ -277,7 +278,9 @@ def test_a_run_tells_its_engine_of_the_longest_rollout() -> None:
     assert engine.longest == 12 + 30
 
 
-def test_rollouts_are_stopped_early_in_training_and_never_in_validation() -> None:
+def test_rollouts_are_stopped_early_in_training_and_never_in_validation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def long(request: RolloutRequest) -> tuple[str, list[float]]:
         return "wrong", [-1.0] * min(request.max_new_tokens, 3)
 
@@ -296,6 +299,11 @@ def test_rollouts_are_stopped_early_in_training_and_never_in_validation() -> Non
     with pytest.raises(ValueError, match=r"horizon=2 is not below max_new_tokens=2"):
         Fit(slots(rollout=RolloutSampler(engine, 2, SEED, rule))).fit()
     assert len(seen) == 3
+    # Beside 3 of another rank, none of which was stopped.
+    monkeypatch.setattr(rollout, "all_sum", lambda mine: [mine[0], mine[1] + 3])
+    Fit(stack).fit()
+    shares = [batch.metrics["rollout/stopped"] for batch in seen[3:]]
+    assert shares == [b.n_rollouts / (b.n_rollouts + 3) for b in seen[3:]]
 
 
 def test_a_prefill_that_holds_the_marker_of_an_abort_is_refused() -> None:

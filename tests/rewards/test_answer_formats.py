@@ -149,7 +149,14 @@ NUMBERS = [
     ),
     *(r"2.5 \times 10^{5}", r"3 \cdot 10^5", r"50\%", r"\$15", r"90^\circ", "x=5", r"\[ 5 \]"),
     *("10^3", r"10^{-3}", "1e3", "2.5E-3", r"-10^{12}", r"12\,345"),
-    *(r"40 \text{ feet}", r"273 \mathrm{~km}", r"\{46\}", "(46)", r"\angle CAB=60^{\circ}"),
+    *(
+        r"40 \text{ feet}",
+        "46 km/h",
+        r"273 \mathrm{~km}",
+        r"\{46\}",
+        "(46)",
+        r"\angle CAB=60^{\circ}",
+    ),
 ]
 
 
@@ -159,7 +166,7 @@ def test_single_numbers_are_recognised(text: str) -> None:
     assert ends_in_number(text)
 
 
-@pytest.mark.parametrize("text", ["46 m", "46 cm^2", "46 km/h", "m+n=46", "1+45=46", "f(3)=46"])
+@pytest.mark.parametrize("text", ["46 m", "46 cm^2", "m+n=46", "1+45=46", "f(3)=46"])
 def test_answers_may_carry_a_bare_unit_or_a_relation(text: str) -> None:
     assert ends_in_number(text)
     assert not is_number(text)

@@ -69,6 +69,15 @@ def test_one_seed_of_one_problem_gives_a_ratio_without_bounds():
     assert np.isnan([found.interval.low, found.interval.high, found.p_value]).all()
 
 
+def test_one_seed_beside_several_of_one_problem_has_no_bounds_either():
+    curve = np.array([0.0, 0.5, 1.0]).reshape(1, 3, 1)
+    several = np.concatenate([0.8 * curve, curve, curve])
+    for one, other in ((curve, several), (several, curve)):
+        found = crossing_ratio([0.0, 1.0, 2.0], one, other, 0.5)
+        assert found.interval.mean > 0
+        assert np.isnan([found.interval.low, found.interval.high, found.p_value]).all()
+
+
 def test_one_seed_has_an_interval_over_problems_and_no_p():
     slopes = 1 + np.linspace(-0.2, 0.2, 40)
     found = crossing_ratio(POINTS, straight(1.5 * slopes), straight(slopes), 0.5)

@@ -132,6 +132,10 @@ class RolloutSampler(Slot):
     ) -> None:
         ages = self.version - batch.tensor("policy_version").double()
         batch.metrics["policy/age"] = float(ages.mean())  # updates since the rollouts were sampled
+        if self.abort is not None:
+            stopped = batch.tensor("weights") == 0
+            total, all_ranks = all_sum([float(stopped.sum()), stopped.numel()])
+            batch.metrics["rollout/stopped"] = total / all_ranks
         if self._ahead:
             self._finish(batch, rollout_step(trainer) + 1)
         self.version += 1
@@ -164,9 +168,6 @@ class RolloutSampler(Slot):
             requests = self._requests(batch, list(counts))
             waited += self._round(batch, requests, policy)
         batch.metrics |= {f"budget/{name}": x for name, x in batch.allocation.metrics().items()}
-        if self.abort is not None and batch.truncation_of is None:
-            stopped = batch.tensor("weights") == 0
-            batch.metrics["rollout/stopped"] = float(stopped.float().mean())
         if isinstance(self.engine, ManagedEngine):
             if rests:
                 self.engine.rest()

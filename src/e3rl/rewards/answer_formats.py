@@ -84,6 +84,7 @@ _BARE_WORDS = re.compile(r"(?<=[\d})]) +([a-zA-Z]+(?: [a-zA-Z]+)*)$")
 # A word that names what is counted.
 _COUNTED = re.compile(r"(?=[a-zA-Z]*[aeiouAEIOU])[a-zA-Z]{4,}\b")
 _BARE_UNIT = re.compile(r"(?<=[\d}])[a-zA-Z]+(?:/[a-zA-Z]+)?(?:\^\{?-?\d\}?)?$")
+_RATE = re.compile(r"(?<=[\d}]) *([a-zA-Zµ]+/[a-zA-Z]+(?:\^\{?-?\d\}?)?)$")
 _SCALE = re.compile(r"(?:\^\{?\\circ\}?|°|degrees?) ?(C|F)(?:elsius|ahrenheit)?$")
 _LAST_UNIT = re.compile(r"(?<=[\d})]) *([a-zA-Zµ¢€][a-zA-Zµ.^/*{}\d -]*)$")
 _POWER_OF_TEN = re.compile(r"(?<!\d)10\^")
@@ -144,11 +145,13 @@ def bare_latex(text: str) -> str:
 
 
 def set_words_apart(line: str) -> str:
-    r"""Bare words behind a number as text: `15 books` is `15\text{ books}`.
+    r"""Bare words behind a number as text: `15 books` is `15\text{ books}`, `17 km/h` likewise.
 
     An algebra system would take them for a product of letters. Words of mathematics (`3 halves`),
     names of unknowns and what says more than a unit stay as they are.
     """
+    if (rate := _RATE.search(line)) and read_unit(rate[1]):
+        return rf"{line[: rate.start()]}\text{{ {rate[1]}}}"
     found = _BARE_WORDS.search(line)
     if found is None or not _COUNTED.match(found[1]) or not is_measure(found[1]):
         return line
@@ -283,23 +286,40 @@ def have_other_order(answer: str, gold: str) -> bool:
 
 
 def pair_values(answer: str, gold: str) -> list[list[tuple[str, str]]]:
-    """Pairs (value of the gold answer, value of the answer) where only the gold has their names.
+    """Pairs (value of the gold answer, value of the answer) where one of them has their names.
 
     Of `y=3, x=2` and `2, 3`: in the order of the gold answer, and in that of its names. One of the
-    two has to agree. Empty where the gold is no list of values of different names, or the answer
-    has names or another number of values.
+    two has to agree. Of `(1,2)` and `y=1, x=2`: in the order of x, y and z. Empty where neither is
+    a list of values of different names, both have names, or one has another number of values.
     """
-    named = [item.split("=") for item in _BETWEEN.split(plain(bare_latex(gold)))]
+    named, said = _named_values(gold), _named_values(answer)
+    if bool(named) == bool(said):
+        return []
+    values = list((named or said).items())
+    orders, items = [values, sorted(values)], _listed(answer if named else gold)
+    if said:
+        is_point = set(said) <= set("xyz") and plain(bare_latex(gold)).startswith("(")
+        orders = orders[1:] if is_point else []
+    if not 1 < len(values) == len(items) or any("=" in item for item in items):
+        return []
+    pairs = [[(value, item) for (_, value), item in zip(o, items, strict=True)] for o in orders]
+    return [[(item, value) for value, item in each] for each in pairs] if said else pairs
+
+
+def _named_values(text: str) -> dict[str, str]:
+    """Values of a list by name; empty where it is no list of values of different names."""
+    named = [item.split("=") for item in _BETWEEN.split(plain(bare_latex(text)))]
     if not all(len(sides) == 2 and _NAME.fullmatch(compact(sides[0])) for sides in named):
-        return []
+        return {}
     values = {compact(name): value.strip() for name, value in named}
-    stated = plain(bare_latex(answer))
+    return values if len(values) == len(named) else {}
+
+
+def _listed(text: str) -> list[str]:
+    """Items of a list, in brackets or not."""
+    stated = plain(bare_latex(text))
     bracketed = _BRACKETED.fullmatch(stated)
-    items = [item.strip() for item in _BETWEEN.split(bracketed[1] if bracketed else stated)]
-    if not 1 < len(values) == len(named) == len(items) or "=" in stated:
-        return []
-    orders = (list(values), sorted(values))
-    return [list(zip(map(values.__getitem__, order), items, strict=True)) for order in orders]
+    return [item.strip() for item in _BETWEEN.split(bracketed[1] if bracketed else stated)]
 
 
 def is_code(answer: str) -> bool:

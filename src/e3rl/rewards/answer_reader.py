@@ -25,7 +25,7 @@ AnswerFormat = Literal[
 ]
 
 # A minus behind a number, a name or a bracket subtracts; anywhere else it is a sign.
-_SIGN = r"(?:(?<![\w)\]}.])[-−])?"
+_SIGN = r"(?:(?<![\w)\]}.])[-−–])?"
 # A fraction in LaTeX, a mixed number, thousands behind blanks (the last with a zero in front, for
 # 5 100 may be two numbers), or a number with what follows it: digits, an exponent, a denominator.
 _NUMBER = re.compile(
@@ -35,6 +35,12 @@ _NUMBER = re.compile(
     r"|(?<![\d.,])\d{1,3}(?: \d{3}){0,4}? 0\d\d(?: \d{3}){0,4}(?!\d)(?:\.\d+)?"
     r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+| ?/ ?\d+)?|(?<!\d)\.\d+)",
     re.ASCII,
+)
+# A sign before a currency, or apart from its number and behind what no subtraction follows: a blank
+# behind the minus of `10 - 5`, or of a list, makes no sign of it.
+_SIGN_APART = re.compile(
+    r"(?:(?<![\w)\]}.$])(?<![\d)\]}$] )[-−–]\\?\$ ?"
+    r"|[=:(\[{,<>≤≥≈~&][ \t]*[-−–][ \t]+(?:\\?\$ ?)?)\Z"
 )
 # What to do where completions have no answer.
 READ_ANSWERS = (
@@ -64,6 +70,7 @@ _CLOSING = re.compile(
     r"(?:[*$_\"'(\[\s]|\\[a-z]+\{)*+([A-Z])[*$_}\"')\].!\s]*+\Z"
 )
 _CLOSING_CHARS = 60  # of the end of a completion that are looked at
+_BEFORE_NUMBER = 20  # characters in which its sign is looked for
 # Before a letter that is not chosen: a negation, an alternative, or others in a row.
 _BETWEEN = rf"\b(?:\s+(?i:be|is|the|an?|either)\b)*(?:\s+{_LABEL})?[\s*$_\"'(\[]*\Z"
 _NEGATED = re.compile(rf"(?:\b(?i:not|cannot|nor|neither|never|except)|n['’]t){_BETWEEN}")
@@ -186,7 +193,7 @@ class AnswerReader:
             case "integer_box" | "math_box":
                 return last_box(text)
             case "last_number":
-                return _last(_NUMBER, text)
+                return _last_number(text)
             case "hashes":
                 return _last(_HASHES, text)
             case "answer_tags":
@@ -222,6 +229,19 @@ def _last(pattern: re.Pattern[str], text: str) -> str | None:
     if found is None or not pattern.groups:
         return None if found is None else found[0]
     return next((group for group in found.groups() if group is not None), None)
+
+
+def _last_number(text: str) -> str | None:
+    """The last number with its sign, in front of a currency and behind `= ` too."""
+    found: re.Match[str] | None = None
+    for match in _NUMBER.finditer(text):
+        found = match
+    if found is None:
+        return None
+    before = text[max(0, found.start() - _BEFORE_NUMBER) : found.start()]
+    if found[0][0] in "-−–":
+        return f"-{found[0][1:]}"
+    return f"-{found[0]}" if _SIGN_APART.search(before) else found[0]
 
 
 def _tagged(text: str) -> str | None:

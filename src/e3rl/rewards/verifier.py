@@ -16,6 +16,7 @@ from math_verify import LatexExtractionConfig, parse, verify
 from e3rl.rewards.answer_formats import (
     INTEGER,
     bare_latex,
+    compact,
     ends_in_number,
     equated_numbers,
     have_other_order,
@@ -25,7 +26,9 @@ from e3rl.rewards.answer_formats import (
     is_number,
     lacks_equation,
     leaves_work,
+    normal_form,
     pair_values,
+    plain,
     same_number,
     same_text,
     set_words_apart,
@@ -34,7 +37,13 @@ from e3rl.rewards.answer_formats import (
 from e3rl.rewards.latex_parser import install
 from e3rl.rewards.refutation import are_different, are_far_apart
 from e3rl.rewards.verdict import CORRECT, ERROR, UNPARSED, WRONG, Verdict
-from e3rl.rewards.wording import have_other_bases, have_other_words
+from e3rl.rewards.wording import (
+    have_other_bases,
+    have_other_words,
+    restates_number,
+    same_repeating,
+    same_words,
+)
 
 # math-verify warns once per process that its alarms are off, which is what is wanted here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -56,17 +65,23 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
     """The verdict where the text alone decides it, else None.
 
     Integers are compared as integers and an answer written like the gold is right, units aside;
-    that is what `compare_answers` finds too, a thousand times slower. A restated question is
-    wrong, and so are a unit or a base other than the gold's, words that make another number of it,
-    letters in another order and the value of one side of an equation that is asked for, which
-    `compare_answers` would not notice, calls of functions of a programming language, and what
-    leaves a limit or an integral to it (see `e3rl.rewards.answer_formats` and
-    `e3rl.rewards.wording`).
+    that is what `compare_answers` finds too, a thousand times slower. Right as well are the gold's
+    words in other capitals, and a repeating decimal for its fraction or the other way round, unless
+    it stands in the prompt. A restated question is wrong, and so are a unit or a base other than
+    the gold's, words that make another number of it, letters in another order and the value of one
+    side of an equation that is asked for, which `compare_answers` would not notice, calls of
+    functions of a programming language, and what leaves a limit or an integral to it (see
+    `e3rl.rewards.answer_formats` and `e3rl.rewards.wording`).
     """
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         same = shortest_integer(answer) == shortest_integer(gold.strip())
         return CORRECT if same else WRONG
     if same_text(answer, gold) or same_number(answer, gold):
+        return CORRECT
+    forms = normal_form(answer), normal_form(gold)
+    if same_repeating(*forms):
+        return WRONG if restates_number(forms[0], compact(prompt)) else CORRECT
+    if same_words(*(plain(bare_latex(text)) for text in (answer, gold))):
         return CORRECT
     if (is_number(gold) and not ends_in_number(answer)) or have_other_units(answer, gold):
         return WRONG
@@ -82,7 +97,7 @@ def compare_answers(gold: str, answer: str) -> Verdict:
     """Whether math-verify finds the answer equal to the gold, and in itself free of contradiction.
 
     Of `45 = 46` it looks at the last side alone; that the sides are equal is asked for besides, and
-    of values without names that they are those of the gold's names in order. Angles in degrees are
+    of values without names that they are those of the other's names in order. Angles in degrees are
     turned into radians, since it drops the sign.
 
     Hostile answers (towers of powers, factorials of factorials) make this hang, run out of memory
@@ -142,7 +157,7 @@ def _in_radians(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _is_in_order(answer: str, gold: str) -> bool:
-    """Whether values without names are those of the gold answer's names, where it has names."""
+    """Whether values without names are those of the other side's names, where it has names."""
     orders = pair_values(answer, gold)
     return not orders or any(
         all(same_text(b, a) or _are_equal(_parse(a), _parse(b)) for a, b in pairs)

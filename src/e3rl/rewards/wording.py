@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
+from fractions import Fraction
 
 WORDING = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsc|textsf|textnormal|mathrm|mathbf|mbox)\s*\{([^{}]*)\}"
@@ -90,6 +91,18 @@ _CLOCK = re.compile(
     rf"([ap])\.?{_BLANKS}m\b\.?(?(2){_BLANKS}\}}|(?!\}}))",
     re.ASCII | re.IGNORECASE,
 )
+
+_PLAIN_WORDS = re.compile(r"[a-zA-Z]+(?:[ -][a-zA-Z]+)*")
+_LONG_WORD = re.compile(r"[a-zA-Z]{4}")
+_NAMED = re.compile(r"^[a-zA-Z]=")
+_REPEATING = re.compile(
+    r"(-?)(?<!\d)(\d{0,12})\.(\d{0,12})\\(?:overline|bar)(?:\{(\d{1,12})\}|(\d))", re.ASCII
+)
+_RATIO = re.compile(
+    r"(-?)(?<!\d)(?:(\d{1,12})?\\frac\{(-?\d{1,24})\}\{(\d{1,24})\}|(\d{1,24})/(\d{1,24}))(?!\d)",
+    re.ASCII,
+)
+_INTEGER = re.compile(r"-?\d{1,24}", re.ASCII)
 
 _PREFIXES = (("", ""), ("k", "kilo"), ("c", "centi"), ("m", "milli"), ("µ", "micro"), ("n", "nano"))
 _PREFIXED = {
@@ -243,6 +256,56 @@ def _known_units() -> dict[str, str]:
 
 
 _UNITS = _known_units()
+
+
+def same_words(one: str, other: str) -> bool:
+    """Whether two plain lines are the same words, up to capitals: Even and even.
+
+    One word has four letters or more, and the second line is no row of capitals: a, Ab and ABC are
+    names and figures of mathematics, in which capitals count.
+    """
+    if not _PLAIN_WORDS.fullmatch(one) or other.isupper():
+        return False
+    return one.casefold() == other.casefold() and _LONG_WORD.search(one) is not None
+
+
+def same_repeating(one: str, other: str) -> bool:
+    r"""Whether two compact lines are one number, of which one or both are repeating decimals:
+    `0.1\overline{6}` and `\frac{1}{6}`."""
+    lines = [_NAMED.sub("", line) for line in (one, other)]
+    if not any(_REPEATING.fullmatch(line) for line in lines):
+        return False
+    first, second = map(_exact_value, lines)
+    return first is not None and first == second
+
+
+def restates_number(line: str, prompt: str) -> bool:
+    r"""Whether a number stands in a prompt, both compact, in the same form: as a repeating decimal
+    where it is one, else as a fraction. To write one as the other is itself a question."""
+    line = _NAMED.sub("", line)
+    form = _REPEATING if _REPEATING.fullmatch(line) else _RATIO
+    value = _exact_value(line)
+    return any(_exact_value(found[0]) == value for found in form.finditer(prompt))
+
+
+def _exact_value(line: str) -> Fraction | None:
+    """Of a repeating decimal, an integer, a fraction or a mixed number in compact LaTeX."""
+    if found := _REPEATING.fullmatch(line):
+        sign, whole, fixed, *repeats = found.groups()
+        repeat = repeats[0] or repeats[1]
+        ahead = f"{whole or 0}{fixed}"
+        value = Fraction(
+            int(ahead + repeat) - int(ahead), 10 ** len(fixed) * (10 ** len(repeat) - 1)
+        )
+        return -value if sign else value
+    if found := _RATIO.fullmatch(line):
+        sign, whole, *parts = found.groups()
+        above, below = (int(part) for part in parts if part)
+        if not below:
+            return None
+        value = int(whole or 0) + Fraction(above, below)
+        return -value if sign else value
+    return Fraction(int(line)) if _INTEGER.fullmatch(line) else None
 
 
 def read_unit(text: str) -> Mapping[str, int] | None:

@@ -96,7 +96,7 @@ def crossing_ratio(
     def distance(at: Reals) -> Estimate:
         return difference_over_seeds_and_problems(at - target, there, paired_seeds)
 
-    if len(table) == len(other) == table.shape[2] == 1:  # nothing is known of other ones
+    if min(len(table), len(other)) == table.shape[2] == 1:  # nothing is known of other ones
         return CostRatio(Interval(cost / base_cost, math.nan, math.nan, level), math.nan)
     costs = _inverted(x, [distance(table[:, i]).interval(level) for i in range(len(x))], 0.0)
     ratio = Interval(cost / base_cost, costs.low / base_cost, costs.high / base_cost, level)
