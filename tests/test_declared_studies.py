@@ -23,6 +23,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_breadth": (116, 120),
     "carries_bounds": (231, 235),
     "carries_budget": (141, 150),
+    "carries_four_steps": (236, 245),
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),
     "carries_measures": (171, 175),

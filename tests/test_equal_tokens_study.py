@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-SEEDS = {"carries_other_problems": range(211, 221)}
+SEEDS = {"carries_other_problems": range(211, 221), "carries_four_steps": range(236, 246)}
 
 
 @pytest.fixture(scope="module")

@@ -111,11 +111,14 @@ LINES = (  # the same, of README
         "carries_other_problems",
         "equal_tokens",
         "budget",
-        "training problems, by {}; pass@1",
+        "training problems by {}, and on ten more",
         10,
         True,
     ),
-    ("carries_other_problems", "easy", "budget", "problems falls, there by {}.", 10, True),
+    ("carries_other_problems", "easy", "budget", "problems falls, there by {} and", 10, True),
+    ("carries_four_steps", "equal_tokens", "budget", "four optimiser steps, by {}.", 10, True),
+    ("carries_four_steps", "easy", "budget", "-2.1] and {}.", 10, True),
+    ("carries_four_steps", "pass_at_1", "e3", "with four optimiser steps, {}", 10, False),
     (
         "carries_confirmation",
         "many_tries",
@@ -262,7 +265,7 @@ def test_what_the_budget_has_beside_a_hotter_sampler_is_said_as_it_was_judged() 
     )
     open_, told = (with_interval(row, "difference") for row in (at_one, at_best))
     assert f"is {open_} of pass@16 from GRPO at T = 1.4" in flat(STUDIED)
-    assert f"as is {open_} beside GRPO at its best temperature" in flat(README)
+    assert f"as is {open_} beside GRPO at the hottest of four temperatures" in flat(README)
     assert f"the budget has {told} (p .005)" in flat(STUDIED)
     assert (at_one["verdict"], at_best["verdict"]) == ("not distinguishable", "better")
 
@@ -272,7 +275,7 @@ def test_what_other_costs_make_of_e3_from_other_first_policies_is_said() -> None
     found = table.query("page == 'carries_first_policies' and family == 'pass_at_1'")
     (row,) = found[found["arm"] == "e3"].to_dict("records")
     common, end = (with_interval(row, f"{cost}_difference") for cost in ("common", "end"))
-    assert f"all pages reach {common} falls just short (p .050)" in flat(STUDIED)
+    assert f"all pages reach {common} falls just short (p .050, above the bound)" in flat(STUDIED)
     assert f"E3 is {end}, no finding, and" in flat(STUDIED)
     assert 0.05 < row["common_p_adjusted"] < 0.0505
 
