@@ -135,7 +135,7 @@ class RolloutSampler(Slot):
         if self.abort is not None:
             stopped = batch.tensor("weights") == 0
             total, all_ranks = all_sum([float(stopped.sum()), stopped.numel()])
-            batch.metrics["rollout/stopped"] = total / all_ranks
+            batch.metrics["rollout/stopped"] = total / max(1.0, all_ranks)
         if self._ahead:
             self._finish(batch, rollout_step(trainer) + 1)
         self.version += 1
