@@ -76,16 +76,16 @@ def judge_by_text(answer: str, gold: str, prompt: str) -> Verdict | None:
     if INTEGER.fullmatch(answer) and INTEGER.fullmatch(gold.strip()):
         same = shortest_integer(answer) == shortest_integer(gold.strip())
         return CORRECT if same else WRONG
-    if same_text(answer, gold) or same_number(answer, gold):
-        return CORRECT
     forms = normal_form(answer), normal_form(gold)
+    if forms[0] == forms[1] or same_number(answer, gold):
+        return CORRECT
     if same_repeating(*forms):
         return WRONG if restates_number(forms[0], compact(prompt)) else CORRECT
-    if same_words(*(plain(bare_latex(text)) for text in (answer, gold))):
+    lines = bare_latex(answer), bare_latex(gold)
+    if same_words(*map(plain, lines)):
         return CORRECT
     if (is_number(gold) and not ends_in_number(answer)) or have_other_units(answer, gold):
         return WRONG
-    lines = bare_latex(answer), bare_latex(gold)
     if have_other_words(*lines) or have_other_bases(*lines):
         return WRONG
     if leaves_work(answer, gold) or have_other_order(answer, gold) or is_code(answer):
