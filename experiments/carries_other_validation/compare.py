@@ -1,11 +1,11 @@
 """Do the findings with four optimiser steps hold on validation problems that no page has used?
 
-    python experiments/carries_other_validation/compare.py sample RUNS   # goes on when started again
-    python experiments/carries_other_validation/compare.py report        # tables of README.md
+    python experiments/carries_other_validation/compare.py sample RUNS   # goes on
+    python experiments/carries_other_validation/compare.py report        # the table of README.md
 
 `sample` draws `ROLLOUTS` completions of other validation problems from the policies of
-`../carries_four_steps`, whose sweep with its checkpoints is RUNS, and `FIRST` from the untrained one,
-and writes how many were right to `samples.json.xz`. `report` compares by them.
+`../carries_four_steps`, whose sweep with its checkpoints is RUNS, and `FIRST` from the untrained
+one, and writes how many were right to `samples.json.xz`. `report` compares by them.
 """
 
 import argparse
@@ -87,13 +87,11 @@ def sample(runs: Sequence[Run], out: Path) -> list[Sample]:
     seed; what is there is not drawn again."""
     policies, found = list(policies_of(runs)), []
     for seed in sorted({seed for _, seed, _, _ in policies}):
-        mine = {
-            f"{arm}_{steps}": (arm, steps, path) for arm, s, steps, path in policies if s == seed
-        }
-        models = ",".join(f"{name}:{path.resolve()}" for name, (_, _, path) in mine.items())
+        mine = [each for each in policies if each[1] == seed]
+        models = ",".join(f"{arm}_{steps}:{path.resolve()}" for arm, _, steps, path in mine)
         draw(f"models={{{models}}}", ROLLOUTS, seed, out / str(seed))
-        for name, (arm, steps, _) in mine.items():
-            right = counts_in(out / str(seed) / name, ROLLOUTS)
+        for arm, _, steps, _ in mine:
+            right = counts_in(out / str(seed) / f"{arm}_{steps}", ROLLOUTS)
             found.append(Sample(arm, seed, steps, right))
     draw("policy=embedded", FIRST, 0, out / UNTRAINED)
     return [Sample(UNTRAINED, 0, 0, counts_in(out / UNTRAINED, FIRST)), *found]
@@ -203,9 +201,10 @@ def comparison_cells(families: Mapping[str, Sequence[Row]]) -> Cells:
     ]
     return drop_empty_columns(
         cells,
-        "At T = 1, after 128 steps but `equal_tokens`, less GRPO; 95 % intervals over seeds and problems, "
-        "paired by both. p after Holm's correction within the declared family. Better or worse: p below "
-        f"0.05. Detectable: as in other studies. {families['equal_tokens'][0]['seeds']} seeds.",
+        "At T = 1, after 128 steps but `equal_tokens`, less GRPO; 95 % intervals over seeds and "
+        "problems, paired by both. p after Holm's correction within the declared family. Better "
+        "or worse: p below 0.05. Detectable: as in other studies. "
+        f"{families['equal_tokens'][0]['seeds']} seeds.",
     )
 
 
