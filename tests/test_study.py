@@ -460,3 +460,18 @@ def test_what_is_no_study_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
         assert stopped.value.code == 2
         told = f"error: {place} has no study.yaml: give the folder of a study, as experiments/NAME"
         assert capsys.readouterr().err == f"{told}\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"evaluations": ["t1", "gredy"]}, "no arm has 'gredy'; there are t1"),
+        ({"evaluations": ["t1"], "measures": ["pass@1", "mean pas@1"]}, "no arm has 'mean pas@1'"),
+    ],
+)
+def test_a_name_that_no_arm_has_is_refused(
+    folder: Path, named: dict[str, list[str]], words: str
+) -> None:
+    tables = {"at_equal_tokens": {"kind": "comparison", **named}}
+    with pytest.raises(ValueError, match=words):
+        study.judged_tables(study.read_study(asked(folder, tables=tables)))

@@ -137,3 +137,13 @@ def test_a_seed_that_was_never_validated_has_no_say_at_which_steps_others_were(r
     bare = replace(run, problems=run.problems.head(0))
     assert validation_steps([run, bare]) == [0, 8, 16, 24]
     assert validation_steps([bare]) == []
+
+
+def test_a_run_without_a_validation_before_training_has_no_first_one(run: Run) -> None:
+    found = find_evaluation([run], "t1", "first")
+    assert found is not None
+    step = min(step for name, step in run.counts if name == "t1")
+    assert step == 0
+    late = replace(run, problems=run.problems[run.problems["rollout_step"] > 0])
+    assert len({step for _, step in late.counts}) > 1
+    assert find_evaluation([late], "t1", "first") is None

@@ -273,3 +273,12 @@ def test_other_evaluations_have_nothing_to_match() -> None:
     row = row_of(arms)
     assert row["verdict"] is not None
     assert (row["entropy_gap"], row["unmatched"]) == (None, None)
+
+
+def test_an_arm_at_its_controls_temperature_is_beside_the_control_there() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60, n=16), "live": at(1.0, 0.30, 0.60, n=16)}
+    arms = study(control, at(1.0, 0.31, 0.55, n=16))
+    row = row_of(arms)
+    assert (row["against"], row["unmatched"]) == ("grpo live", None)
+    assert row["difference"] == pytest.approx(-0.05, abs=0.005)
+    assert unmatched_entropies(Compared(arms, "grpo", [row])) == []

@@ -16,7 +16,7 @@ from e3rl.analysis.figures.style import arm_colour
 from e3rl.analysis.measures.axes import AXES
 from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import seed_band
-from e3rl.analysis.page.forest import forests, ticks, verdict_lines, warning_list
+from e3rl.analysis.page.forest import PLOT, forests, ticks, verdict_lines, warning_list
 from e3rl.analysis.page.page import render_report
 from e3rl.analysis.page.page_figures import far_arms, page_figures
 from e3rl.analysis.sources.runs import Run
@@ -263,6 +263,11 @@ def test_an_arm_far_off_leaves_the_scale_to_the_others() -> None:
     assert circles(endpoint("8", **gone, difference_high=0.35)) == (alone, 2)  # to both sides
     beside, arrows = circles(endpoint("8", difference=-0.05, difference_low=-0.06))
     assert (len(beside), arrows) == (8, 0)  # not so far
+    for sign in (-1, 1):  # all of its interval: no line through names or numbers
+        ends = {"difference_low": sign * 0.5 - 0.1, "difference_high": sign * 0.5 + 0.1}
+        drawn = forests([*near, endpoint("8", difference=sign * 0.5, **ends)], list("012345678"))
+        places = [float(x) for x in re.findall(r'x[12]="([-\d.]+)"', drawn)]
+        assert PLOT[0] <= min(places) <= max(places) <= PLOT[1]
 
 
 def test_a_scale_has_round_numbers() -> None:

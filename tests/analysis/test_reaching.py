@@ -3,11 +3,13 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from e3rl.analysis.measures.families import judge_rows
+from e3rl.analysis.measures.declared import declared_rows
+from e3rl.analysis.measures.families import judge_rows, read_families
 from e3rl.analysis.measures.reaching import costs_to_reach
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.study_cells import reaching_cells
@@ -135,3 +137,17 @@ def test_there_is_no_ratio_to_a_control_that_is_there_before_the_arm_was_validat
         base, row = costs_to_reach({"grpo": control, "ts": slow}, "grpo", [0.6])
         assert (base["cost"], row["cost"]) == pytest.approx((cost, 1500), abs=1)
         assert row["ratio"] == (ratio if ratio is None else pytest.approx(ratio, abs=0.01))
+
+
+def test_a_declared_arm_without_a_curve_is_named_and_not_left_out_of_the_correction() -> None:
+    arms = {arm: [run_of(arm, seed, [0.4, 0.6]) for seed in (1, 2)] for arm in ("grpo", "ts")}
+    late = [run_of("late", seed, [0.4, 0.6]) for seed in (1, 2)]
+    arms["late"] = [
+        dataclasses.replace(run, problems=run.problems[run.problems["rollout_step"] > 0])
+        for run in late
+    ]
+    asked: dict[str, Any] = {"comparisons": [["ts", "grpo"], ["late", "grpo"]]}
+    asked["endpoints"] = [{"evaluation": "t1", "reach": 0.5}]
+    (family,) = read_families({"first": asked | {"axis": "rollouts"}}, arms)
+    with pytest.raises(ValueError, match=r"family first: late has no curve of t1 to reach 0\.5"):
+        declared_rows(arms, family)

@@ -1,5 +1,6 @@
 """What runs took: totals, shares of the seconds, peaks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -49,3 +50,10 @@ def test_the_table_leaves_out_what_nobody_recorded() -> None:
     cells = resource_cells(resource_rows({"grpo": [run_of(1, 2.0)]}))
     assert "GPU memory, GiB" not in cells.header
     assert dict(zip(cells.header, cells.body[0], strict=True))["tokens, millions"] == "0.01"
+
+
+def test_a_run_that_was_cut_short_is_in_no_mean() -> None:
+    short = run_of(3, 2.0)
+    short = replace(short, train=short.train.head(1))
+    (row,) = resource_rows({"grpo": [run_of(1, 2.0), run_of(2, 4.0), short]})
+    assert (row["seeds"], row["steps"]) == (2, 2)

@@ -5,11 +5,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 from recorded_runs import Size, write_run
 
-from e3rl.analysis.sources.runs import Run, group_by_arm, kept_with_run, load_run, load_runs
+from e3rl.analysis.sources.runs import (
+    Run,
+    group_by_arm,
+    kept_with_run,
+    load_run,
+    load_runs,
+    rows_of_kind,
+)
 from e3rl.analysis.sources.source import read_runs
 from e3rl.ledger.ledger import Ledger, pack, read_rows
 
@@ -190,3 +198,8 @@ def test_a_damaged_summary_is_named(run_folder: Path, tmp_path: Path, text: str)
     (copy / "summary.json").write_text(text)
     with pytest.raises(ValueError, match=r"copy/summary\.json is damaged .* counts as unfinished"):
         load_run(copy)
+
+
+def test_a_kind_of_which_there_is_no_row_has_steps_and_no_row() -> None:
+    found = rows_of_kind(pd.DataFrame({"kind": ["train"], "rollout_step": [0]}), "validation")
+    assert (list(found.columns), len(found)) == (["rollout_step"], 0)

@@ -54,6 +54,17 @@ def test_what_could_not_have_been_found_is_told(
     assert not told or "mine (6 points)" in found[0]
 
 
+def test_a_row_that_could_find_no_difference_at_all_is_the_coarsest() -> None:
+    rows = [
+        row(verdict="not distinguishable", detectable=0.3),
+        row(verdict="not distinguishable", detectable=None, comparison="x", difference_error=0.2),
+    ]
+    (found,) = coarse_verdicts(Compared({}, "grpo", rows))
+    assert "mine (100 points)" in found
+    without_error = row(verdict="not distinguishable", detectable=None, comparison="x")
+    assert coarse_verdicts(Compared({}, "grpo", [without_error])) == []
+
+
 def test_without_a_control_arms_are_not_judged_by_it(tmp_path: Path) -> None:
     arms = compared(folder(tmp_path, seeds=1)).arms
     assert find_warnings(Compared(arms, None, [])) == []

@@ -171,13 +171,15 @@ def pass_at_1_figure(
 @with_style
 def difficulty_figure(arms: Arms, control: str | None = None) -> Figure:
     """Rollouts per prompt in the last epoch against the prompt's difficulty rank."""
+    arms, short = without_short(arms)
     if len(arms) > MANY:
         shown = budget_panel.difficulty_panels(arms)
-        return draw_multiples(arms, control, [shown], "Rollouts by difficulty")
+        figure = draw_multiples(arms, control, [shown], "Rollouts by difficulty")
+        return name_left_out(figure, short, SHORTER)
     figure, (ax,) = make_panels(1)
     budget_panel.draw_by_difficulty(ax, arms)
     draw_shared_legend(figure, ax, arms)
-    return figure
+    return name_left_out(figure, short, SHORTER)
 
 
 @with_style

@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import AND, LIVE, Row, control_of
+from e3rl.analysis.measures.arms import AND, Row, control_of
 from e3rl.analysis.measures.costs import common_cost, known_cost
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.matched_control import (
     NO_ENTROPY,
     TOO_FEW,
+    at_own_temperature,
     has_entropies,
     match_control,
     matching_columns,
@@ -45,6 +46,7 @@ from e3rl.statistics.means import limit_by_seeds, mean_over_seeds_and_problems
 from e3rl.statistics.power import variance_components
 from e3rl.statistics.shares import difference_of_shares, share_interval
 
+KS = tuple(1 << power for power in range(9))  # of what an arm has, in words
 Table = NDArray[np.float64]
 
 
@@ -122,13 +124,14 @@ def _compare(
 ) -> Row:
     """One row, beside an arm whose scores are `scored`; an arm at its own temperature, or any where
     that is asked for, beside that arm at the same entropy."""
-    matched = item.name == LIVE or (at_equal_entropy and item.temperature > 0)
+    named = control_of(item, scored.get(item.measure, {}))
+    matched = at_own_temperature(item, named) or (at_equal_entropy and item.temperature > 0)
     why, found, early = TOO_FEW, None, Row()
     if matched and other is not None and other != item.arm:
         item, early = _at_the_end(item, arms, other, axis, cost)
         found = match_control(item, arms, other, axis)
         why = TOO_FEW if has_entropies(item, arms) else NO_ENTROPY
-    against = found.scores if found else control_of(item, scored.get(item.measure, {}))
+    against = found.scores if found else named
     if against is not None and against.start != item.start:
         against = None
     row = compare_scores(item, against, level, axis, cost)
@@ -181,7 +184,7 @@ def compare_family(
         controls = named_scores(scored, other)
         if mine is None or evaluation not in controls[measure]:
             first = arm.split(AND)[0]
-            every = score_arms({first: arms[first]}, ks, family.axis, cost)
+            every = score_arms({first: arms[first]}, [*ks, *KS], family.axis, cost)
             there = sorted({f"{each.name} {each.measure}" for each in every})
             raise ValueError(
                 f"family {family.name}: {arm} or {other} has no {measure} of {evaluation}; {first} "

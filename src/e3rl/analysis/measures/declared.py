@@ -38,5 +38,10 @@ def _reaching_rows(arms: Arms, family: Family) -> list[Row]:
         for control in dict.fromkeys(control for _, control in family.comparisons):
             mine = {arm for arm, other in family.comparisons if other == control}
             rows = costs_to_reach(arms, control, [target], evaluation, family.axis)
+            if lacking := sorted(mine - {row["arm"] for row in rows}):
+                raise ValueError(
+                    f"family {family.name}: {lacking[0]} has no curve of {evaluation} to reach "
+                    f"{target:g} on, it needs two validations or more"
+                )
             found += [row | looks for row in rows if row["arm"] in mine]
     return found

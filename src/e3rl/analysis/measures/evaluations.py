@@ -99,7 +99,7 @@ def find_evaluation(
     """The result of evaluation `name` for the seeds of one arm; None where no seed has it.
 
     `when` is a rollout step, or the arm's last validation, without the seeds that have not got
-    there (`split_by_end`), or each seed's own first one if that is another than its last.
+    there (`split_by_end`), or first: each seed's own before training, if it has another one later.
     """
     kept, early = split_by_end(runs) if when == "last" else (runs, [])
     tables, facts = [], []
@@ -162,7 +162,7 @@ def _step(steps: Sequence[int], when: Literal["first", "last"] | int) -> int | N
         return when
     if when == "last":
         return steps[-1] if steps else None
-    return steps[0] if len(steps) > 1 else None
+    return 0 if len(steps) > 1 and steps[0] == 0 else None
 
 
 def pass_table(table: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.arms import LIVE, Row
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.evaluations import EvaluationResult, find_evaluation, pass_table
 from e3rl.analysis.measures.scores import Scores
@@ -51,6 +51,13 @@ class MatchedControl:
     scores: Scores
     gap: float
     error: float
+
+
+def at_own_temperature(item: Scores, control: Scores | None) -> bool:
+    """Whether an evaluation is an arm's at a temperature of its own, which its control's of that
+    name (None: it has none) was not sampled at."""
+    alike = control is not None and math.isclose(item.temperature, control.temperature)
+    return item.name == LIVE and not alike
 
 
 def match_control(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.curves import without_short
 from e3rl.analysis.sources.runs import Arms, Run
 from e3rl.ledger.phases import PHASES, phase_column
 
@@ -20,7 +21,8 @@ PEAK = ("resources/memory_gib", "resources/gpu_memory_gib")
 
 
 def resource_rows(arms: Arms) -> list[Row]:
-    """A row per arm, each number the mean over its seeds.
+    """A row per arm, each number the mean over its seeds, without those of far fewer steps than
+    the arm's longest run (`curves.without_short`).
 
     Returns:
         dicts with arm, seeds, steps, rollouts, tokens, seconds and cpu_seconds (of training,
@@ -30,7 +32,8 @@ def resource_rows(arms: Arms) -> list[Row]:
         an update count in both shares, which then leave nothing to other_share. None where not
         recorded.
     """
-    return [_row(arm, runs) for arm, runs in arms.items()]
+    drawn, _ = without_short(arms)
+    return [_row(arm, runs) for arm, runs in drawn.items()]
 
 
 def _row(arm: str, runs: Sequence[Run]) -> Row:

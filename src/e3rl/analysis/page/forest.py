@@ -191,7 +191,7 @@ def _scale(ends: Sequence[float]) -> tuple[float, float]:
 def _row(row: Row, arms: Sequence[str], y: float, across: object) -> str:
     assert callable(across)
     places = [across(100 * x) for x in _bounds(row) if x is not None]
-    low, high = max(min(places), PLOT[0]), min(max(places), PLOT[1])
+    low, high = np.clip((min(places), max(places)), *PLOT)  # one point where all is off the scale
     mean = across(100 * row["difference"])
     name = arm_label(row["arm"])
     shown = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"

@@ -4,6 +4,7 @@ rollouts."""
 from collections.abc import Iterator, Sequence
 
 from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.sources.runs import Arms, Run
 
 
@@ -47,6 +48,15 @@ def lacking_seeds(arms: Arms, rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def check_evaluations(arms: Arms, names: Sequence[str]) -> None:
+    """Raises ValueError for the name of an evaluation that no arm has."""
+    there = evaluation_names(arms)
+    if unknown := [name for name in names if name not in there]:
+        raise ValueError(
+            f"evaluations: no arm has {unknown[0]!r}; there are {', '.join(there) or 'none'}"
+        )
+
+
 def check_measured(
     arms: Arms, rows: Sequence[Row], ks: Sequence[int], evaluations: Sequence[str]
 ) -> list[str]:
@@ -56,3 +66,12 @@ def check_measured(
         words = ", ".join(f"pass@{k}" for k in none)
         raise ValueError(f"{words}: no validation has so many rollouts of every problem")
     return [note for k in ks for note in lacking_rollouts(arms, rows, k, evaluations)]
+
+
+def check_measures(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Raises ValueError for the name of a measure that no arm has."""
+    there = {row["measure"] for row in rows}
+    if unknown := [name for name in names if name not in there]:
+        raise ValueError(
+            f"measures: no arm has {unknown[0]!r}; they are called pass@k, mean pass@1"
+        )

@@ -70,7 +70,7 @@ def page_figures(arms: Arms) -> list[FigureData]:
             "all-wrong", "Prompts with every rollout wrong", drawn, "rollout/all_wrong", window
         )
         | {"y": "share of prompts", "percent": True, "note": SEEDS + smoothed},
-        _difficulty(arms),
+        _difficulty(drawn),
     ]
     return [figure for figure in figures if any(figure["curves"].values())]
 

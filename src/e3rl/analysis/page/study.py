@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.curves import without_short
 from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.deviation_rows import deviation_rows
 from e3rl.analysis.measures.families import Family, Side, judge_rows, read_families
@@ -26,7 +27,12 @@ from e3rl.analysis.measures.resources import resource_rows
 from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
 from e3rl.analysis.page.figure_kinds import FIGURES, ROW_FIGURES
-from e3rl.analysis.page.lacking import check_measured, lacking_seeds
+from e3rl.analysis.page.lacking import (
+    check_evaluations,
+    check_measured,
+    check_measures,
+    lacking_seeds,
+)
 from e3rl.analysis.page.study_file import naming, read_study_file
 from e3rl.analysis.page.study_runs import (
     add_runs,
@@ -240,6 +246,7 @@ def _comparison(
     """With `untrained` [low, high], on the problems that the untrained policy solves so often; with
     `seeds`, of these alone."""
     arms, own = of_seeds(study.arms, seeds)
+    check_evaluations(arms, evaluations)
     options |= {"evaluations": evaluations, "measures": measures}
     named = [int(each[5:]) for each in measures if each.startswith("pass@")]
     ks = named or options.get("ks") or []
@@ -250,6 +257,7 @@ def _comparison(
         found = compare_on_problems(arms, study.control, untrained, **options)
     own += [] if options.get("cost") is None else [f"at cost {options['cost']:g}"]
     notes = [*check_measured(arms, found, ks, evaluations), *lacking_seeds(arms, found)]
+    check_measures(found, measures)
     return TableDraft(_name_apart(found, own), comparison_cells, notes)
 
 
@@ -337,7 +345,9 @@ def _deviation(study: Study, to: str | None = None, **options: Any) -> TableDraf
 
 
 def _resources(study: Study) -> TableDraft:
-    return TableDraft(resource_rows(study.arms), resource_cells)
+    _, short = without_short(study.arms)
+    notes = [f"far shorter than others of its arm, left out: {run.path}" for run in short]
+    return TableDraft(resource_rows(study.arms), resource_cells, notes)
 
 
 def _response(study: Study, last: PositiveInt = LATE) -> TableDraft:

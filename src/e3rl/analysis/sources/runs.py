@@ -164,9 +164,10 @@ def arm_and_seed(run: Run) -> tuple[int, str, int, str]:
 
 def rows_of_kind(metrics: pd.DataFrame, kind: str) -> pd.DataFrame:
     """Rows of one kind by rollout step; metrics that this kind never has are left out."""
-    if metrics.empty:
+    rows = metrics if metrics.empty else metrics[metrics["kind"] == kind]
+    if rows.empty:
         return pd.DataFrame({"rollout_step": pd.Series(dtype="int64")})
-    rows = metrics[metrics["kind"] == kind].sort_values("rollout_step", kind="stable")
+    rows = rows.sort_values("rollout_step", kind="stable")
     rows = rows.drop(columns="kind").dropna(axis="columns", how="all")
     return rows.drop_duplicates("rollout_step", keep="last").reset_index(drop=True)
 

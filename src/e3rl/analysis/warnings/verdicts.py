@@ -61,8 +61,8 @@ def coarse_verdicts(compared: Compared) -> list[str]:
     """Arms that are not told apart where only large differences could have been."""
     least: dict[str, float] = {}
     for row in compared.rows:
-        if row.get("verdict") == NEITHER and (row.get("detectable") or 0.0) > COARSE:
-            least[row["arm"]] = max(least.get(row["arm"], 0.0), row["detectable"])
+        if row.get("verdict") == NEITHER and (size := _detectable(row)) > COARSE:
+            least[row["arm"]] = max(least.get(row["arm"], 0.0), size)
     if not least:
         return []
     named = ", ".join(f"{arm_label(arm)} ({100 * size:.0f} points)" for arm, size in least.items())
@@ -70,3 +70,10 @@ def coarse_verdicts(compared: Compared) -> list[str]:
         "Not distinguishable does not mean equal: these seeds and problems find only differences "
         f"as large as {named}, each by its coarsest row."
     ]
+
+
+def _detectable(row: Row) -> float:
+    """The smallest difference that a row's test finds, 1 where it finds none that there can be."""
+    if row.get("detectable") is not None:
+        return float(row["detectable"])
+    return 1.0 if row.get("comparison") and row.get("difference_error") else 0.0
