@@ -1,5 +1,6 @@
 """Every notebook runs from top to bottom on recorded runs and shows its figures."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -36,6 +37,51 @@ def test_notebook_draws_every_figure_it_asks_for(
     resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
     assert figures_of(notebook) == asked > 0
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_comes_to_its_end_where_there_is_little_to_show(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run, of which fewer metrics were recorded."""
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    folder = recorded_runs["write_study"](tmp_path / "study", ["e3"], seeds=(1,))
+    (ledger,) = folder.rglob("metrics.jsonl")
+    ledger.write_text(ledger.read_text().replace('"rollout/all_right"', '"rollout/other"'))
+    monkeypatch.setenv("E3RL_RUNS", str(folder))
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+
+
+@pytest.mark.end_to_end
+def test_a_run_that_has_just_begun_is_left_out_of_the_comparison_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
+    folder = recorded_runs["write_study"](tmp_path / "study", ["grpo", "e3"])
+    begun = recorded_runs["write_study"](tmp_path / "study", ["e3"], seeds=(3,)) / "e3" / "seed=3"
+    for name, last in (("validation", 0), ("metrics", 3)):
+        file = begun / f"{name}.jsonl"
+        lines = file.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if json.loads(line)["rollout_step"] <= last]
+        file.write_text("".join(kept))
+    monkeypatch.setenv("E3RL_RUNS", str(folder))
+    path = ROOT / "notebooks" / "compare_arms.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert "not compared" in printed
+    assert "seed=3" in printed
+    (table,) = (
+        output["data"]["text/markdown"]
+        for output in outputs
+        if "At equal cost" in output.get("data", {}).get("text/markdown", "")
+    )
+    assert "At equal cost (0 " not in table
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

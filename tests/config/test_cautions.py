@@ -172,6 +172,12 @@ def test_servers_sample_up_to_a_temperature(engine: str) -> None:
     assert "temperature.bounds ends at 3.0, and vLLM's server samples at up to 2" in line
     assert told(engine, "experiment=ts", "temperature.bounds=[0.3,2.0]") == []
     assert told(engine, "experiment=grpo") == []
+    (line,) = told(engine, "experiment=grpo", "temperature.temperature=2.5")
+    assert line.startswith("temperature.temperature goes up to 2.5, and vLLM's server samples")
+    ladder = (engine, "temperature=multi_temperature")  # rungs up to 1.3
+    (line,) = told(*ladder, "temperature.rule.temperature=1.6")
+    assert line.startswith("temperature.rule.temperature goes up to 2.08")
+    assert told(*ladder, "temperature.rule.temperature=1.5") == []
 
 
 def test_servers_sample_down_to_a_temperature() -> None:

@@ -104,6 +104,7 @@ def test_an_unknown_key_that_resembles_nothing_lists_what_there_is(default: Dict
         ("temperature.bounds=[0.3]", "temperature.bounds[1]=[0.3]: field required"),
         ("policy.gradient_checkpointing=1", "policy.gradient_checkpointing=1: input should be a v"),
         ("budget._target_=e3rl.budgets.Uniform", "budget._target_=e3rl.budgets.Uniform: Error loa"),
+        ("engine.settings=null", "engine.settings=None: input should be an instance of VLLMSett"),
         ("callbacks.mine=3", "callbacks.mine=3: give a node with a _target_, or null"),
     ],
 )

@@ -164,6 +164,21 @@ def test_a_resumed_run_does_not_claim_that_validation_cost_nothing(
     assert not [name for name in row if name.startswith("cost/")]
 
 
+def test_a_run_that_goes_on_with_a_validation_has_the_costs_of_its_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = mirror(tmp_path)
+    rows = [{"kind": "train", "rollout_step": i, "cost/tokens": 100.0 * (i + 1)} for i in range(8)]
+    rows.append({"kind": "validation", "rollout_step": 8, "val/t1/pass@1": 0.6})
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    logger.log_metrics({"rollout_step": 8, "epoch": 0, "val/t1/pass@1": 0.6})
+    logger.experiment.finish()
+    (row,) = history(files(tmp_path)[0])
+    assert float(row["cost/tokens"]) == 800.0
+
+
 def logged_tables(folder: Path) -> list[tuple[str, Any]]:
     """Name and content of every table that a run logged, in order."""
     found = folder.rglob("media/table/*.json")

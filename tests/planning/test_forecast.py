@@ -13,7 +13,13 @@ from omegaconf import DictConfig
 import compositions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
-from e3rl.planning.forecast import forecast_hours, forecast_work, plan_ahead, with_measured_speed
+from e3rl.planning.forecast import (
+    find_gpu,
+    forecast_hours,
+    forecast_work,
+    plan_ahead,
+    with_measured_speed,
+)
 from e3rl.policy.policy import Policy
 
 pytestmark = pytest.mark.end_to_end
@@ -326,3 +332,60 @@ def test_the_documentation_shows_the_plan_of_the_papers_run() -> None:
     page = (Path(__file__).parents[2] / "docs" / "data_and_models.md").read_text("utf-8")
     plan = plan_ahead(composed("experiment=paper/7b/e3")).render()
     assert f"```text\n{plan}\n```" in page
+
+
+@pytest.mark.parametrize(
+    ("device", "known"),
+    [("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A10", "a10"), ("NVIDIA H100 80GB HBM3", "h100")],
+)
+def test_a_gpu_is_known_by_its_name(
+    device: str, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: device)
+    found = find_gpu(composed("trainer.accelerator=gpu"))
+    assert found is not None
+    assert found[0] == known
+
+
+def test_servers_decode_as_many_at_once_as_their_own_devices_hold() -> None:
+    run = ("experiment=paper/1_5b/e3", "plan.gpu=a100")
+
+    def at_once(*more: str) -> int:
+        return int(planned(*run, *more)["time: rollouts"].split("; ")[1].split()[0])
+
+    # Two processes send each server 256 at most, one in its place half of that.
+    alone = ("engine=vllm_server_gpu", "trainer.devices=1", "engine.settings.max_num_seqs=1024")
+    held = at_once(*alone, "engine.at_once=4096")
+    assert 256 < held <= 1024
+    assert at_once(*alone, "engine.at_once=100") == 100
+    two = (*alone, "engine.at_once=4096", "engine.urls=[http://a:1,http://b:1]")
+    hours = [_hours_of(planned(*run, *more)) for more in ((*alone, "engine.at_once=4096"), two)]
+    assert hours[1] < hours[0]
+    assert " on 3 a100" in planned(*run, *two)["time"]  # one trains, two serve
+
+
+def _hours_of(found: dict[str, str]) -> float:
+    return float(found["time"].split()[1])
+
+
+def test_a_reference_takes_the_memory_of_its_weights() -> None:
+    run = ("experiment=paper/1_5b/grpo", "plan.gpu=a100")
+    kept = planned(*run, "loss.kl_coef=0.01")
+    assert kept["memory: reference"] == kept["memory: weights"] == "6.6 GiB"
+    peaks = [float(each["memory: peak"].split(" GiB")[0]) for each in (kept, planned(*run))]
+    assert peaks[0] - peaks[1] == pytest.approx(6.6, abs=0.1)
+    adapted = planned(*run, "loss.kl_coef=0.01", "policy/lora=linear")
+    assert "memory: reference" not in adapted  # without its adapters the policy is its own start
+
+
+def test_a_measured_pass_counts_as_often_as_the_update_makes_it() -> None:
+    def speed(*more: str) -> float:
+        cfg = composed("max_new_tokens=40", *more)
+        return float(with_measured_speed(cfg, 1000, 40, update_s=0.003).plan.tokens_per_s)
+
+    assert speed() == 250  # 1 / (0.001 + 0.003)
+    assert speed("module.settings.minibatches=4") == 200  # and a pass forwards, a third as long
+    assert speed("loss.kl_coef=0.01") == 200
+    assert speed("module.settings.inner_epochs=4") == 71.4  # 1 / (0.001 + 4 x 0.003 + 0.001)
+    assert speed("rollout.lookahead=1", "engine=vllm") == 333  # the longer of both

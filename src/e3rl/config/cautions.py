@@ -237,9 +237,12 @@ def _limits_of_servers(plain: dict[str, Any]) -> Iterator[str]:
         )
     if high > HOTTEST_OF_SERVERS:
         yield f"{where}.bounds ends at {high}, and {hottest}; use {where}.bounds=[0.3,2.0]"
-    stage = max(rule.get("temperatures") or [0])
-    if stage > HOTTEST_OF_SERVERS:
-        yield f"{where}.temperatures goes up to {stage}, and {hottest}; use lower ones"
+    rungs = plain["temperature"].get("spread", {}).get("rungs") or [1]
+    for name in ("temperature", "temperatures"):
+        stages = rule.get(name, 0)
+        stage = max(stages if isinstance(stages, list) else [stages]) * max(rungs)
+        if stage > HOTTEST_OF_SERVERS:
+            yield f"{where}.{name} goes up to {stage:g}, and {hottest}; use lower ones"
 
 
 def _rounded_updates(plain: dict[str, Any]) -> Iterator[str]:

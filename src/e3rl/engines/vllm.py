@@ -45,7 +45,7 @@ from e3rl.engines.vllm_build import (
 )
 from e3rl.engines.vllm_loop import StepLoop, check_coldest, check_room
 from e3rl.engines.vllm_parallel import LOAD_ERRORS, Weights, load_on_all_ranks
-from e3rl.engines.vllm_settings import VLLMSettings, check_limits
+from e3rl.engines.vllm_settings import DEFAULTS, VLLMSettings, check_limits
 from e3rl.engines.vllm_split import SharedRequests, check_split, is_split
 from e3rl.engines.weight_checks import (
     Shapes,
@@ -84,7 +84,7 @@ class VLLMEngine:
 
     def __init__(
         self,
-        settings: VLLMSettings | None = None,
+        settings: VLLMSettings = DEFAULTS,
         canary: bool = True,
         canary_tolerance: float | None = None,
         deadline_s: float | None = None,
@@ -92,7 +92,7 @@ class VLLMEngine:
     ) -> None:
         check_limits(deadline_s, canary_tolerance)
         check_installed()
-        self.settings = settings or VLLMSettings()
+        self.settings = settings
         self.canary = canary
         self.canary_tolerance = canary_tolerance
         self.deadline_s = deadline_s

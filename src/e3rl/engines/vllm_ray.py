@@ -17,7 +17,7 @@ from e3rl.engines.servers.launch import plan_launch
 from e3rl.engines.servers.ray_actors import Placement, RayServers, check_ray
 from e3rl.engines.servers.supervised import ATTEMPTS
 from e3rl.engines.servers.transfer import WeightTransfer
-from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.vllm_settings import DEFAULTS, VLLMSettings
 from e3rl.engines.weight_checks import dtype_name
 from e3rl.policy.policy import Policy
 from e3rl.process.distributed import all_gather
@@ -42,7 +42,7 @@ class VLLMRayEngine(ServerEngine):
         self,
         placement: Placement,
         weights: WeightTransfer,
-        settings: VLLMSettings | None = None,
+        settings: VLLMSettings = DEFAULTS,
         canary: bool = True,
         canary_tolerance: float | None = None,
         deadline_s: float | None = None,

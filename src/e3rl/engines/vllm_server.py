@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from e3rl.engines.servers.client import START
 from e3rl.engines.servers.engine import ServerEngine
 from e3rl.engines.servers.transfer import WeightTransfer
-from e3rl.engines.vllm_settings import VLLMSettings
+from e3rl.engines.vllm_settings import DEFAULTS, VLLMSettings
 
 
 class VLLMServerEngine(ServerEngine):
@@ -20,7 +20,7 @@ class VLLMServerEngine(ServerEngine):
         self,
         urls: Sequence[str],
         weights: WeightTransfer,
-        settings: VLLMSettings | None = None,
+        settings: VLLMSettings = DEFAULTS,
         canary: bool = True,
         canary_tolerance: float | None = None,
         deadline_s: float | None = None,

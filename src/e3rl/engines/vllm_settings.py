@@ -104,6 +104,9 @@ class VLLMSettings:
         return policy_dtype if self.dtype == "auto" else self.dtype
 
 
+DEFAULTS = VLLMSettings()
+
+
 def check_limits(deadline_s: float | None, canary_tolerance: float | None) -> None:
     """Raise ValueError for seconds of a call, or nats of a canary, that are not above 0."""
     if deadline_s is not None and deadline_s <= 0:

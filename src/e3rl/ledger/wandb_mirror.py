@@ -8,7 +8,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from e3rl.ledger.files import VALIDATION
+from e3rl.ledger.files import METRICS, VALIDATION
 from e3rl.ledger.ledger import find_ledger, read_rows
 
 if TYPE_CHECKING:
@@ -171,7 +171,17 @@ class WandbMirror(WandbLogger):
         validation = any(name.startswith("val/") for name in metrics)
         if validation and metrics.get(STEP) == 0:
             return {f"{COSTS}{name}": 0.0 for name in ("rollouts", "tokens", "seconds")}
+        if validation and not self._costs:  # resumed, and no step has been trained yet
+            self._costs = self._recorded_costs(int(metrics[STEP]))
         return dict(self._costs) if validation else {}
+
+    def _recorded_costs(self, step: int) -> dict[str, float]:
+        """What the ledger in `save_dir` has of the costs before a rollout step."""
+        file = Path(self.save_dir or ".") / METRICS
+        rows = read_rows(file) if find_ledger(file) else []
+        before = [row for row in rows if row[STEP] < step and any(COSTS in name for name in row)]
+        last = max(before, key=lambda row: row[STEP], default={})
+        return {name: value for name, value in last.items() if name.startswith(COSTS)}
 
 
 def _is_table(metrics: Mapping[str, Any]) -> bool:

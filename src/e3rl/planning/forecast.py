@@ -1,6 +1,7 @@
 """`debug=plan`: what a run amounts to in tokens, hours and memory, before weights are loaded."""
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -9,8 +10,16 @@ from omegaconf import DictConfig, OmegaConf
 from e3rl.config.build import build
 from e3rl.config.cautions import find_cautions
 from e3rl.config.composition import ConfigurationError
-from e3rl.engines.vllm_settings import AT_ONCE, CPU_CACHE
+from e3rl.engines.vllm_settings import AT_ONCE
+from e3rl.planning.device_memory import (
+    element_bytes,
+    engine_bytes,
+    engine_memory,
+    find_capacity,
+    forecast_memory,
+)
 from e3rl.planning.hours import (
+    FORWARDS,
     GPUS,
     Decoding,
     Gpu,
@@ -20,29 +29,17 @@ from e3rl.planning.hours import (
     sync_seconds,
     update_seconds,
 )
-from e3rl.planning.memory import (
-    ADAM_MOMENTS,
-    GIB,
-    EngineMemory,
-    Training,
-    resident_bytes,
-    training_bytes,
-    transformers_memory,
-    vllm_memory,
-)
 from e3rl.planning.plan import ProblemCounts, RunPlan, count_validated, derive_plan
 from e3rl.planning.processes import (
     count_processes,
+    count_servers,
     count_shards,
     has_servers,
-    is_sharded,
     split_over_ranks,
 )
 from e3rl.policy.adapters import UnknownTargetError
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.shape import KNOWN, ModelShape
-
-TOO_MUCH = "does not fit"
 
 
 def show_plan(cfg: DictConfig) -> None:
@@ -138,7 +135,8 @@ def find_gpu(cfg: DictConfig) -> tuple[str, Gpu] | None:
     if cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return None
     own = torch.cuda.get_device_name().lower().replace(" ", "")
-    return next(((name, gpu) for name, gpu in GPUS.items() if name in own), None)
+    found = max((name for name in GPUS if name in own), key=len, default=None)  # a100, not a10
+    return None if found is None else (found, GPUS[found])
 
 
 def forecast_time(
@@ -149,7 +147,9 @@ def forecast_time(
     ranks, limit = count_processes(cfg), cfg.max_new_tokens
     decoding, passes = _decoding(cfg, shape), _passes(cfg)
     split, problems = split_over_ranks(cfg), count_validated(cfg, problems)
-    engines, gpus = ranks / split, ranks * decoding.shards // split
+    servers = count_servers(cfg)
+    engines = servers or ranks / split
+    gpus = ranks + servers * decoding.shards if servers else ranks * decoding.shards // split
     prompt = min(cfg.plan.mean_prompt_tokens, cfg.data.max_prompt_tokens)
 
     def reckon(mean: float) -> tuple[dict[str, float], dict[str, float], list[float]]:
@@ -183,22 +183,23 @@ def forecast_time(
 
 
 def _decoding(cfg: DictConfig, shape: ModelShape) -> Decoding:
-    engine, weight_bytes = _engine(cfg, shape, _capacity(cfg)), _element_bytes(cfg)[0]
+    engine, weight_bytes = engine_memory(cfg, shape, find_capacity(cfg)), element_bytes(cfg)[0]
     if "settings" not in cfg.engine:
         return Decoding(weight_bytes, 1, cfg.engine.rows_per_call, eager=True)
     settings = cfg.engine.settings
     mean = cfg.plan.mean_tokens or cfg.max_new_tokens
     room = int(engine.cache_tokens / (cfg.plan.mean_prompt_tokens + mean))
+    sent = cfg.engine.at_once * count_processes(cfg) if has_servers(cfg) else math.inf
     return Decoding(
-        element_bytes=_engine_bytes(cfg),
+        element_bytes=engine_bytes(cfg),
         shards=settings.tensor_parallel_size,
-        at_once=max(1, min(settings.max_num_seqs or AT_ONCE[False], room)),
+        at_once=max(1, int(min(settings.max_num_seqs or AT_ONCE[False], room, sent))),
         eager=settings.enforce_eager,
     )
 
 
 def _passes(cfg: DictConfig) -> Passes:
-    weight_bytes, compute_bytes = _element_bytes(cfg)
+    weight_bytes, compute_bytes = element_bytes(cfg)
     settings, ranks = cfg.module.settings, count_processes(cfg)
     steps = settings.minibatches * settings.inner_epochs
     old = settings.old_logprobs == "trainer" and steps > 1
@@ -238,7 +239,7 @@ def with_measured_speed(
         cfg: a composed run.
         tokens_per_s: of sampling, of all processes that measured it together.
         mean_tokens: of a completion.
-        update_s: seconds of an update per completion token, on one device.
+        update_s: seconds of one pass forward and backward per completion token, on one device.
         processes: that measured, a device each.
     """
     found: DictConfig = copy.deepcopy(cfg)
@@ -247,9 +248,19 @@ def with_measured_speed(
     if found.plan.tokens_per_s is None:
         ranks = count_processes(cfg)
         engines = 1 if has_servers(cfg) else ranks / split_over_ranks(cfg) / processes
-        seconds = 1 / (tokens_per_s * engines) + update_s / ranks
+        sampling, update = 1 / (tokens_per_s * engines), _whole_update(cfg, update_s) / ranks
+        beside = cfg.rollout.lookahead and "settings" in cfg.engine
+        seconds = max(sampling, update) if beside else sampling + update
         found.plan.tokens_per_s = _rounded(1 / seconds)
     return found
+
+
+def _whole_update(cfg: DictConfig, pass_s: float) -> float:
+    """Seconds of an update where a pass forward and backward over its rollouts takes `pass_s`:
+    those of all inner epochs, and the forward passes before them."""
+    passes = _passes(cfg)
+    forwards = FORWARDS + passes.checkpointing
+    return pass_s * (passes.epochs + passes.forwards / forwards)
 
 
 def _rounded(value: float) -> float:
@@ -280,121 +291,3 @@ def _tokens(rollouts: int, limit: int, mean: float | None) -> str:
 
 def _millions(number: float) -> str:
     return f"{number / 1e6:,.2f} M"
-
-
-def forecast_memory(cfg: DictConfig, shape: ModelShape) -> dict[str, str]:
-    """Memory on one device by label, of which the last is the sum at its peak."""
-    capacity = _capacity(cfg)
-    training = _training(cfg)
-    parts = training_bytes(shape, training)
-    engine = _engine(cfg, shape, capacity)
-    shown = {f"memory: {part}": _size(size) for part, size in parts.items() if size}
-    rollouts = engine.cache_tokens // _max_sequence_length(cfg)
-    shown["memory: engine"] = (
-        f"{_size(engine.total)}; its cache holds {engine.cache_tokens} tokens, {rollouts} of the "
-        "longest rollouts"
-    )
-    if elsewhere := has_servers(cfg):
-        shown["memory: engine"] = "none: servers have devices of their own"
-    update, resident = sum(parts.values()), resident_bytes(shape, training)
-    awake = "settings" in cfg.engine and (
-        cfg.engine.settings.sleep_level == 0 or cfg.rollout.lookahead > 0
-    )
-    peak = update + engine.total if awake else max(update, resident + engine.total)
-    shown["memory: peak"] = f"{_size(peak)} per device"
-    if capacity:
-        shown["memory: peak"] += f" of {_size(capacity)}"
-        if peak > capacity or not (rollouts or elsewhere):
-            shown["memory: peak"] += f": {TOO_MUCH}; {_remedy(cfg, peak > capacity)}"
-    return shown
-
-
-def _remedy(cfg: DictConfig, too_much: bool) -> str:
-    if not too_much:
-        return "raise engine.settings.gpu_memory_utilization until the cache holds a rollout"
-    if count_processes(cfg) > 1 and not is_sharded(cfg):
-        return "every device has a whole copy: share it by trainer=fsdp2 or use a smaller policy"
-    blocks = "" if cfg.policy.head.mode == "chunked" else "take policy/head=chunked, or "
-    return (
-        f"{blocks}lower engine.settings.gpu_memory_utilization, "
-        "module.settings.tokens_per_microbatch or max_new_tokens, or train adapters "
-        "(policy/lora=linear)"
-    )
-
-
-def _training(cfg: DictConfig) -> Training:
-    weight_bytes, compute_bytes = _element_bytes(cfg)
-    ranks, longest = count_processes(cfg), _max_sequence_length(cfg)
-    rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // ranks)
-    bonus = cfg.loss.entropy_coef
-    return Training(
-        weight_bytes=weight_bytes,
-        compute_bytes=compute_bytes,
-        shards=count_shards(cfg),
-        bucketed=ranks > 1 and not is_sharded(cfg),
-        moments=ADAM_MOMENTS if "Adam" in cfg.module.optimizer._target_ else 1,
-        fused=cfg.module.optimizer.get("fused") or False,
-        offloaded=cfg.module.settings.offload_optimizer,
-        tokens=min(max(cfg.module.settings.tokens_per_microbatch, longest), rollouts * longest),
-        checkpointing=cfg.policy.get("gradient_checkpointing", False),
-        entropy=OmegaConf.is_config(bonus) or bonus > 0,  # adaptive or fixed
-        probe=cfg.module.probe.rows > 0,
-        block=cfg.policy.head.block if cfg.policy.head.mode == "chunked" else None,
-        head_bytes=4 if cfg.policy.head.dtype == "float32" else None,
-    )
-
-
-def _engine(cfg: DictConfig, shape: ModelShape, capacity: int | None) -> EngineMemory:
-    weight_bytes, _ = _element_bytes(cfg)
-    if "settings" not in cfg.engine:
-        rollouts = -(-cfg.prompts_per_step * cfg.rollouts_per_prompt // count_processes(cfg))
-        rows = min(cfg.engine.rows_per_call, rollouts)
-        copied = weight_bytes * is_sharded(cfg)  # samples with a whole copy
-        return transformers_memory(shape, weight_bytes, rows * _max_sequence_length(cfg), copied)
-    if has_servers(cfg):
-        return EngineMemory(weights=0, cache=0, cache_tokens=0)
-    settings = cfg.engine.settings
-    share = None
-    if capacity and settings.kv_cache_memory_bytes is None:
-        share = int(capacity * settings.gpu_memory_utilization)
-    return vllm_memory(
-        shape,
-        _engine_bytes(cfg),
-        settings.tensor_parallel_size,
-        share,
-        settings.kv_cache_memory_bytes or CPU_CACHE,
-    )
-
-
-def _engine_bytes(cfg: DictConfig) -> int:
-    """Bytes of an element of vLLM's weights and cache."""
-    sizes = {"auto": _element_bytes(cfg)[0], "float32": 4}
-    return sizes.get(cfg.engine.settings.dtype, 2)
-
-
-def _element_bytes(cfg: DictConfig) -> tuple[int, int]:
-    """Bytes of a weight and of an activation."""
-    precision = str(cfg.trainer.precision)
-    half = "16" in precision
-    if cfg.policy.get("dtype", "float32") != "float32" or (half and "true" in precision):
-        return 2, 2
-    return 4, 2 if half else 4
-
-
-def _max_sequence_length(cfg: DictConfig) -> int:
-    return int(cfg.data.max_prompt_tokens + cfg.max_new_tokens)
-
-
-def _capacity(cfg: DictConfig) -> int | None:
-    """Bytes of one GPU: as planned, or as this machine has; None on CPU."""
-    if cfg.plan.gpu_gib:
-        return int(cfg.plan.gpu_gib * GIB)
-    if cfg.plan.gpu in GPUS:
-        return GPUS[cfg.plan.gpu].gib * GIB
-    if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
-        return int(torch.cuda.get_device_properties(0).total_memory)
-    return None
-
-
-def _size(size: int) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"

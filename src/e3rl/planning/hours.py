@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from e3rl.planning.memory import cache_bytes_per_token
 from e3rl.policy.shape import ModelShape
 
+FORWARDS = 3  # that a pass forwards and backwards is reckoned as
 UPDATE_SHARE = 0.35  # of the peak's operations, in updates and prefills
 BYTES_SHARE = 0.6  # of the memory's bandwidth, in decoding
 GRAPH_S = 0.002  # a decoding step with CUDA graphs takes beside its kernels
@@ -149,13 +150,13 @@ def update_seconds(shape: ModelShape, gpu: Gpu, how: Passes, what: Sampled) -> d
     pairs = sampled * (what.prompt + what.mean / 2) + what.prompts * what.prompt**2 / 2
     head = shape.hidden * shape.vocabulary
     blocks = 2 * (multiplied(shape) - head) * tokens + 4 * shape.layers * shape.query * pairs
-    times = (2 if shape.adapters else 3) + how.checkpointing
+    times = (2 if shape.adapters else FORWARDS) + how.checkpointing
     once = blocks + 2 * head * sampled
     operations = how.epochs * (times * blocks + 3 * 2 * head * sampled) + how.forwards * once
     peak = (gpu.half if how.compute_bytes < 4 else gpu.single) * UPDATE_SHARE
     cuts = max(1.0, tokens / how.tokens_per_pass)
     passes = (how.epochs + how.forwards) * cuts
-    launches = (how.epochs + how.forwards / 3) * cuts * shape.layers * PASS_S
+    launches = (how.epochs + how.forwards / FORWARDS) * cuts * shape.layers * PASS_S
     parts = {"operations": operations / peak, "launches": launches, "gathers": 0.0, "sums": 0.0}
     if how.shards > 1:
         parts["gathers"] = 3 * passes * shape.parameters * how.compute_bytes / gpu.link

@@ -41,6 +41,8 @@ class Training:
         probe: exact entropies are measured before the update.
         block: tokens whose logits exist at a time; None: all of a micro-batch.
         head_bytes: of an element of the logits as they come out of the head.
+        reference: a KL penalty keeps the policy's start beside it, but for adapters, without which
+            the policy is its own start.
     """
 
     weight_bytes: int
@@ -56,6 +58,7 @@ class Training:
     head_bytes: int | None = None  # None: as the activations
     offloaded: bool = False
     fused: bool = False
+    reference: bool = False
 
 
 def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
@@ -68,6 +71,7 @@ def training_bytes(shape: ModelShape, training: Training) -> dict[str, int]:
     layers, width h, V words, z bytes of a logit from the head:
 
         weights             P w / s, and adapters in float32
+        reference           P w / s where a KL penalty needs one
         optimiser states    moments · N w / s, offloaded ones in the step alone, and N w / s in the
                             step, for Adam's square roots where it is not fused
         gradients           N w / s at the end, twice in DDP, whose buckets are always there. The
@@ -132,6 +136,10 @@ class _Sizes:
     def weights(self) -> int:
         adapters = 4 * self.shape.adapters // self.training.shards
         return self.whole_weights + adapters
+
+    @property
+    def reference(self) -> int:
+        return self.whole_weights * (self.training.reference and not self.shape.adapters)
 
     @property
     def whole_weights(self) -> int:
@@ -210,17 +218,20 @@ def update_moments(shape: ModelShape, training: Training) -> dict[str, dict[str,
             *(0, 0, 0),
         ),
     }
+    reference = {"reference": sizes.reference} if sizes.reference else {}
     return {
-        moment: {"weights": sizes.weights} | dict(zip(parts, found, strict=True))
+        moment: {"weights": sizes.weights} | reference | dict(zip(parts, found, strict=True))
         for moment, found in sizes_of.items()
     }
 
 
 def resident_bytes(shape: ModelShape, training: Training) -> int:
-    """Bytes of what is there between updates too: weights, gradients and optimiser states."""
+    """Bytes of what is there between updates too: weights, those of a reference, gradients and
+    optimiser states."""
     sizes = _Sizes(shape, training)
     moments = training.moments * (not training.offloaded)
-    return sizes.weights + sizes.trained * (1 + training.bucketed + moments)
+    kept = sizes.trained * (1 + training.bucketed + moments)
+    return sizes.weights + sizes.reference + kept
 
 
 def _casts(training: Training) -> bool:

@@ -68,6 +68,13 @@ def has_servers(cfg: DictConfig) -> bool:
     return "weights" in cfg.engine  # how they get there
 
 
+def count_servers(cfg: DictConfig) -> int:
+    """How many servers sample, 0 where training processes do."""
+    if not has_servers(cfg):
+        return 0
+    return int(cfg.engine.placement.servers) if "placement" in cfg.engine else len(cfg.engine.urls)
+
+
 def split_over_ranks(cfg: DictConfig) -> int:
     """How many training processes share an engine."""
     if count_processes(cfg) == 1 or has_servers(cfg):

@@ -21,13 +21,8 @@ from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.problem import Problem
 from e3rl.evaluation.policy_check import check_positions
-from e3rl.planning.forecast import (
-    TOO_MUCH,
-    forecast_hours,
-    forecast_memory,
-    forecast_work,
-    with_measured_speed,
-)
+from e3rl.planning.device_memory import TOO_MUCH, forecast_memory
+from e3rl.planning.forecast import forecast_hours, forecast_work, with_measured_speed
 from e3rl.planning.plan import ProblemCounts, check_before_policy, derive_plan
 from e3rl.policy.policy import Policy
 from e3rl.policy.shape import ModelShape

@@ -19,13 +19,13 @@ from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
 from e3rl.evaluation.sampling import PolicyHolder, validate
 from e3rl.functional.logprobs import token_logprobs
+from e3rl.planning.hours import FORWARDS
 from e3rl.policy.policy import Policy
 from e3rl.readiness.partial_sample import PartialSample
 from e3rl.rewards.pool import RewardPool
 from e3rl.training.forward import cut, measure
 
 ROWS_COMPARED = 32  # rollouts per batch that the trainer scores as well
-UPDATE_FORWARDS = 3  # a backward pass is reckoned as two forward passes
 
 
 class SamplingModule(PolicyHolder):
@@ -58,11 +58,12 @@ class SamplingModule(PolicyHolder):
         self.batches.append(batch.to("cpu"))
 
     def update_s(self) -> float:
-        """Seconds of an update per sampled token; the first pass, which warms up, left out.
+        """Seconds of a pass forwards and backwards per sampled token, without the first, which
+        warms up.
 
         Where activations are recomputed, the backward pass takes one more forward pass.
         """
-        forwards = UPDATE_FORWARDS + bool(self.policy.model.is_gradient_checkpointing)
+        forwards = FORWARDS + bool(self.policy.model.is_gradient_checkpointing)
         passes = self.passes[1:] or self.passes
         seconds = sum(seconds for _, seconds in passes)
         return forwards * seconds / sum(tokens for tokens, _ in passes)

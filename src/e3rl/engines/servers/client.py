@@ -289,6 +289,6 @@ def check_temperatures(requests: Sequence[RolloutRequest]) -> None:
     hottest = max((request.temperature for request in requests), default=0.0)
     if hottest > HOTTEST:
         raise ValueError(
-            f"temperature {hottest:g}: vLLM's server samples at up to {HOTTEST:g}; keep it "
-            "there (temperature.bounds=[0.3,2.0]), or sample with engine=vllm"
+            f"temperature {hottest:g}: vLLM's server samples at up to {HOTTEST:g}; lower the "
+            "settings of temperature, or their bounds, or sample with engine=vllm"
         )

@@ -49,7 +49,7 @@ from e3rl.engines.servers.roll_call import (
 )
 from e3rl.engines.servers.transfer import HeldWeights, Weights, WeightTransfer, use_up
 from e3rl.engines.vllm_loop import check_coldest, check_room
-from e3rl.engines.vllm_settings import VLLMSettings, check_limits
+from e3rl.engines.vllm_settings import DEFAULTS, VLLMSettings, check_limits
 from e3rl.engines.weight_checks import (
     Shapes,
     check_finite,
@@ -86,7 +86,7 @@ class ServerEngine(ABC):
     def __init__(
         self,
         weights: WeightTransfer,
-        settings: VLLMSettings | None = None,
+        settings: VLLMSettings = DEFAULTS,
         canary: bool = True,
         canary_tolerance: float | None = None,
         deadline_s: float | None = None,
@@ -100,7 +100,7 @@ class ServerEngine(ABC):
         if wait_s < 0:
             raise ValueError(f"engine.wait_s={wait_s}: use seconds >= 0")
         self.weights = weights
-        self.settings = settings or VLLMSettings()
+        self.settings = settings
         self.canary = ServerCanary(canary_tolerance, self._insist, progress) if canary else None
         self.deadline_s = deadline_s
         self.at_once = at_once
