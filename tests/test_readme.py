@@ -116,7 +116,14 @@ LINES = (  # the same, of README
         True,
     ),
     ("carries_other_problems", "easy", "budget", "problems falls, there by {} and", 10, True),
-    ("carries_four_steps", "equal_tokens", "budget", "four optimiser steps, by {}.", 10, True),
+    (
+        "carries_four_steps",
+        "equal_tokens",
+        "budget",
+        "four optimiser steps, by {}, which",
+        10,
+        True,
+    ),
     ("carries_four_steps", "easy", "budget", "-2.1] and {}.", 10, True),
     ("carries_four_steps", "pass_at_1", "e3", "with four optimiser steps, {}", 10, False),
     (
@@ -146,6 +153,28 @@ def test_the_results_are_those_of_the_studies(
     assert (row["p_adjusted"] < 0.05) == told
     assert row["seeds"] == seeds
     assert row["problems"] == 1024 or isinstance(row.get("subset"), str)
+
+
+@pytest.mark.parametrize(
+    ("study", "table", "arm", "against", "words", "told"),
+    [
+        (
+            *("carries_other_validation", "equal_tokens", "budget", "grpo"),
+            *("no other study has is {}. pass@1", True),
+        ),
+        (
+            *("carries_four_steps_constants", "budget", "budget", "cool t1"),
+            *("gains as much: the budget is {} from it", False),
+        ),
+    ],
+)
+def test_what_qualifies_a_line_is_what_its_study_has(
+    study: str, table: str, arm: str, against: str, words: str, told: bool
+) -> None:
+    found = pd.read_csv(ROOT / "experiments" / study / "results" / f"{table}.csv")
+    (row,) = found[(found["arm"] == arm) & (found["against"] == against)].to_dict("records")
+    assert words.format(with_interval(row, "difference")) in flat(README)
+    assert (row["p_adjusted"] < 0.05) == told
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,11 @@ def page_cells(rows: Sequence[Row], common: float) -> Cells:
         for row in rows
     ]
     note = (
-        f"The common cost is {common:,.0f} tokens, the end 128 steps. pass@1 of the control at "
-        "T = 1, which is GRPO, in carries_bounds and carries_four_steps with four "
-        "optimiser steps a batch. Of all declared comparisons of pass@1, greedy ones too: the "
-        "largest shift of a difference in points, and how many verdicts change; Holm's correction "
-        "within each family at each cost."
+        f"The common cost is {common:,.0f} tokens, the end 128 steps, of an arm with small batches "
+        "512. pass@1 of the control at T = 1, which is GRPO, in carries_bounds, carries_four_steps "
+        "and carries_four_steps_constants with four optimiser steps a batch. Of all declared "
+        "comparisons of pass@1, greedy ones too: the largest shift of a difference in points, and "
+        "how many verdicts change; Holm's correction within each family at each cost."
     )
     return Cells(header, body, note)
 
