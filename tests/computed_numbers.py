@@ -16,7 +16,7 @@ from computed_values import (
     gaps_on_a_gpu,
     gradients_on_a_gpu,
     judged_512,
-    largest_shift,
+    largest_shifts,
     least_and_most,
     means_over_training,
     memory,
@@ -302,7 +302,11 @@ COMPUTED = (
     Computed("gpu_smoke", "The update of {} s in bfloat16", of_stage("bfloat16", "update s")),
     Computed("gpu_smoke", "the same one took {} in", of_stage("bfloat16, vLLM", "update s")),
     Computed("ablation_grid", "(knapsack under plain GRPO {} %)", noise_of_knapsack),
-    Computed("equal_cost", "but for carries_abort by no more than {}", largest_shift),
+    Computed(
+        "equal_cost",
+        "by more than {} points; but for carries_abort by no more than {}",
+        largest_shifts,
+    ),
     Computed(
         "speed",
         "its update takes {} of TRL's seconds for the embedded policy and {} for",
