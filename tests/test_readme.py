@@ -115,7 +115,14 @@ LINES = (  # the same, of README
         10,
         True,
     ),
-    ("carries_other_problems", "easy", "budget", "problems falls, there by {} and", 10, True),
+    (
+        "carries_other_problems",
+        "easy",
+        "budget",
+        "problems falls, in these three by {}, -4.2",
+        10,
+        True,
+    ),
     (
         "carries_four_steps",
         "equal_tokens",
@@ -124,7 +131,7 @@ LINES = (  # the same, of README
         10,
         True,
     ),
-    ("carries_four_steps", "easy", "budget", "-2.1] and {}.", 10, True),
+    ("carries_four_steps", "easy", "budget", "-2.1], {} and, after as many steps", 10, True),
     ("carries_four_steps", "pass_at_1", "e3", "with four optimiser steps, {}", 10, False),
     (
         "carries_confirmation",
@@ -163,8 +170,20 @@ def test_the_results_are_those_of_the_studies(
             *("no other study has is {}. pass@1", True),
         ),
         (
+            *("carries_other_validation", "easy", "budget", "grpo"),
+            *("and, after as many steps, {}.", True),
+        ),
+        (
+            *("carries_four_steps_constants", "pass_at_16", "cool", "grpo t1"),
+            *("raises it too, by {} after as many steps", True),
+        ),
+        (
+            *("carries_small_batches", "one_step", "grpo", "one_step t1"),
+            *("problems of its own, {}.", True),
+        ),
+        (
             *("carries_four_steps_constants", "budget", "budget", "cool t1"),
-            *("gains as much: the budget is {} from it", False),
+            *("after as many steps, and the budget, {} from that, is not told from it", False),
         ),
     ],
 )

@@ -88,7 +88,8 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
         cells,
         "Δ: less GRPO with as many optimiser steps, at T = 1 after 128 steps; 95 % intervals over "
         "seeds, which are not paired, and problems, which are. p after Holm's correction "
-        f"(exploratory: {len(rows)} comparisons). Detectable: as in other studies. "
+        f"(exploratory: {len(rows)} comparisons). Subsets by the untrained rollouts of both "
+        "studies, 80 of each problem. Detectable: as in other studies. "
         f"{rows[0]['seeds']} and {rows[0]['against_seeds']} seeds.",
     )
 

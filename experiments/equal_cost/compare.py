@@ -167,8 +167,9 @@ def cells_of_page(rows: Sequence[Row]) -> Cells:
     own, common = (rows[0][f"{name}_cost"] for name in (OWN, COMMON))
     note = (
         f"pass@1 at this page's {own:,.0f} tokens, at the {common:,.0f} that the runs of all pages "
-        "reach, and after 128 steps, whatever they had cost; Holm's correction within the declared "
-        "family at each cost. Made by [equal_cost](../equal_cost/README.md), and not declared."
+        "reach, and after the last step, whatever they had cost; Holm's correction within the "
+        "declared family at each cost. Made by [equal_cost](../equal_cost/README.md), and not "
+        "declared."
     )
     return Cells(["arm", "family", "against", *headers_of_costs()], body, note)
 
