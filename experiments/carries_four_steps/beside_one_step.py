@@ -20,8 +20,8 @@ from e3rl.analysis.measures.families import LEVEL, judge_rows
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import Run, load_runs
-from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
-from e3rl.analysis.tables.comparison_table import p_text
+from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
+from e3rl.analysis.tables.comparison_table import judged_texts
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.ledger.archive import open_runs
 from e3rl.statistics.means import difference_over_seeds_and_problems
@@ -77,10 +77,7 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
             "problems": f"{row['of']}, {row['problems']}",
             "Δ with four": f"{100 * row['value']:+.1f}",
             "Δ with one": f"{100 * row['against_value']:+.1f}",
-            "four less one, points": interval_text(row, "difference", "+.1f", 100),
-            "p": p_text(row["p_adjusted"]),
-            "verdict": row["verdict"],
-            "detectable": f"{100 * row['detectable']:.1f}",
+            **judged_texts(row, "four less one, points"),
         }
         for row in rows
     ]

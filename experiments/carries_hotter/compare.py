@@ -32,7 +32,7 @@ from e3rl.analysis.measures.comparison import compare_tables, interval_columns
 from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
-from e3rl.analysis.tables.comparison_table import p_text
+from e3rl.analysis.tables.comparison_table import judged_texts
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.data.carries import carry_problems
 from e3rl.ledger.ledger import read_rows
@@ -211,10 +211,7 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
             "measure": row["measure"],
             "budget %": f"{100 * row['value']:.1f}",
             "GRPO %": f"{100 * row['against_value']:.1f}",
-            "Δ points": interval_text(row, "difference", "+.1f", 100),
-            "p": p_text(row["p_adjusted"]),
-            "verdict": row["verdict"],
-            "detectable": f"{100 * row['detectable']:.1f}",
+            **judged_texts(row),
         }
         for row in rows
     ]

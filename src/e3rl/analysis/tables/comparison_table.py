@@ -49,6 +49,17 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     return drop_empty_columns(texts, f"{comparison_note(rows)}{sizes}{MARKED * any(marked)}")
 
 
+def judged_texts(row: Row, difference: str = "Δ points") -> dict[str, str]:
+    """The cells of a difference, in points and under that name, and of its judgement, for tables
+    of studies that read their runs by a script."""
+    return {
+        difference: interval_text(row, "difference", "+.1f", 100),
+        "p": p_text(row["p_adjusted"]),
+        "verdict": row["verdict"],
+        "detectable": f"{100 * row['detectable']:.1f}",
+    }
+
+
 def move_constants(texts: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
     """Rows with empty columns `seeds` and `problems` where these say the same in every row, and the
     sentence that says it instead."""
