@@ -3,6 +3,7 @@
 import json
 import runpy
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -39,7 +40,16 @@ def test_notebook_draws_every_figure_it_asks_for(
     assert figures_of(notebook) == asked > 0
 
 
-@pytest.mark.end_to_end
+def run_cells(path: Path) -> dict[str, Any]:
+    """What the cells of a notebook leave behind, in this process."""
+    found: dict[str, Any] = {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            lines = [line for line in cell.source.splitlines() if not line.startswith("%")]
+            exec(compile("\n".join(lines), str(path), "exec"), found)
+    return found
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_comes_to_its_end_where_there_is_little_to_show(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,14 +60,11 @@ def test_notebook_comes_to_its_end_where_there_is_little_to_show(
     (ledger,) = folder.rglob("metrics.jsonl")
     ledger.write_text(ledger.read_text().replace('"rollout/all_right"', '"rollout/other"'))
     monkeypatch.setenv("E3RL_RUNS", str(folder))
-    notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    assert [run.seed for run in run_cells(path)["arms"]["e3"]] == [1]
 
 
-@pytest.mark.end_to_end
 def test_a_run_that_has_just_begun_is_left_out_of_the_comparison_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded_runs = runpy.run_path(str(ROOT / "tests" / "analysis" / "recorded_runs.py"))
     folder = recorded_runs["write_study"](tmp_path / "study", ["grpo", "e3"])
@@ -68,20 +75,11 @@ def test_a_run_that_has_just_begun_is_left_out_of_the_comparison_and_named(
         kept = [line for line in lines if json.loads(line)["rollout_step"] <= last]
         file.write_text("".join(kept))
     monkeypatch.setenv("E3RL_RUNS", str(folder))
-    path = ROOT / "notebooks" / "compare_arms.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    printed = "".join(output.get("text", "") for output in outputs)
+    rows = run_cells(ROOT / "notebooks" / "compare_arms.ipynb")["rows"]
+    assert all(row["cost"] > 0 for row in rows)
+    printed = capsys.readouterr().out
     assert "not compared" in printed
     assert "seed=3" in printed
-    (table,) = (
-        output["data"]["text/markdown"]
-        for output in outputs
-        if "At equal cost" in output.get("data", {}).get("text/markdown", "")
-    )
-    assert "At equal cost (0 " not in table
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
