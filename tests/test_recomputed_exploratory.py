@@ -39,12 +39,17 @@ Row = dict[str, Any]
 LAST_DIGIT = 6e-6  # tables have six digits
 
 
+@cache
+def asked_of(study: str) -> Any:
+    return yaml.safe_load((ROOT / study / "study.yaml").read_text())
+
+
 def tables_of(study: str) -> dict[str, list[Row]]:
-    """Rows that are compared with something, by table."""
-    found = {}
+    """Rows that are compared with something, by table; a script's own table has its own test."""
+    found, asked = {}, asked_of(study)["tables"]
     for path in sorted((ROOT / study / "results").glob("*.csv")):
         table = pd.read_csv(path)
-        if "comparison" in table:
+        if "comparison" in table and path.stem in asked:
             found[path.stem] = table[table["comparison"].notna()].to_dict("records")
     return found
 
@@ -55,11 +60,6 @@ def exploratory(study: str) -> list[tuple[str, Row]]:
 
 
 STUDIES = sorted(f.parent.name for f in ROOT.glob("*/study.yaml") if exploratory(f.parent.name))
-
-
-@cache
-def asked_of(study: str) -> Any:
-    return yaml.safe_load((ROOT / study / "study.yaml").read_text())
 
 
 @cache

@@ -23,11 +23,11 @@ from e3rl.analysis.warnings.validation import (
 
 
 def matched(runs: list[Run], entropy: float) -> list[Run]:
-    """Runs whose `live` has an entropy, at the last validation."""
+    """Runs whose `live` has a temperature of its own and this entropy."""
     found = []
     for run in runs:
         table = run.evaluations.copy()
-        table.loc[table["name"] == "live", "entropy"] = entropy
+        table.loc[table["name"] == "live", ["temperature", "entropy"]] = 1.2, entropy
         found.append(replace(run, evaluations=table))
     return found
 
