@@ -79,22 +79,26 @@ def costs_to_reach(
     rows = []
     for place, target in enumerate(targets):
         for arm, item in found.items():
+            cost, base = costs[arm][place], None
+            _refuse_late(arm, item, target, cost.mean, axis)
+            if control not in (None, arm) and costs[control][place].mean >= item.start:
+                base = found[control]
+            ratio = None if base is None else _ratio(item, base, points, target, level)
             row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
-            cost = costs[arm][place]
-            if cost.mean < item.start:
-                raise ValueError(
-                    f"targets: {arm} had {target:g} when it was first validated, after "
-                    f"{item.start:,.0f} {AXIS_UNITS[axis]}, so what that cost is not known: give "
-                    "targets above, or leave the arm out"
-                )
             row |= {"seeds": len(item.seeds)} | interval_columns("cost", cost)
-            ratio = None
-            known = control is not None and costs[control][place].mean >= item.start
-            if control is not None and arm != control and known:
-                ratio = _ratio(item, found[control], points, target, level)
             comparison = f"{arm} - {control}: {axis} to {name} of {target:g}"
             rows.append(row | _ratio_columns(comparison, ratio))
     return rows
+
+
+def _refuse_late(arm: str, item: AccuracyCurves, target: float, cost: float, axis: str) -> None:
+    """Raise ValueError where an arm had the target when it was first validated, into training."""
+    if cost < item.start:
+        raise ValueError(
+            f"targets: {arm} had {target:g} when it was first validated, after "
+            f"{item.start:,.0f} {AXIS_UNITS[axis]}, so what that cost is not known: give targets "
+            "above, or leave the arm out"
+        )
 
 
 def _curves_of_arms(
