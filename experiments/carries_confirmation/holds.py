@@ -14,10 +14,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import p_text
-from e3rl.checkpoints.durable import write_atomically
 
 FOLDER = Path(__file__).parent
 CORE = FOLDER.parent / "carries_core"
@@ -115,7 +114,7 @@ def main() -> None:
     readme, rows = FOLDER / "README.md", list(finding_rows())
     pd.DataFrame(rows).to_csv(FOLDER / "results" / "holds.csv", index=False, float_format="%.6g")
     cells = as_markdown(finding_cells(rows), ("arm", "finding", "core study", "verdict"))
-    write_atomically(readme, insert_table(readme.read_text(encoding="utf-8"), "holds", cells))
+    write_tables(readme, {"holds": cells})
 
 
 if __name__ == "__main__":

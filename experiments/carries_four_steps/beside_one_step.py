@@ -18,11 +18,10 @@ from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import difference_columns
 from e3rl.analysis.measures.families import LEVEL, judge_rows
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 from e3rl.analysis.tables.comparison_table import judged_texts
-from e3rl.checkpoints.durable import write_atomically
 from e3rl.ledger.archive import open_runs
 from e3rl.statistics.means import difference_over_seeds_and_problems
 
@@ -97,8 +96,7 @@ def main() -> None:
     results = FOLDER / "results" / "beside_one_step.csv"
     pd.DataFrame(rows).to_csv(results, index=False, float_format="%.6g")
     text = as_markdown(comparison_cells(rows), ("arm", "measure", "problems", "verdict"))
-    page = readme.read_text(encoding="utf-8")
-    write_atomically(readme, insert_table(page, "beside_one_step", text))
+    write_tables(readme, {"beside_one_step": text})
 
 
 if __name__ == "__main__":

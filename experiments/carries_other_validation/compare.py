@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import compare_tables
 from e3rl.analysis.measures.families import judge_rows
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 from e3rl.analysis.tables.comparison_table import judged_texts
-from e3rl.checkpoints.durable import write_atomically
 from e3rl.data.carries import carry_problems
 from e3rl.ledger.ledger import read_rows
 from e3rl.statistics.pass_at_k import pass_at_k
@@ -213,8 +212,7 @@ def write_report(runs: Sequence[Run], samples: Sequence[Sample]) -> None:
         path = FOLDER / "results" / f"{name}.csv"
         pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
     text = as_markdown(comparison_cells(families), ("arm", "family", "measure", "verdict"))
-    page = readme.read_text(encoding="utf-8")
-    write_atomically(readme, insert_table(page, "comparisons", text))
+    write_tables(readme, {"comparisons": text})
 
 
 if __name__ == "__main__":

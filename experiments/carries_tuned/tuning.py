@@ -9,7 +9,7 @@ from statistics import mean
 import pandas as pd
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 
@@ -119,7 +119,7 @@ def write_table(table: pd.DataFrame, study: Path) -> None:
     table.to_csv(study / "results" / "tuning.csv", index=False, float_format="%.6g")
     readme = study / "README.md"
     shown = as_markdown(table_cells(table), ("arm", "coefficient"))
-    readme.write_text(insert_table(readme.read_text(encoding="utf-8"), "tuning", shown))
+    write_tables(readme, {"tuning": shown})
 
 
 def table_cells(table: pd.DataFrame) -> Cells:

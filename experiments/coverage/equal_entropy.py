@@ -25,7 +25,7 @@ from simulate import Draw, Truths, count_hits
 
 from e3rl.analysis.measures.matched_control import Sampled, match_control, sampled_at_end
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.statistics.interval import Interval
@@ -217,7 +217,7 @@ def main() -> None:
     )
     readme = FOLDER / "README.md"
     table = as_markdown(table_cells(rows), ("interval", "numbers"))
-    readme.write_text(insert_table(readme.read_text(), "equal_entropy", table))
+    write_tables(readme, {"equal_entropy": table})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from as_studies import ROLLOUTS, STUDIES, fit, level_of, moments_of, table_of
 from models import Model, Reals, logistic
 from simulate import Draw, Truths, list_hits
 
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.statistics.interval import Interval
@@ -159,7 +159,7 @@ def main() -> None:
     (FOLDER / "pooled.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     readme = FOLDER / "README.md"
     table = as_markdown(table_cells(rows), WORDS)
-    readme.write_text(insert_table(readme.read_text(), "pooled", table))
+    write_tables(readme, {"pooled": table})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from models import Model, Reals, logistic, with_seed_share
 
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.statistics.crossing import crossing_interval, crossing_ratio
 from e3rl.statistics.improvement import improvement_interval, probability_of_improvement
@@ -303,7 +303,7 @@ def main() -> None:
     (FOLDER / "results.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     readme = FOLDER / "README.md"
     table = as_markdown(table_cells(rows), ("interval",))
-    readme.write_text(insert_table(readme.read_text(), "coverage", table))
+    write_tables(readme, {"coverage": table})
 
 
 if __name__ == "__main__":

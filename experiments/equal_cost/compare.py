@@ -21,7 +21,7 @@ from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.page.study import Study, insert_table, read_study
+from e3rl.analysis.page.study import Study, insert_table, read_study, write_tables
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import p_text
 from e3rl.checkpoints.durable import write_atomically
@@ -178,7 +178,7 @@ def write_into_page(folder: Path, rows: Sequence[Row]) -> None:
     """The table of a page's own comparisons at all three costs, into that page."""
     readme = folder / "README.md"
     table = as_markdown(cells_of_page(rows), WORDS)
-    write_atomically(readme, insert_table(readme.read_text(encoding="utf-8"), OTHERS, table))
+    write_tables(readme, {OTHERS: table})
 
 
 def _said(row: Row, cost: str) -> list[str]:

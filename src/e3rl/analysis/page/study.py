@@ -235,6 +235,14 @@ def insert_table(text: str, name: str, table: str) -> str:
     return f"{head}{begin}\n\n{table}\n\n{END}{tail}"
 
 
+def write_tables(readme: Path, tables: Mapping[str, str]) -> None:
+    """Put tables in their places in a README. Raises ValueError as `insert_table`."""
+    text = readme.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        text = insert_table(text, name, table)
+    write_atomically(readme, text)
+
+
 def _comparison(
     study: Study,
     evaluations: Sequence[str] = (),
