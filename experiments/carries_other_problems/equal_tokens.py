@@ -29,11 +29,10 @@ from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.comparison import compare_tables
 from e3rl.analysis.measures.costs import cost_before
 from e3rl.analysis.measures.families import judge_rows
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 from e3rl.analysis.tables.comparison_table import judged_texts
-from e3rl.checkpoints.durable import write_atomically
 from e3rl.ledger.ledger import read_rows
 from e3rl.statistics.pass_at_k import pass_at_k
 
@@ -245,10 +244,9 @@ def write_report(study: Path, readings: Sequence[Reading]) -> None:
     (study / "results").mkdir(exist_ok=True)
     table = pd.DataFrame(rows[:1])
     table.to_csv(study / "results" / "equal_tokens.csv", index=False, float_format="%.6g")
-    text = readme.read_text(encoding="utf-8")
-    for name, cells in (("equal_tokens", comparison_cells(rows)), ("seeds", seed_cells(readings))):
-        text = insert_table(text, name, as_markdown(cells, ("arm", "measure", "verdict")))
-    write_atomically(readme, text)
+    tables = {"equal_tokens": comparison_cells(rows), "seeds": seed_cells(readings)}
+    words = ("arm", "measure", "verdict")
+    write_tables(readme, {name: as_markdown(cells, words) for name, cells in tables.items()})
 
 
 if __name__ == "__main__":
