@@ -3,11 +3,13 @@
     .venv/bin/python experiments/carries_bed/measure.py           # the tables again
     .venv/bin/python experiments/carries_bed/measure.py --sample  # samples what is missing, first
 
-Sampling takes some 35 minutes on one core. The trained policies are the last ones of plain GRPO in
+Sampling takes some two hours on one core. The trained policies are the last ones of plain GRPO in
 `../carries_core` (`e3rl train -m sweep=carries`), found in sweeps/carries.
 """
 
 import argparse
+import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import insert_table
 from e3rl.analysis.sources.runs import Run, load_run, load_runs
+from e3rl.data.carries import carry_problems
 from e3rl.ledger.archive import open_runs
 from e3rl.ledger.ledger import find_ledger, pack, read_rows
 from e3rl.statistics.interval import Interval
@@ -34,6 +37,9 @@ SEEDS = (101, 102, 103)
 ALL_SEEDS = range(101, 111)
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 OFTEN = 256  # samples of a training problem, so that its pass@64 can be told from one half
+EDGE = 1 - 0.5 ** (1 / 64)  # the chance of a right answer at which pass@64 is one half
+CLOSER = (512, 1024, 4096)  # more samples, by round, of problems whose side is not settled
+SETTLED = 0.02  # chance of the other side below which a problem's side is
 STEPS = 16  # at either end of a run, over which shares of groups are taken
 Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
 
@@ -67,6 +73,80 @@ def sample() -> None:
         rows = read_rows(out / "validation.jsonl")
         keys = ("name", "temperature", "problem_id", "n", "correct", "entropy_sum", "tokens")
         pack(kept, ({key: row[key] for key in keys} for row in rows))
+    for round, samples in enumerate(CLOSER, start=1):
+        sample_closer(round, samples)
+
+
+def sample_closer(round: int, samples: int) -> None:
+    """Draw more of the training problems that are not on either side of one half by now."""
+    kept = HERE / "results" / f"closer-{round}.jsonl"
+    if find_ledger(kept):
+        return
+    names, n, right = training_counts(round - 1)
+    chances = chances_below(n, right)
+    unsettled = set(names[np.minimum(chances, 1 - chances) > SETTLED])
+    out = ROOT / "build" / "carries_bed" / f"closer-{round}"
+    out.mkdir(parents=True, exist_ok=True)
+    problems = [each for each in carry_problems("train", 1024) if each.id in unsettled]
+    rows = [{"id": each.id, "prompt": each.prompt, "answer": each.answer} for each in problems]
+    (out / "unsettled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "e3rl", "evaluate", "problems=file", "engine=transformers"]
+    command += [f"problems.path={out / 'unsettled.jsonl'}", f"n={samples}", f"seed={1 + round}"]
+    command += ["ks=[1,64]", f"prompts_per_batch={8192 // samples}", "processes=2", f"out={out}"]
+    subprocess.run(command, check=True, cwd=ROOT)
+    [counts] = read_rows(out / "validation.jsonl")
+    pack(kept, [{key: counts[key] for key in ("problem_id", "n", "correct")}])
+
+
+def training_counts(rounds: int) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.int64]]:
+    """Names of the training problems, their samples and right ones, up to a closer round."""
+    [first] = read("training")
+    names = np.asarray(first["problem_id"])
+    n, right = (np.asarray(first[key]) for key in ("n", "correct"))
+    place = {name: index for index, name in enumerate(names)}
+    for round in range(1, rounds + 1):
+        [more] = read(f"closer-{round}")
+        where = [place[name] for name in more["problem_id"]]
+        n[where] += more["n"]
+        right[where] += more["correct"]
+    return names, n, right
+
+
+def chances_below(n: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How surely the chance of a right answer lies below `EDGE`, for every problem: one less the
+    mid-p value, P(X < c) + P(X = c)/2 of X right answers of n where each has that chance.
+
+    That is the posterior of `EDGE` between the priors that are flat in p and in its logarithm.
+    """
+    return np.array([1 - mid_p(int(c), int(all)) for all, c in zip(n, right, strict=True)])
+
+
+def mid_p(right: int, n: int) -> float:
+    """P(X < c) + P(X = c)/2 for X of n trials with chance `EDGE` each."""
+    log_chance, total = n * math.log1p(-EDGE), 0.0
+    for j in range(right):
+        total += math.exp(log_chance)
+        log_chance += math.log(n - j) - math.log(j + 1) + math.log(EDGE) - math.log1p(-EDGE)
+    return min(total + math.exp(log_chance) / 2, 1.0)
+
+
+def hard_share(rounds: int = len(CLOSER)) -> Interval:
+    """Share of these training problems whose pass@64 is below one half.
+
+    Each problem is below with the chance that its samples leave; the interval holds 95 % of the
+    distribution of the number of such problems. It is of these problems, not of others like them.
+    """
+    _, n, right = training_counts(rounds)
+    return share_below(chances_below(n, right))
+
+
+def share_below(chances: NDArray[np.float64]) -> Interval:
+    """Mean and central 95 % of the share of events with these chances, each by itself."""
+    number = np.ones(1)  # its distribution
+    for chance in chances:
+        number = np.convolve(number, [1 - chance, chance])
+    low, high = (int(np.searchsorted(np.cumsum(number), tail)) for tail in (0.025, 0.975))
+    return Interval(float(chances.mean()), low / len(chances), high / len(chances), 0.95)
 
 
 def read(name: str) -> list[Counts]:
