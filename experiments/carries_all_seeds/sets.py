@@ -18,11 +18,10 @@ import pandas as pd
 
 from e3rl.analysis.measures.arms import AND, Row
 from e3rl.analysis.measures.scores import Scores, mean_of_arms, scores_at
-from e3rl.analysis.page.study import insert_table, read_study
+from e3rl.analysis.page.study import read_study, write_tables
 from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import p_text
-from e3rl.checkpoints.durable import write_atomically
 from e3rl.statistics.means import mean_over_seeds_and_problems
 from e3rl.statistics.power import seed_variance_interval
 from e3rl.statistics.student import f_bound, incomplete_beta
@@ -226,15 +225,13 @@ def ratio_cell(row: Row) -> str:
 
 def main() -> None:
     readme, results = FOLDER / "README.md", FOLDER / "results"
-    text = readme.read_text(encoding="utf-8")
     tables = (
         ("sets", list(effect_rows()), effect_cells, ("arm", "less", "measure", "set")),
         ("spread", list(spread_rows()), spread_cells, ("set",)),
     )
     for name, rows, cells, words in tables:
         pd.DataFrame(rows).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
-        text = insert_table(text, name, as_markdown(cells(rows), words))
-    write_atomically(readme, text)
+        write_tables(readme, {name: as_markdown(cells(rows), words)})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, load_run, load_runs
 from e3rl.data.carries import carry_problems
 from e3rl.ledger.archive import open_runs
@@ -310,11 +310,7 @@ def main() -> None:
     parser.add_argument("--sample", action="store_true", help="sample what is missing first")
     if parser.parse_args().sample:
         sample()
-    readme = HERE / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        text = insert_table(text, name, table)
-    readme.write_text(text, encoding="utf-8")
+    write_tables(HERE / "README.md", tables())
 
 
 if __name__ == "__main__":

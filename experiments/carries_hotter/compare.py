@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_tables, interval_columns
 from e3rl.analysis.measures.families import judge_rows
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
 from e3rl.analysis.tables.comparison_table import judged_texts
-from e3rl.checkpoints.durable import write_atomically
 from e3rl.data.carries import carry_problems
 from e3rl.ledger.ledger import read_rows
 from e3rl.statistics.interval import Interval
@@ -285,18 +284,17 @@ def _percent(interval: Interval) -> str:
 def write_report(samples: Sequence[Samples]) -> None:
     """The tables of README.md, and a file of results for each family."""
     readme, rows = FOLDER / "README.md", compare(samples)
-    text = readme.read_text(encoding="utf-8")
     (FOLDER / "results").mkdir(exist_ok=True)
     for family, mine in pd.DataFrame(rows).groupby("family"):
         path = FOLDER / "results" / f"{family}.csv"
         mine.to_csv(path, index=False, float_format="%.6g")
-    for name, cells in (
-        ("hotter", comparison_cells(rows)),
-        ("temperatures", temperature_cells(samples)),
-        ("lengths", length_cells(samples)),
-    ):
-        text = insert_table(text, name, as_markdown(cells, ("arm", "measure", "verdict")))
-    write_atomically(readme, text)
+    tables = {
+        "hotter": comparison_cells(rows),
+        "temperatures": temperature_cells(samples),
+        "lengths": length_cells(samples),
+    }
+    words = ("arm", "measure", "verdict")
+    write_tables(readme, {name: as_markdown(cells, words) for name, cells in tables.items()})
 
 
 if __name__ == "__main__":

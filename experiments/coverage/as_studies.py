@@ -22,7 +22,7 @@ from models import FAILURES, LONG, NORMAL, RARE, Model, Reals, logistic
 from simulate import Draw, Truths, draw_means, draw_robust, list_hits
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.statistics.crossing import crossing_interval, crossing_ratio, first_crossing
@@ -260,8 +260,8 @@ def main() -> None:
     rows = simulate(parser.parse_args().draws)
     (FOLDER / "studies.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     readme = FOLDER / "README.md"
-    text = insert_table(readme.read_text(), "studies", as_markdown(table_cells(rows), WORDS))
-    readme.write_text(insert_table(text, "luck", as_markdown(luck_cells(rows), WORDS)))
+    cells = {"studies": table_cells(rows), "luck": luck_cells(rows)}
+    write_tables(readme, {name: as_markdown(each, WORDS) for name, each in cells.items()})
 
 
 if __name__ == "__main__":

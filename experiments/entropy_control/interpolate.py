@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from e3rl.analysis.measures.evaluations import find_evaluation, pass_table
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.ledger.archive import open_runs
 from e3rl.ledger.ledger import read_rows
@@ -35,11 +35,7 @@ ARMS = ("grpo", *CONTROLS)
 
 
 def main() -> None:
-    readme = HERE / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        text = insert_table(text, name, table)
-    readme.write_text(text, encoding="utf-8")
+    write_tables(HERE / "README.md", tables())
 
 
 def tables() -> dict[str, str]:

@@ -21,10 +21,9 @@ from e3rl.analysis.measures.costs import common_cost
 from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.families import Family, judge_rows
 from e3rl.analysis.measures.scores import scores_at
-from e3rl.analysis.page.study import Study, insert_table, read_study, write_tables
+from e3rl.analysis.page.study import Study, read_study, write_tables
 from e3rl.analysis.tables.cells import Cells, as_markdown
 from e3rl.analysis.tables.comparison_table import p_text
-from e3rl.checkpoints.durable import write_atomically
 
 FOLDER = Path(__file__).parent
 AXIS, MEASURE = "tokens", "pass@1"
@@ -197,10 +196,8 @@ def main() -> None:
     results.mkdir(exist_ok=True)
     for name, table in (("pages", pages), ("comparisons", every)):
         pd.DataFrame(table).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
-    text = readme.read_text(encoding="utf-8")
-    text = insert_table(text, "pages", as_markdown(page_cells(pages, common), ("page",)))
-    text = insert_table(text, "changed", as_markdown(changed_cells(every), WORDS))
-    write_atomically(readme, text)
+    shown = as_markdown(page_cells(pages, common), ("page",))
+    write_tables(readme, {"pages": shown, "changed": as_markdown(changed_cells(every), WORDS)})
     for page in studies:
         write_into_page(page.folder, by_page[page.folder.name])
 

@@ -28,7 +28,7 @@ from lightning import Callback, Trainer
 from safetensors.torch import load_file
 from torch import Tensor
 
-from e3rl.analysis.page.study import insert_table
+from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.tables.cells import as_markdown
 from e3rl.batch import Rollout, RolloutBatch, RolloutScore
 from e3rl.config.build import build, silence_libraries
@@ -225,7 +225,7 @@ TABLES = {"replay": table, "every_step": table_of_steps}
 def write(name: str, rows: Sequence[Row]) -> None:
     """The table of these rows into the README."""
     text = TABLES[name](rows).strip()
-    README.write_text(insert_table(README.read_text(), name, text))
+    write_tables(README, {name: text})
     print(text)
 
 

@@ -89,6 +89,21 @@ def test_below_the_cost_of_its_first_validation_a_run_has_no_score() -> None:
     assert found.table.loc[1].tolist() == [0.5, 1]
 
 
+def test_beyond_its_last_validation_a_run_that_went_on_has_no_score() -> None:
+    run = made_up()
+    greedy = run.problems[run.problems["rollout_step"] == 2].assign(name="greedy")
+    kept = {name: getattr(run, name) for name in ("evaluations", "problems")}
+    kept = {name: table[table["rollout_step"] < 2] for name, table in kept.items()}
+    kept["problems"] = pd.concat([kept["problems"], greedy])
+    stopped = replace(run, seed=2, **kept)  # t1 ended after 10 tokens, the run after 30
+    found = scores_at([made_up(), stopped], "t1", 1, "tokens", 10)
+    assert found is not None
+    assert found.table.loc[2].tolist() == [0.5, 1]
+    found = scores_at([made_up(), stopped], "t1", 1, "tokens", 11)
+    assert found is not None
+    assert found.table.index.tolist() == [1]
+
+
 def test_means_over_runs_begin_at_one_cost() -> None:
     found = scores_at([late()], "t1", 1, "tokens", 30, whole=True)
     assert found is not None

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.measures.arms import AND
-from e3rl.analysis.measures.costs import cost_before
+from e3rl.analysis.measures.costs import cost_before, known_cost
 from e3rl.analysis.measures.evaluations import MEASURED, NO_COMMON_PROBLEM, pass_table
 from e3rl.analysis.sources.runs import Run, kept_with_run
 
@@ -68,7 +68,8 @@ def scores_at(
     Returns:
         None where no seed has the evaluation with at least k rollouts in its last validation, or
         where `whole` is asked for and there is a single such validation, or seeds have their first
-        one at unlike costs. A seed that had its first one beyond `budget` does not count.
+        one at unlike costs. A seed that had its first one beyond `budget` does not count, nor one
+        that had its last one before `budget` and trained on.
 
     Raises:
         ValueError: seeds without a common problem, or with fewer than `SHARED` of those that one of
@@ -77,7 +78,7 @@ def scores_at(
     rows, kept, facts, spent, starts, sources = [], [], [], [], set[float](), dict[str, str]()
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
-        if len(costs) < 1 + whole or (len(costs) > 1 and budget < costs[0]):
+        if len(costs) < 1 + whole or (len(costs) > 1 and not _covers(run, costs, axis, budget)):
             continue
         starts.add(float(costs[0]))
         if len(costs) == 1 or math.isinf(budget):
@@ -98,6 +99,13 @@ def scores_at(
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     cost = float(np.mean(spent)) if spent else None
     return Scores(*about, joined, sources, cost, starts.pop() if whole else None)
+
+
+def _covers(run: Run, costs: NDArray[np.float64], axis: str, budget: float) -> bool:
+    """Whether validations at these costs tell of the budget, or of the end of a shorter run."""
+    if math.isinf(budget):
+        return True
+    return bool(costs[0] <= budget and costs[-1] >= min(budget, known_cost(run, axis)))
 
 
 def _require_shared(runs: Sequence[Run], rows: Sequence[pd.Series], n: int, name: str) -> None:
