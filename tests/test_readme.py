@@ -185,12 +185,29 @@ def test_the_results_are_those_of_the_studies(
             *("carries_four_steps_constants", "budget", "budget", "cool t1"),
             *("after as many steps, and the budget, {} from that, is not told from it", False),
         ),
+        (
+            *("carries_four_steps_more", "together", "budget_cool", "cool t1"),
+            *("the budget adds {} to T = 0.8 there, barely,", True),
+        ),
+        (
+            *("carries_four_steps_more", "together", "budget_cool", "budget t1"),
+            *("and T = 0.8 to the budget {}, open.", False),
+        ),
+        (
+            *("carries_four_steps_more", "again", "cool", "grpo t1"),
+            *("six seeds leave both gains open", False),
+        ),
+        (
+            *("carries_four_steps_more", "again", "budget", "grpo t1"),
+            *("six seeds leave both gains open", False),
+        ),
     ],
 )
 def test_what_qualifies_a_line_is_what_its_study_has(
     study: str, table: str, arm: str, against: str, words: str, told: bool
 ) -> None:
     found = pd.read_csv(ROOT / "experiments" / study / "results" / f"{table}.csv")
+    found = found[found["measure"] == "pass@16"] if table == "again" else found
     (row,) = found[(found["arm"] == arm) & (found["against"] == against)].to_dict("records")
     assert words.format(with_interval(row, "difference")) in flat(README)
     assert (row["p_adjusted"] < 0.05) == told

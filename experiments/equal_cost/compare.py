@@ -4,9 +4,9 @@
                                                           # the table `other_costs` of each page
 
 Each page compares at the tokens that its own cheapest run had generated. Here the same comparisons
-are made where the cheapest run of all pages ends, and after every run's last step, whatever it had
-cost. Endpoints that only the last validation has, or that are read at equal entropy, are at no
-equal cost anyway and are left out.
+are made at `COMMON_TOKENS`, and after every run's last step, whatever it had cost. Endpoints that
+only the last validation has, or that are read at equal entropy, are at no equal cost anyway and are
+left out.
 """
 
 import math
@@ -27,6 +27,7 @@ from e3rl.analysis.tables.comparison_table import p_text
 
 FOLDER = Path(__file__).parent
 AXIS, MEASURE = "tokens", "pass@1"
+COMMON_TOKENS = 1_145_860  # where the cheapest run of the first 25 pages ended
 OWN, COMMON, END = "own", "common", "end"  # the page's own cost, that of all pages, the last step
 KEPT = ("cost", "difference", "difference_low", "difference_high", "p_adjusted", "verdict")
 IDENTITY = ("family", "arm", "against", "evaluation")
@@ -47,6 +48,11 @@ def own_cost(page: Study) -> float:
     return common_cost([run for runs in page.arms.values() for run in runs], AXIS)
 
 
+def common_or_own(page: Study, common: float) -> float:
+    """The common cost, or the page's own where one of its runs ended before."""
+    return min(common, own_cost(page))
+
+
 def families_at_cost(page: Study) -> Iterator[Family]:
     """Families of a page, with those of their endpoints that are compared at equal tokens."""
     for family in page.families.values():
@@ -57,7 +63,7 @@ def families_at_cost(page: Study) -> Iterator[Family]:
 
 def compare_page(page: Study, common: float) -> list[Row]:
     """Every declared comparison of a page, with what is said of it at each cost."""
-    costs = {OWN: own_cost(page), COMMON: common, END: math.inf}
+    costs = {OWN: own_cost(page), COMMON: common_or_own(page, common), END: math.inf}
     found: list[Row] = []
     for family in families_at_cost(page):
         judged = {}
@@ -77,7 +83,7 @@ def control_levels(page: Study, common: float) -> tuple[int, list[float]]:
     """How many seeds the page's control has, and its mean pass@1 at T = 1 at each cost."""
     assert page.control is not None
     levels, seeds = [], 0
-    for cost in (own_cost(page), common, math.inf):
+    for cost in (own_cost(page), common_or_own(page, common), math.inf):
         scores = scores_at(page.arms[page.control], "t1", 1, AXIS, cost)
         assert scores is not None
         seeds = scores.n_seeds
@@ -125,11 +131,12 @@ def page_cells(rows: Sequence[Row], common: float) -> Cells:
         for row in rows
     ]
     note = (
-        f"The common cost is {common:,.0f} tokens, the end 128 steps, of an arm with small batches "
-        "512. pass@1 of the control at T = 1, which is GRPO, in carries_bounds, carries_four_steps "
-        "and carries_four_steps_constants with four optimiser steps a batch. Of all declared "
-        "comparisons of pass@1, greedy ones too: the largest shift of a difference in points, and "
-        "how many verdicts change; Holm's correction within each family at each cost."
+        f"The common cost is {common:,.0f} tokens, or the page's own where one of its runs ended "
+        "before, the end 128 steps, of an arm with small batches 512. pass@1 of the control at "
+        "T = 1, which is GRPO, in carries_bounds and the pages on four steps with four optimiser "
+        "steps a batch. Of all declared comparisons of pass@1, greedy ones too: the largest shift "
+        "of a difference in points, and how many verdicts change; Holm's correction within each "
+        "family at each cost."
     )
     return Cells(header, body, note)
 
@@ -164,11 +171,15 @@ def cells_of_page(rows: Sequence[Row]) -> Cells:
         for row in rows
     ]
     own, common = (rows[0][f"{name}_cost"] for name in (OWN, COMMON))
+    place = (
+        f"at the {common:,.0f} that the runs of all pages reach"
+        if common == COMMON_TOKENS
+        else f"(not all of its runs reach the {COMMON_TOKENS:,} of other pages: the same again)"
+    )
     note = (
-        f"pass@1 at this page's {own:,.0f} tokens, at the {common:,.0f} that the runs of all pages "
-        "reach, and after the last step, whatever they had cost; Holm's correction within the "
-        "declared family at each cost. Made by [equal_cost](../equal_cost/README.md), and not "
-        "declared."
+        f"pass@1 at this page's {own:,.0f} tokens, {place}, and after the last step, whatever they "
+        "had cost; Holm's correction within the declared family at each cost. Made by "
+        "[equal_cost](../equal_cost/README.md), and not declared."
     )
     return Cells(["arm", "family", "against", *headers_of_costs()], body, note)
 
@@ -188,15 +199,14 @@ def _said(row: Row, cost: str) -> list[str]:
 
 def main() -> None:
     studies = declared_pages()
-    common = min(map(own_cost, studies))
-    by_page = {page.folder.name: compare_page(page, common) for page in studies}
-    pages = [page_row(page, common, by_page[page.folder.name]) for page in studies]
+    by_page = {page.folder.name: compare_page(page, COMMON_TOKENS) for page in studies}
+    pages = [page_row(page, COMMON_TOKENS, by_page[page.folder.name]) for page in studies]
     every = [row for rows in by_page.values() for row in rows]
     results, readme = FOLDER / "results", FOLDER / "README.md"
     results.mkdir(exist_ok=True)
     for name, table in (("pages", pages), ("comparisons", every)):
         pd.DataFrame(table).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
-    shown = as_markdown(page_cells(pages, common), ("page",))
+    shown = as_markdown(page_cells(pages, COMMON_TOKENS), ("page",))
     write_tables(readme, {"pages": shown, "changed": as_markdown(changed_cells(every), WORDS)})
     for page in studies:
         write_into_page(page.folder, by_page[page.folder.name])
