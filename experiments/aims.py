@@ -90,10 +90,10 @@ def of_the_bed() -> Iterator[Aim]:
     scope = f"untrained, {len(colder[1.0])} problems"
     yield aim(said, "at most 3", as_text(gains[best]), scope, verdict)
 
-    [counts] = bed["read"]("training")
-    hard = bed["share_interval"]((bed["by_problem"](counts, 64) < 0.5).astype(float))
+    _, n, right = bed["training_counts"](len(bed["CLOSER"]))
+    hard = bed["share_interval"](bed["chances_below"](n, right))  # of others like them, the wider
     verdict = judge(100 * hard.low, 100 * hard.high, 25, 40)
-    scope = f"untrained, {len(counts['correct'])} training problems, {counts['n'][0]} samples each"
+    scope = f"untrained, {len(n):,} training problems, {n.min()} to {n.max():,} samples each"
     yield aim("problems whose pass@64 is below .5, %", "25 to 40", as_text(hard), scope, verdict)
 
     runs = [

@@ -38,6 +38,26 @@ def test_draws_that_several_runs_have_alike_count_once(measure: dict[str, Any]) 
     assert set(n) == {44}  # 16 of seeds 101 to 103, and 4 of each of the seven others
 
 
+def test_closer_rounds_took_the_problems_that_were_open_and_no_others(
+    measure: dict[str, Any],
+) -> None:
+    for round, samples in enumerate(measure["CLOSER"], start=1):
+        names, n, right = measure["training_counts"](round - 1)
+        chances = measure["chances_below"](n, right)
+        open_ones = np.minimum(chances, 1 - chances) > measure["SETTLED"]
+        [more] = measure["read"](f"closer-{round}")
+        assert sorted(more["problem_id"]) == sorted(names[open_ones])
+        assert set(more["n"]) == {samples}
+    _, n, _ = measure["training_counts"](3)
+    text = " ".join((STUDY / "README.md").read_text(encoding="utf-8").split())
+    said = [f"for {(n > 256).sum()} of them", f"the {(n > 768).sum()} still open"]
+    assert all(words in text for words in (*said, f"last {(n > 1792).sum()} another 4,096"))
+    assert f"({n.sum() / 1e6:.1f} million in all)" in text
+    [first] = measure["read"]("training")
+    assert f"was {100 * (measure['by_problem'](first, 64) < 0.5).mean():.1f} %" in text
+    assert f"below {100 * measure['EDGE']:.2f} %" in text
+
+
 def test_a_mid_p_value_is_that_of_the_binomial(measure: dict[str, Any]) -> None:
     edge = measure["EDGE"]
     assert (1 - edge) ** 64 == pytest.approx(0.5)

@@ -277,12 +277,12 @@ def training_rows() -> Iterator[list[str]]:
     yield ["training problems", "share, %"]
     [counts] = read("training")
     right = np.asarray(counts["correct"])
-    for words, known in (
-        (f"no right answer among {OFTEN}", right == 0),
-        ("pass@64 below one half", by_problem(counts, 64) < 0.5),
-        ("pass@8 below one half", by_problem(counts, 8) < 0.5),
-    ):
-        yield [words, percent(share_interval(known.astype(float)))]
+    _, n, more = training_counts(len(CLOSER))
+    yield [f"no right answer among {OFTEN}", percent(share_interval((right == 0).astype(float)))]
+    yield ["pass@64 below one half, of these", percent(hard_share())]
+    yield ["the same, of others like them", percent(share_interval(chances_below(n, more)))]
+    known = by_problem(counts, 8) < 0.5
+    yield ["pass@8 below one half", percent(share_interval(known.astype(float)))]
 
 
 def markdown(rows: Iterator[list[str]]) -> str:
