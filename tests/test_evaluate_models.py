@@ -297,6 +297,8 @@ def test_a_model_may_have_settings_of_its_own() -> None:
         (["sets=[e3_test]"], r"\+problems@sets.e3_test=e3_test sets.e3_test.path=\.\.\."),
         (["sets=[arithmetic,arithmetic]"], "several are called arithmetic"),
         ([f"models={{{'x' * 260}: embedded}}"], "260 bytes is too long for a folder"),
+        (["sets={mine: {path: no-such.jsonl}}"], "problems: .*no-such.jsonl"),
+        (["sets={mine: {path: easy.jsonl, colums: {}}}"], r"sets\.easy\.colums is no setting"),
         (["sets=[FRACTIONS]"], "answer_format=integer_box: 1 gold answers cannot be matched"),
     ],
 )

@@ -129,6 +129,8 @@ def test_folders_without_prompts_end_with_a_message(tmp_path: Path) -> None:
         ("prompts_per_step=-1", "prompts_per_step=-1: input should be greater than 0"),
         ("seed=abc", "seed='abc': input should be a valid integer"),
         ("learning=fast", "learning='fast': input should be a valid number"),
+        ("table.prompts=1e3", "table.prompts=1000.0: input should be a valid integer"),
+        ("table.impossible=abc", "table.impossible='abc': input should be a valid number"),
         ("runs=nowhere", r"runs=nowhere is no list: write runs=\[nowhere\]"),
         ("rules=hora", r"rules=hora is no list: write rules=\[hora\]"),
     ],

@@ -66,6 +66,10 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     check_problems(cfg, overrides)
     check_folder("out=", Path(cfg.out))
     part = None if cfg.part is None else parse_part(str(cfg.part))
+    if part is not None and overrides and not any(each.startswith("out=") for each in overrides):
+        raise ConfigurationError(
+            f"part={cfg.part} needs the folder that all parts share: give each the same out=FOLDER"
+        )
     evaluations, models, sets = evaluations_of(cfg), find_models(cfg), load_problem_sets(cfg)
     check_overrides(overrides, models)
     wanted = TableSettings(list(cfg.ks), table_ks(cfg), choose_baseline(cfg, models), cfg.latex)

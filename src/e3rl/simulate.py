@@ -22,6 +22,7 @@ from rich.table import Table
 
 from e3rl.analysis.tables.cells import as_markdown, as_text
 from e3rl.config.command import check_own_settings, configured
+from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.archive import ledger_folders
 from e3rl.ledger.files import PROMPTS
 from e3rl.process.environment import peak_memory_gib
@@ -74,10 +75,13 @@ def simulate(cfg: DictConfig) -> list[dict[str, Any]]:
     """Replay every rule on the same table; writes the files, returns the rows of `summary.csv`."""
     from hydra.utils import instantiate
 
-    from e3rl.config.check import check_command
+    from e3rl.config.check import check_command, wrong_values
 
     check_command(cfg, "simulate")
     check_own_settings(cfg, Replay)
+    made_up = dict(cfg.table) | {"shape": tuple(cfg.table.shape)}
+    if mistakes := list(wrong_values(made_up, generate_table, "table.")):
+        raise ConfigurationError("\n".join(mistakes))
     check_folder("out=", Path(cfg.out))
     started = time.monotonic()
     tables, nodes = build_tables(cfg), select_rules(cfg.budgets, list(cfg.rules))

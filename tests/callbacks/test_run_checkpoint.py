@@ -127,6 +127,32 @@ def test_a_validation_that_fails_loses_nothing(
     assert rows_without_times(tmp_path) == whole
 
 
+def test_a_validation_that_is_no_longer_due_does_not_stand_for_the_next_one(
+    run: Make, tmp_path: Path, fails_once: Callable[[int], None]
+) -> None:
+    fails_once(2)  # in the validation of step 3, whose checkpoint is to be validated
+    with pytest.raises(RuntimeError, match="the engine broke"):
+        run(every=3, epochs=2, validate_every=3).fit()
+    assert saved(tmp_path) == [3]
+    fails_once(1)  # in that of step 4, which is due now
+    with pytest.raises(RuntimeError, match="the engine broke"):
+        run(every=2, epochs=2, validate_every=2).fit(newest_sound(tmp_path / "checkpoints"))
+    assert saved(tmp_path)[-1] == 4
+
+
+def test_a_signal_is_awaited_in_training_alone(run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, patient = run(validate_every=3), list[bool]()
+    stop = fit.stack["checkpoint"].stop  # type: ignore[attr-defined]
+
+    def step(self: StubModule, batch: Any, batch_idx: int) -> None:
+        patient.append(stop.patient)
+
+    monkeypatch.setattr(StubModule, "validation_step", step)
+    fit.validate()
+    fit.fit()
+    assert patient == [False, False, True, True]
+
+
 def test_validation_by_epochs_is_foreseen_too() -> None:
     def due(finished: int, per_epoch: int, every: Any, epochs: int | None) -> bool:
         trainer: Any = SimpleNamespace(

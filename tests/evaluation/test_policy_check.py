@@ -18,6 +18,12 @@ from e3rl.evaluation.policy_check import check_positions, context_length
         ({"rope_type": "default", "rope_theta": 1e6}, 4096),
         ({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}, 16384),
         ({"rope_type": "linear", "factor": 0.5, "rope_theta": 1e6}, 4096),
+        # What was there before is named: the positions are those after (Llama 3.1, gpt-oss), or
+        # are still those before (Qwen 2.5 with yarn).
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}, 4096),
+        ({"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 128}, 4096),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
+        ({"type": "longrope", "factor": 32.0}, 4096),
     ],
 )
 def test_stretched_rotary_embeddings_lengthen_a_context(rope: dict | None, length: int) -> None:

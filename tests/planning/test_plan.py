@@ -121,6 +121,8 @@ def test_what_ends_a_run_elsewhere_than_planned_is_refused(option: str, policy: 
         ("profiler=simple", r"^trainer\.profiler would be ignored; use profiler="),
         ("logger=false", r"^trainer\.logger would be ignored; use logger="),
         ("callbacks=[]", r"^trainer\.callbacks would be ignored; use \+callbacks"),
+        ("gradient_clip_val=1.0", r"^trainer\.gradient_clip_val=1.0: .*max_grad_norm"),
+        ("accumulate_grad_batches=2", r"^trainer\.accumulate_.*=2: .*tokens_per_microbatch"),
         ("precision=16-mixed", r"^trainer\.precision=16-mixed .* use bf16-mixed or 32-true"),
     ],
 )
@@ -133,6 +135,7 @@ def test_what_a_trainer_would_ignore_or_get_wrong_is_refused(
 
 def test_what_ends_no_run_is_taken(policy: Policy) -> None:
     idle = ("+trainer.max_steps=-1", "+trainer.limit_train_batches=1.0", "+trainer.max_time=null")
+    idle += ("+trainer.gradient_clip_val=null", "+trainer.accumulate_grad_batches=1")
     assert plan(policy, *idle, "+trainer.limit_val_batches=1.0").total_steps == 12
 
 

@@ -342,3 +342,10 @@ def test_what_leaves_work_or_calls_functions_is_told() -> None:
     assert is_code("__import__('os')")
     assert is_code("eval(1)")
     assert not is_code(r"sqrt(2)+\sin(x)+f(x)+floor(y)")
+
+
+@pytest.mark.parametrize("mark", [".", "~", "\\,", ", ", "\\quad", "\\", " ", "\\! "])
+def test_marks_in_a_row_are_looked_at_once(mark: str) -> None:
+    """Where they end in a letter nothing is taken off; a search from each would take minutes."""
+    line = mark * 100_000 + "x"
+    assert normal_form(line).endswith("x")

@@ -1,12 +1,13 @@
 """Functions of the user as rewards, through the workers that run them."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e3rl.rewards.functions import build_function_rewards
+from e3rl.rewards.functions import RewardFunction, build_function_rewards
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.scorer import Question
 from e3rl.rewards.verdict import ERROR, TIMEOUT, Verdict
@@ -43,6 +44,25 @@ def test_a_file_of_the_user_pays_what_its_function_returns(
         (1.0, "correct", "3"),
         (0.0, "wrong", "4"),
     ]
+
+
+def test_a_file_may_hold_a_dataclass_and_fails_as_it_fails_by_itself(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n\n\n"
+        "@dataclass\nclass Parsed:\n    value: int\n\n\n"
+        "def score(completion, answer):\n    return Parsed(int(completion)) == Parsed(3)\n"
+    )
+    made = build_function_rewards("mine.py:score", workers=1, deadline_s=20.0)
+    assert [verdict.reward for verdict in judge(made, "3", "4")] == [1.0, 0.0]
+    before = set(sys.modules)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        RewardFunction("broken.py:score").load()
+    assert set(sys.modules) == before
 
 
 def test_questions_of_several_sets_with_one_id_are_judged_each_by_its_own_answer(

@@ -159,6 +159,14 @@ def test_a_policy_that_has_become_deterministic_sends_it_upwards() -> None:
     assert matcher.next() == 4.0
 
 
+def test_no_temperature_is_asked_for_twice() -> None:
+    matcher = EntropyMatcher(0.55)
+    for temperature, entropy in ((1.0, 0.50), (1.05, 0.48), (1.1, 0.60)):  # noise in the second
+        matcher.observe(temperature, entropy)
+    found = search(matcher, lambda temperature: 0.48)
+    assert len({1.0, 1.05, 1.1, *found}) == 3 + len(found)
+
+
 def test_noise_that_turns_the_order_round_ends_in_time() -> None:
     entropies = iter([0.41 + 0.01 * i for i in range(8)])
     matcher = EntropyMatcher(0.4)

@@ -75,6 +75,7 @@ class RunCheckpoint(Checkpoint):
         batch: RolloutBatch,
         batch_idx: int,
     ) -> None:
+        self._validates = False  # what was to be validated is behind, or is no longer due
         finished = rollout_step(trainer) + 1
         if validation_due(trainer, finished):  # whose start is the better moment
             return
@@ -85,10 +86,10 @@ class RunCheckpoint(Checkpoint):
             raise Stopped(stopped)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not is_training(trainer):  # nothing to save yet: a signal ends it at once
+            return
         self.stop.patient = True
         finished = rollout_step(trainer) + 1
-        if not is_training(trainer):
-            return
         going_on = self._validates  # from a checkpoint of this very moment
         self._validates, stopped = True, self.stop.agree()
         if not going_on and (stopped or self._due(trainer, finished)):

@@ -53,15 +53,17 @@ class RunHealth:
         if entropy > EXPLODED * start:
             yield (
                 "entropy up",
-                f"{told}: the policy unlearns; go back to an earlier checkpoint with a lower "
-                "module.optimizer.lr or entropy bonus, or a lower temperature",
+                f"{told}: the policy unlearns; start again, from an earlier checkpoint if you like "
+                "(`e3rl export` makes it a model), with a lower module.optimizer.lr or entropy "
+                "bonus, or a lower temperature",
             )
         elif entropy < COLLAPSED * start:
             yield (
                 "entropy down",
                 f"{told}: rollouts of a prompt are nearly alike, and little is left to learn from "
-                "them; go back to an earlier checkpoint with temperature=entropy_target, "
-                "loss/exploration=clip_higher or a lower module.optimizer.lr",
+                "them; start again, from an earlier checkpoint if you like (`e3rl export` makes it "
+                "a model), with temperature=entropy_target, loss/exploration=clip_higher or a "
+                "lower module.optimizer.lr",
             )
 
     def _temperature(self, row: Mapping[str, float]) -> Iterator[tuple[str, str]]:

@@ -167,7 +167,8 @@ class RolloutSampler(Slot):
         while (counts := batch.allocation.next(batch)) is not None:
             requests = self._requests(batch, list(counts))
             waited += self._round(batch, requests, policy)
-        batch.metrics |= {f"budget/{name}": x for name, x in batch.allocation.metrics().items()}
+        found = batch.allocation.metrics()  # of a rule of the user's own too: checkpoints keep them
+        batch.metrics |= {f"budget/{name}": float(value) for name, value in found.items()}
         if isinstance(self.engine, ManagedEngine):
             if rests:
                 self.engine.rest()

@@ -15,6 +15,8 @@ from e3rl.data.prompt_lengths import find_bad_prompts
 from e3rl.policy.model_cache import ModelFileError
 from e3rl.policy.policy import DTYPES, Policy, resolve_path
 
+BEFORE_STRETCHING = "original_max_position_embeddings"
+ALREADY_STRETCHED = ("llama3", "longrope")
 EVERY_MODEL = "Models are compared on all problems of a set: correct these, or take them out of it."
 
 
@@ -100,13 +102,18 @@ def context_length(config: Any) -> float | None:
     if not isinstance(positions, int) or positions < 1:
         return None
     ropes = [getattr(text, name, None) for name in ("rope_parameters", "rope_scaling")]
-    return positions * max([1.0, *(factor for rope in ropes for factor in _factors(rope))])
+    return max([positions, *(length for rope in ropes for length in _stretched(rope, positions))])
 
 
-def _factors(rope: Any) -> Iterator[float]:
-    """Factors of rotary embeddings, which may be set for each type of layer."""
+def _stretched(rope: Any, positions: int) -> Iterator[float]:
+    """Positions by the factors of rotary embeddings, which may be set for each type of layer.
+
+    Where they name the positions before, or are of a kind that always does, `positions` are those
+    after.
+    """
     if isinstance(rope, dict):
-        if isinstance(rope.get("factor"), int | float):
-            yield float(rope["factor"])
+        kind, before = rope.get("rope_type", rope.get("type")), rope.get(BEFORE_STRETCHING)
+        if isinstance(rope.get("factor"), int | float) and kind not in ALREADY_STRETCHED:
+            yield float(rope["factor"]) * (before if isinstance(before, int) else positions)
         for inner in rope.values():
-            yield from _factors(inner)
+            yield from _stretched(inner, positions)

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build, check_rewards
+from e3rl.config.check import node_mistakes
 from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
 from e3rl.config.saved import read_saved_configuration
 from e3rl.data.problems import ProblemSet
@@ -25,6 +26,7 @@ from e3rl.evaluation.sampling import load_weights
 from e3rl.ledger.files import CONFIG
 from e3rl.policy.policy import Policy
 
+FROM_FILE = "e3rl.data.problems.load_problems"
 LONGEST_NAME = 200  # bytes; file systems take 255
 
 
@@ -227,7 +229,8 @@ def load_problem_sets(cfg: DictConfig) -> dict[str, ProblemSet]:
 
 def _load_set(name: str, node: Mapping[str, Any], cfg: DictConfig) -> ProblemSet:
     problems = ProblemSet.of(build(OmegaConf.create({"problems": node}), "problems"), name)
-    judged = f"judged by reward.answer_format={cfg.reward.answer_format}"
+    own = cfg.reward.get("answer_format")
+    judged = f"judged by {cfg.reward['_target_'] if own is None else f'reward.answer_format={own}'}"
     check_rewards(cfg, problems, f"problems {name}, {judged}")
     return problems
 
@@ -235,10 +238,13 @@ def _load_set(name: str, node: Mapping[str, Any], cfg: DictConfig) -> ProblemSet
 def _problems_node(entry: Any) -> tuple[str, Mapping[str, Any]]:
     """Name and settings of an entry of `sets`: of conf/problems, of a file, or as given."""
     if isinstance(entry, Mapping):
-        return set_name(entry), entry
+        node = {"_target_": FROM_FILE} | dict(entry)
+        if mistakes := list(node_mistakes(OmegaConf.create(node), f"sets.{set_name(node)}")):
+            raise ConfigurationError("\n".join(mistakes))
+        return set_name(node), node
     path = conf_dir() / "problems" / f"{entry}.yaml"
     if not path.is_file():
-        node = {"_target_": "e3rl.data.problems.load_problems", "path": str(entry)}
+        node = {"_target_": FROM_FILE, "path": str(entry)}
         return set_name(node), node
     known = OmegaConf.load(path)
     if missing := OmegaConf.missing_keys(known):

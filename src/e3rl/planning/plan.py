@@ -23,6 +23,12 @@ MADE_OF_GROUPS = {
     "profiler": "use profiler=...",
     "plugins": "they are those of checkpoints; strategies come with trainer=...",
 }
+# What Lightning refuses beside an update that steps by itself, where it does not, what to use.
+OF_THE_UPDATE = {
+    "gradient_clip_val": (None, "module.settings.max_grad_norm"),
+    "gradient_clip_algorithm": (None, "module.settings.max_grad_norm"),
+    "accumulate_grad_batches": (1, "module.settings.tokens_per_microbatch"),
+}
 # Arguments that end a run by themselves, and the value at which they do not.
 NO_END = {"max_steps": -1, "max_time": None, "fast_dev_run": False, "overfit_batches": 0}
 
@@ -233,6 +239,11 @@ def _check_trainer(trainer: Any, epochs: int) -> None:
     for name, instead in MADE_OF_GROUPS.items():
         if name in trainer:
             raise ConfigurationError(f"trainer.{name} would be ignored; {instead}")
+    for name, (idle, instead) in OF_THE_UPDATE.items():
+        if trainer.get(name, idle) not in (None, idle):
+            raise ConfigurationError(
+                f"trainer.{name}={trainer[name]}: the update takes its own steps; use {instead}"
+            )
     if trainer.get("precision") in SCALES_THE_LOSS:
         raise ConfigurationError(
             f"trainer.precision={trainer.precision} multiplies the loss, and gradients would be "

@@ -53,7 +53,11 @@ _SPELLINGS = (
 )
 _EMPTY_SET = re.compile(r"\\(?:varnothing|emptyset)(?![a-zA-Z])|∅")
 # What ends a line and says nothing: spaces, marks and signs; also half a command for a space.
-_LAST = re.compile(r"(?:\s*+(?:\\q?quad(?![a-zA-Z])|\\?%|\\[,;:! ]?+|[.,;~]))++$")
+# A search begins where no such thing stands in front: once, however many there are.
+_LAST = re.compile(
+    r"(?<![\s.,;~%\\])(?<!\\[,;:! ])(?<!\\quad)(?<!\\qquad)"
+    r"(?:\s*+(?:\\q?quad(?![a-zA-Z])|\\?%|\\[,;:! ]?+|[.,;~]))++$"
+)
 
 _BRACKET = re.compile(r"[()\[\]]|\\[{}]")
 _MEASURE = re.compile(rf"{UNIT}(?:\^\{{?[23]\}}?)?$")

@@ -11,10 +11,13 @@ import importlib
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from e3rl.rewards.answer_formats import normal_form
@@ -23,6 +26,7 @@ from e3rl.rewards.known_answers import KnownAnswer
 from e3rl.rewards.pool import RewardPool
 from e3rl.rewards.scorer import Begun, Question, Task
 from e3rl.rewards.verdict import CORRECT, WRONG, Verdict
+from e3rl.seeds import derive_seed
 
 GIVEN = ("prompt", "problem_id")  # what a function may ask for besides the columns of the row
 SHOWN = 400  # letters of a completion in messages
@@ -89,11 +93,13 @@ class RewardFunction:
         """
         place, _, name = self.path.rpartition(":" if ":" in self.path else ".")
         if ":" in self.path:
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            unique = f"{Path(place).stem}_{derive_seed('reward', place):x}"
+            spec = importlib.util.spec_from_file_location(unique, place)
             if spec is None or spec.loader is None:
                 raise ValueError(f"reward.path={self.path!r}: {place} is no Python file")
             module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            with _registered(module):
+                spec.loader.exec_module(module)
         else:
             module = importlib.import_module(place)
         function = getattr(module, name, None)
@@ -101,6 +107,18 @@ class RewardFunction:
             raise ValueError(f"reward.path={self.path!r}: {place} has no function {name}")
         found: Callable[..., Any] = function
         return found
+
+
+@contextmanager
+def _registered(module: ModuleType) -> Iterator[None]:
+    """Let a file be found by its name while it runs and from then on, as its dataclasses need."""
+    sys.modules[module.__name__], ran = module, False
+    try:
+        yield
+        ran = True
+    finally:
+        if not ran:
+            del sys.modules[module.__name__]
 
 
 class FunctionScorer:

@@ -26,6 +26,8 @@ CHANGEABLE = (
     *("ckpt_path", "control", "paths", "logger", "profiler", "sweep", "plan"),
     *("validate_every", "checkpoint_every", "figures", "stall_s"),
     *("callbacks.checkpoint", "callbacks.metrics", "engine.progress", "reward.workers", "trainer"),
+    *("engine.urls", "engine.wait_s", "engine.settings.gpu_memory_utilization"),
+    "module.settings.nonfinite_steps",
 )
 NOT_CHANGEABLE = (
     *("trainer.precision", "trainer.max_epochs"),

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from e3rl.analysis.sources.runs import Run
@@ -13,7 +14,9 @@ from e3rl.config.build import bind_data, build
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.data.problems import ProblemSet
+from e3rl.engines.randomness import preserve_torch_rng
 from e3rl.evaluation.policy_check import check_policy
+from e3rl.planning.plan import count_validated
 from e3rl.policy.policy import Policy
 from e3rl.rewards.pool import RewardPool
 
@@ -23,7 +26,8 @@ def rebuild(run: Run, part: str) -> Any:
 
     Raises ConfigurationError where what it takes is gone.
     """
-    with telling_run(run):
+    with telling_run(run), preserve_torch_rng():
+        torch.manual_seed(run.seed)  # fresh weights, also below adapters, follow it
         return build(OmegaConf.create(run.config), part)
 
 
@@ -61,7 +65,9 @@ def validation_problems(run: Run, policy: Policy) -> ProblemSet:
     data: PromptDataModule = rebuild(run, "data")
     with telling_run(run):
         bind_data(data, policy)
-    found = data.validation_problems
+    whole = data.validation_problems
+    taken = count_validated(OmegaConf.create(run.config), len(whole))
+    found = whole.without(dict.fromkeys(whole.rows[taken:], "not validated"))
     known = next(reversed(run.counts.values()))["problem_id"]
     if sorted(known) != sorted(problem.id for problem in found):
         raise ValueError(

@@ -146,7 +146,8 @@ class EntropyMatcher:
         )
         place = _rung_above(ends[0] + share * (ends[1] - ends[0]))
         for each in (place - 1, place, place + 1):  # the last where the line meets it at an end
-            if min(ends) + 1e-3 < math.log(_temperature(each)) < max(ends) - 1e-3:
+            within = min(ends) + 1e-3 < math.log(_temperature(each)) < max(ends) - 1e-3
+            if within and _temperature(each) not in self.entropies:
                 return _temperature(each)
         middle = _rounded(math.exp(sum(ends) / 2))
         return None if middle in self.entropies else middle
