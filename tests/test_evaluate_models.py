@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 import compositions
 from e3rl.checkpoints.atomic import AtomicCheckpointIO
@@ -362,6 +362,26 @@ def test_a_single_model_or_set_needs_no_list(run_folder: Path, files: list[Path]
     assert labels(f"models={run_folder}") == ["e3"]
     assert list(load_problem_sets(composed("out=x", "sets=arithmetic"))) == ["arithmetic"]
     assert list(load_problem_sets(composed("out=x", f"sets={files[1]}"))) == ["hard"]
+
+
+def test_a_reward_needs_no_answer_format_of_its_own(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def score(completion, answer):\n    return answer in completion\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    cfg = composed("out=x", f"sets={files[0]}", "reward=function", "reward.path=mine.py:score")
+    OmegaConf.set_struct(cfg, False)
+    del cfg.reward.answer_format
+    assert len(load_problem_sets(cfg)["easy"]) == 5
+
+
+def test_a_part_needs_the_folder_that_all_parts_share(tmp_path: Path) -> None:
+    cfg = composed(f"out={tmp_path}", "part=1/2")
+    with pytest.raises(ConfigurationError, match=r"^part=1/2 needs .* the same out=FOLDER"):
+        evaluate(cfg, ["part=1/2", "n=4"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_label_may_be_a_number() -> None:

@@ -4,21 +4,25 @@ import json
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from compositions import composed
 from e3rl.analysis.sources.runs import Run
 from e3rl.config.composition import to_plain_dict
+from e3rl.data.carries import carry_problems
 from e3rl.policy.policy import Policy
 from e3rl.record import main
 from e3rl.runs import recording
+from e3rl.runs.extent import WHOLE
 from e3rl.runs.light_copies import hide_folder
 from e3rl.runs.recording import Sampling
-from e3rl.runs.resampling import validation_problems
+from e3rl.runs.resampling import rebuild, validation_problems
 
 ROOT = Path(__file__).parents[2]
 MakeRun = Callable[..., Run]
@@ -119,6 +123,43 @@ def test_another_reward_is_another_start(make_run: MakeRun) -> None:
     assert recording.start_of(make_run("a", box)) != recording.start_of(make_run("b", hashes))
     slower = {"reward": box["reward"] | {"workers": 1}}
     assert recording.start_of(make_run("a", box)) == recording.start_of(make_run("b", slower))
+
+
+def test_fresh_weights_are_another_start_for_every_seed(make_run: MakeRun) -> None:
+    for config, alike in (({"path": "embedded"}, True), ({"path": "random"}, False)):
+        runs = [make_run(f"seed-{seed}", {"policy": config}) for seed in (1, 2)]
+        starts = [recording.start_of(replace(run, seed=s)) for s, run in enumerate(runs)]
+        assert (starts[0] == starts[1]) == alike
+
+
+def test_an_untrained_policy_is_made_again_as_its_run_began(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    cfg = composed("logger=ledger_only", f"paths.run_dir={tmp_path}/run", "policy=random")
+    run = make_run("seed-1", to_plain_dict(cfg))
+    before = torch.get_rng_state()
+    weights = [rebuild(each, "policy").state_dict() for each in (run, run, replace(run, seed=2))]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(run.seed)
+    started = Policy("random").state_dict()
+    same = [all(torch.equal(x, started[name]) for name, x in w.items()) for w in weights]
+    assert same == [True, True, False]
+
+
+def test_validations_of_the_first_batches_are_of_their_problems(
+    make_run: MakeRun, tmp_path: Path, policy: Policy
+) -> None:
+    cut = ("data.validation_prompts_per_batch=4", "+trainer.limit_val_batches=2")
+    cfg = composed("logger=ledger_only", f"paths.run_dir={tmp_path}/run", *cut)
+    whole = [problem.id for problem in carry_problems("validation", 256)]
+    found = validation_problems(make_run("seed-1", to_plain_dict(cfg), tuple(whole[:8])), policy)
+    assert [problem.id for problem in found] == whole[:8]
+
+
+def test_what_was_recorded_without_prompts_is_recorded_again_without_them(
+    make_run: MakeRun,
+) -> None:
+    assert WHOLE.ledgers_of(make_run("seed-1", {})) == ("metrics", "validation")
 
 
 def test_a_folder_is_hidden_where_paths_begin_with_it_alone() -> None:

@@ -35,8 +35,9 @@ class Extent:
 
     def ledgers_of(self, run: Run) -> Sequence[str]:
         """Names of the ledgers of a run that are kept."""
-        differs = run.seed == 1 or run.prompts["n"].nunique() > 1
-        return LEDGERS if self.prompts and not self.last and differs else LEDGERS[:2]
+        if run.prompts.empty or self.last or not self.prompts:
+            return LEDGERS[:2]
+        return LEDGERS if run.seed == 1 or run.prompts["n"].nunique() > 1 else LEDGERS[:2]
 
     def rows_of(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """What is kept of the rows of a ledger."""

@@ -208,7 +208,9 @@ def start_of(run: Run) -> list[Any]:
     policy, data = run.config.get("policy", {}), run.config.get("data", {})
     own = {key: value for key, value in policy.items() if key not in TRAINING_ONLY}
     reward = reward_identity(run.config.get("reward", {}))
-    return [own, run.config.get("max_new_tokens"), data.get("validation"), reward]
+    fresh = policy.get("path") == "random" or bool(policy.get("random_weights"))
+    weights = run.seed if fresh else None  # that they follow
+    return [own, weights, run.config.get("max_new_tokens"), data.get("validation"), reward]
 
 
 def add_last(run: Run, folder: Path, wanted: Sequence[Evaluation], n: int) -> None:
