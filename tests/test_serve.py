@@ -66,6 +66,18 @@ def test_mistakes_are_said_before_anything_starts(overrides, message):
         serve(*overrides)
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("++port=8001", r"^port is no setting; did you mean serve\.port\?$"),
+        ("++foo=3", "^foo is no setting$"),
+    ],
+)
+def test_a_setting_that_there_is_not_is_named(setting: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        compose_command(composed(setting, root="serve"))
+
+
 def test_what_is_open_in_a_run_does_not_keep_a_server_from_starting():
     check_serving(composed("experiment=paper/7b/e3", "++paths.run_dir=x", root="serve"))
     assert os.environ.get("VLLM_SERVER_DEV_MODE") is None

@@ -77,8 +77,13 @@ def compose_command(cfg: DictConfig) -> list[str]:
 
 def check_serving(cfg: DictConfig) -> None:
     """Raise ConfigurationError listing the mistakes in what matters of a configuration."""
-    from e3rl.config.check import node_mistakes
+    from e3rl.config.check import command_settings, node_mistakes
 
+    known = command_settings("train") | {"serve"}
+    if unknown := [str(key) for key in cfg if key not in known]:
+        meant = [f"; did you mean serve.{key}?" if key in cfg.serve else "" for key in unknown]
+        told = [f"{key} is no setting{of}" for key, of in zip(unknown, meant, strict=True)]
+        raise ConfigurationError("\n".join(told))
     serving = {"_target_": "e3rl.serve.Serving", **cfg.serve}
     nodes = {"policy": cfg.policy, "engine": cfg.engine, "serve": OmegaConf.create(serving)}
     if mistakes := [each for name, node in nodes.items() for each in node_mistakes(node, name)]:

@@ -209,3 +209,12 @@ def test_a_job_of_a_sweep_that_fails_stops_no_other_and_is_not_hidden(
     assert done.stdout.count("inherited: None\n") == 3
     assert "n=0: use 1 or more" in done.stderr
     assert ("Traceback" in done.stderr) == (case == "bug")
+
+
+def test_what_a_file_does_not_write_is_given_with_a_plus() -> None:
+    """`Columns` has a level, which conf/data does not mention."""
+    given = ("data=problem_files", "data.train.path=a.jsonl", "data.validation.path=b.jsonl")
+    told = refusal(*given, "data.train.columns.level=null")
+    plus = told.partition("given with a plus, ")[2].replace("...", "null")
+    assert plus == "+data.train.columns.level=null"
+    assert composed(*given, plus).data.train.columns.level is None

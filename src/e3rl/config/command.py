@@ -162,7 +162,10 @@ def explain_missing_setting(error: OmegaConfBaseException) -> str:
     near = difflib.get_close_matches(path.rpartition(".")[2], known, n=1)
     beside = path.rpartition(".")[0]
     meant = f"did you mean {beside}{'.' if beside else ''}{near[0]}?" if near else ""
-    return f"{path} is no setting: {meant or 'there are ' + ', '.join(known)}"
+    there = f"there are {', '.join(known)}"
+    if "_target_" in known and not near:  # what it makes may take more than its file says
+        there += f"; one that is not written there is given with a plus, +{path}=..."
+    return f"{path} is no setting: {meant or there}"
 
 
 def explain_number_as_choice(arguments: Sequence[str], command: str) -> str | None:
