@@ -84,3 +84,14 @@ def test_defaults_of_problem_files_are_no_difference() -> None:
     cfg = composed("problems=file", "problems.path=mine.jsonl")
     assert find_cautions(cfg, [trained(data__validation=node)]) == []
     assert find_cautions(cfg, [trained(data__validation=node | {"size": 3})]) != []
+
+
+def test_generated_tasks_of_a_run_are_compared_with_those_of_an_evaluation() -> None:
+    gym = compositions.composed(
+        "++paths.run_dir=x", "data=reasoning_gym", "data.tasks=[gcd]", "+data.levels.gcd=3"
+    )
+    run = trained(data=OmegaConf.to_container(gym.data, resolve=True))
+    here = ("problems=reasoning_gym", "problems.tasks=[gcd]", "+problems.levels.gcd=3")
+    assert find_cautions(composed(*here), [run]) == []
+    told = find_cautions(composed("problems=reasoning_gym"), [run])
+    assert any(each.startswith("problems.tasks=chain_sum, and it was ['gcd'] in") for each in told)

@@ -16,6 +16,7 @@ from e3rl.evaluation.targets import Model
 PATIENCE = {"deadline_s", "batch_size"}  # of a reward, which the machine asks for
 LABELS = {"name"}  # of problems
 WHICH = ("_target_", "path")  # where these differ, what else does is of no interest
+REASONING_GYM = "e3rl.data.reasoning_gym.reasoning_gym_problems"
 LONGEST = 60  # characters of a value
 Difference = tuple[str, Any, Any]  # setting, its value in the run, and here
 
@@ -47,9 +48,20 @@ def _differences_from(run: Mapping[Any, Any], cfg: DictConfig) -> Iterator[Diffe
         yield "max_new_tokens", run["max_new_tokens"], cfg.max_new_tokens
     if run.get("reward"):
         yield from _of_nodes("reward", run["reward"], cfg.reward, IRRELEVANT | PATIENCE)
-    validation = (run.get("data") or {}).get("validation")
+    validation = _validation_of(run.get("data") or {})
     if validation and not cfg.sets:
         yield from _of_nodes("problems", validation, cfg.problems, LABELS)
+
+
+def _validation_of(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What makes the validation problems of a run, as conf/problems writes it; None where the run
+    does not say."""
+    if not str(data.get("_target_")).endswith(".ReasoningGymData"):
+        return data.get("validation")
+    kept = {name: data[name] for name in ("tasks", "knobs", "levels") if name in data}
+    named = {"split": "validation", "size": "validation_size", "seed": "problems_seed"}
+    taken = {name: data.get(there, there) for name, there in named.items()}
+    return {"_target_": REASONING_GYM, **taken, **kept}
 
 
 def _of_nodes(

@@ -61,7 +61,8 @@ def sampled_entropy_t1(logprobs_tau: Tensor, logprobs_t1: Tensor) -> Tensor:
         X = w·(-ln p₁(a)),  w = p₁(a)/p_τ(a),  E_{a~p_τ}[X] = H(p₁) exactly at each state.
 
     The states are still those that the sampler visited. Without w the mean would be the cross
-    entropy H(p_τ) + KL(p_τ‖p₁).
+    entropy H(p_τ) + KL(p_τ‖p₁). Where tokens were sampled ahead, by an earlier policy than that of
+    both log-probs, the mean is H(p₁) only as far as the policies agree.
 
     Args:
         logprobs_tau: (M,) ln p_τ of the sampled tokens.
