@@ -118,7 +118,7 @@ def chances_below(n: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.
 
     That is the posterior of `EDGE` between the priors that are flat in p and in its logarithm.
     """
-    return np.array([1 - mid_p(int(c), int(all)) for all, c in zip(n, right, strict=True)])
+    return np.array([1 - mid_p(int(c), int(of)) for of, c in zip(n, right, strict=True)])
 
 
 def mid_p(right: int, n: int) -> float:

@@ -66,12 +66,7 @@ def costs_to_reach(
             first validated, some way into training; a control without this evaluation, runs
             validated on different problems, or a cost not recorded.
     """
-    if not targets:
-        raise ValueError("targets is empty: give accuracies to reach, as shares")
-    if wrong := [target for target in targets if not 0 < target < 1]:
-        raise ValueError(
-            f"targets: {wrong[0]:g} is no share: give accuracies to reach, such as 0.4"
-        )
+    _check_targets(targets)
     points, found = _curves_of_arms(arms, control, name, axis)
     costs = {
         arm: crossing_intervals(points, item.values, targets, level) for arm, item in found.items()
@@ -89,6 +84,16 @@ def costs_to_reach(
             comparison = f"{arm} - {control}: {axis} to {name} of {target:g}"
             rows.append(row | _ratio_columns(comparison, ratio))
     return rows
+
+
+def _check_targets(targets: Sequence[float]) -> None:
+    """Raise ValueError where there are none, or one is no share between 0 and 1."""
+    if not targets:
+        raise ValueError("targets is empty: give accuracies to reach, as shares")
+    if wrong := [target for target in targets if not 0 < target < 1]:
+        raise ValueError(
+            f"targets: {wrong[0]:g} is no share: give accuracies to reach, such as 0.4"
+        )
 
 
 def _refuse_late(arm: str, item: AccuracyCurves, target: float, cost: float, axis: str) -> None:

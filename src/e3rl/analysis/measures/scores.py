@@ -90,11 +90,7 @@ def scores_at(
         sources |= run.sources
     if not rows or (whole and len(starts) > 1):
         return None
-    joined = pd.concat(rows, axis="columns", join="inner").T
-    joined = joined.set_axis([run.seed for run in kept], axis="index")
-    if joined.empty:
-        raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({_places(runs)})")
-    _require_shared(kept, rows, joined.shape[1], name)
+    joined = _join_seeds(kept, rows, name)
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     cost = float(np.mean(spent)) if spent else None
@@ -106,6 +102,18 @@ def _covers(run: Run, costs: NDArray[np.float64], axis: str, budget: float) -> b
     if math.isinf(budget):
         return True
     return bool(costs[0] <= budget and costs[-1] >= min(budget, known_cost(run, axis)))
+
+
+def _join_seeds(runs: Sequence[Run], rows: Sequence[pd.Series], name: str) -> pd.DataFrame:
+    """(S, P) rows of runs by seed, on the problems that all have.
+
+    Raises ValueError where these are none, or too few.
+    """
+    joined = pd.concat(rows, axis="columns", join="inner").T
+    if joined.empty:
+        raise ValueError(f"seeds of {runs[0].name}/{name} {NO_COMMON_PROBLEM} ({_places(runs)})")
+    _require_shared(runs, rows, joined.shape[1], name)
+    return joined.set_axis([run.seed for run in runs], axis="index")
 
 
 def _require_shared(runs: Sequence[Run], rows: Sequence[pd.Series], n: int, name: str) -> None:
