@@ -4,6 +4,7 @@ import math
 
 from e3rl.analysis.tables.cells import (
     Cells,
+    as_latex,
     as_markdown,
     as_text,
     drop_empty_columns,
@@ -48,3 +49,10 @@ def test_what_looks_like_markup_in_a_name_is_printed_as_it_is() -> None:
 def test_a_bar_in_a_name_ends_no_cell_of_markdown() -> None:
     lines = as_markdown(Cells(["arm", "x"], [["lr|1e-5", "1"]], ""), ("arm",)).splitlines()
     assert lines[2] == r"| lr\|1e-5 | 1 |"
+
+
+def test_signs_that_latex_fonts_lack_are_formulas() -> None:
+    text = as_latex(Cells(["p"], [["< .001"], ["> .9"], ["a|b"]], ""), ("p",))
+    assert "$<$ .001" in text
+    assert "$>$ .9" in text
+    assert r"a\textbar{}b" in text

@@ -1,5 +1,6 @@
 """Forest plots and frontiers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,15 @@ def test_pass_at_k_less_the_control_says_that_nothing_is_paired_where_it_is_not(
     assert figure._supxlabel is not None
     note = " ".join(figure._supxlabel.get_text().split())
     assert "differences paired by problem, not by seed; after the last step" in note
+
+
+def test_pass_at_k_less_the_control_asks_for_no_cost(arms: Arms) -> None:
+    without = {
+        arm: [replace(run, train=run.train.drop(columns="cost/tokens")) for run in runs]
+        for arm, runs in arms.items()
+    }
+    figure = draw_pass_at_k_less_control(without, "grpo", "t1")
+    assert figure.axes[0].get_lines()
 
 
 def test_temperatures_stand_beside_their_points_and_not_upon_others() -> None:

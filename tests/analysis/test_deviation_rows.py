@@ -91,3 +91,11 @@ def test_a_run_that_ended_before_others_of_its_arm_is_left_out_and_named(
     assert "left_out" not in expected
     for name in ("seeds", "greatest", "deviation", "ratio"):
         assert mine[name] == expected[name], name
+
+
+def test_deviations_ask_for_no_cost(arms: Arms) -> None:
+    without = {
+        arm: [replace(run, train=run.train.drop(columns="cost/tokens")) for run in runs]
+        for arm, runs in arms.items()
+    }
+    assert deviation_rows(without, "grpo") == deviation_rows(arms, "grpo")

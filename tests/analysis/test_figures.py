@@ -100,6 +100,16 @@ def test_entropy_of_one_run_shows_all_three_in_one_panel(run: Run) -> None:
     assert figure.axes[0].get_ylabel() == "entropy, nats per token (5-step mean)"
 
 
+def test_a_column_of_the_second_seed_alone_is_drawn(arms: dict[str, list[Run]]) -> None:
+    first, second = arms["grpo"]
+    column = "policy/entropy_exact_t1"
+    old = replace(first, train=first.train.drop(columns=column))
+    figure = figures.entropy_figure({"grpo": [old, second]}, window=5)
+    drawn = [line.get_ydata() for ax in figure.axes for line in ax.get_lines()]
+    raw = second.train[column].to_numpy()
+    assert any(len(each) == len(raw) and np.allclose(each, raw) for each in drawn)
+
+
 def test_bands_span_the_seeds(arms: dict[str, list[Run]]) -> None:
     figure = figures.reward_figure({"grpo": arms["grpo"]}, window=1)
     values = np.array([run.train["rollout/accuracy"] for run in arms["grpo"]])

@@ -95,6 +95,7 @@ def test_cells_have_two_columns_a_window() -> None:
     [
         ((1, 2, 3, 4, 5), "paired by seed; 5 seeds"),
         ((1, 2, 3), "paired by seed where both have the same; 3 to 5 seeds"),
+        ((6, 7, 8, 9, 10), "paired by seed where both have the same; 5 seeds"),
     ],
 )
 def test_cells_say_whether_differences_are_of_pairs(seeds: tuple[int, ...], words: str) -> None:

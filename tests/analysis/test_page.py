@@ -229,6 +229,20 @@ def test_every_endpoint_says_at_which_cost_it_is_read() -> None:
     ]
 
 
+def test_arms_without_an_evaluation_in_common_are_said_to_be_none(arms: Arms) -> None:
+    def kept(runs: list[Run], name: str) -> list[Run]:
+        return [replace(run, problems=run.problems.query("name == @name")) for run in runs]
+
+    apart = {"grpo": kept(arms["grpo"], "t1"), "e3": kept(arms["e3"], "greedy")}
+    rows = compare_arms(apart, "grpo")
+    assert {(row["arm"], row["evaluation"]) for row in rows} == {("grpo", "t1"), ("e3", "greedy")}
+    assert (
+        "No evaluation of GRPO (t1) is one of another arm (greedy): none is compared."
+        in verdict_lines(rows, "grpo")
+    )
+    assert "No control to compare with." in verdict_lines(compare_arms(apart, None))
+
+
 def test_verdicts_that_hang_on_the_problems_have_a_dagger_wherever_they_stand() -> None:
     """t = 4 of five seeds is p .016 with their four degrees; times 4 .065, times 3 .048."""
     sure = {"difference": 0.1, "difference_error": 0.025, "seeds": 5, "p": 0.001}

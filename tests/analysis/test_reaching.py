@@ -151,3 +151,14 @@ def test_a_declared_arm_without_a_curve_is_named_and_not_left_out_of_the_correct
     (family,) = read_families({"first": asked | {"axis": "rollouts"}}, arms)
     with pytest.raises(ValueError, match=r"family first: late has no curve of t1 to reach 0\.5"):
         declared_rows(arms, family)
+
+
+def test_arms_that_a_family_does_not_compare_count_for_the_common_cost_alone() -> None:
+    arms = {arm: [run_of(arm, seed, [0.4, 0.6]) for seed in (1, 2)] for arm in ("grpo", "ts")}
+    alone = costs_to_reach(arms, "grpo", [0.45], of=["ts"])
+    arms["late"] = [late(run_of("late", seed, [0.4, 0.6, 0.6])) for seed in (1, 2)]  # from 1000 on
+    assert costs_to_reach(arms, "grpo", [0.45], of=["ts"]) == alone
+    with pytest.raises(ValueError, match=r"targets: late had 0\.45 when it was first validated"):
+        costs_to_reach(arms, "grpo", [0.45])
+    arms["short"] = [run_of("short", seed, [0.4, 0.4], every=2) for seed in (1, 2)]  # 200 rollouts
+    assert {row["cost"] for row in costs_to_reach(arms, "grpo", [0.45], of=["ts"])} == {math.inf}

@@ -45,6 +45,18 @@ def test_a_sweep_that_was_tuned_on_other_problems_is_no_matter(tmp_path: Path) -
     assert tuned_on_validation(compared(runs)) == []
 
 
+@pytest.mark.parametrize("file", ["config.yaml", "multirun.yaml", "validation.jsonl"])
+def test_a_sweep_beside_that_is_broken_tells_nothing_and_ends_nothing(
+    tmp_path: Path, file: str
+) -> None:
+    runs, beside = folder(tmp_path / "arms", seeds=1), folder(tmp_path / "lr", seeds=1)
+    torn = [beside / file] if file == "multirun.yaml" else list(beside.glob(f"*/{file}"))
+    for path in torn:
+        path.write_text("name: [torn\n")
+    assert torn
+    assert tuned_on_validation(compared(runs)) == tried_on_validation(compared(runs)) == []
+
+
 def test_a_grid_over_the_problems_that_judge_it_is_told(tmp_path: Path) -> None:
     runs = folder(tmp_path / "arms", seeds=1)
     tuning = tmp_path / "lr"

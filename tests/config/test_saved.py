@@ -28,3 +28,10 @@ def test_targets_have_the_names_of_now_and_all_else_stays(tmp_path: Path) -> Non
         "policy": {"_target_": "e3rl.policy.policy.Policy"},
         "budget": {"_target_": "e3rl.budgets.uniform.Uniform"},
     }
+
+
+def test_what_is_no_yaml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("name: [torn")
+    with pytest.raises(ValueError, match=r"config\.yaml cannot be read as YAML: while parsing"):
+        read_saved_configuration(path)

@@ -240,6 +240,14 @@ def test_a_control_that_was_judged_or_started_otherwise_is_not_compared(
     assert unlike_control(composed("experiment=e3", "control=null", override)) is None
 
 
+def test_a_control_that_records_no_policy_is_not_compared() -> None:
+    folder = ROOT / "experiments" / "parity" / "runs"
+    found = unlike_control(composed("experiment=grpo", f"control={folder}"))
+    assert (
+        found == f"not compared with the control in {folder}, which does not record policy, reward"
+    )
+
+
 def test_a_control_of_several_arms_is_refused_before_anything_is_done(arms: Arms) -> None:
     cfg = OmegaConf.create({"control": str(arms["grpo"][0].path.parent)})
     with pytest.raises(ConfigurationError, match="has runs of e3, grpo, ts_an: give the folder of"):

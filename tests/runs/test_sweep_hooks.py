@@ -27,6 +27,7 @@ from e3rl.runs.sweep_hooks import (
     explain_shared_name,
     find_missing_plugin,
     forecast_sweep,
+    seconds_of_finished,
 )
 
 pytestmark = pytest.mark.end_to_end
@@ -62,6 +63,14 @@ def finish(folder: Path, overrides: tuple[str, ...], seconds: float) -> None:
     run = folder / job_folder_name(overrides)
     run.mkdir()
     (run / "summary.json").write_text(json.dumps({"costs": {"cost/seconds": seconds}}))
+
+
+def test_the_seconds_of_a_run_are_all_of_its_seconds(tmp_path: Path) -> None:
+    for name, given in (("new", {"seconds": 300.5}), ("old", {})):
+        (tmp_path / name).mkdir()
+        summary = given | {"costs": {"cost/seconds": 200.0}}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    assert seconds_of_finished(tmp_path) == {"new": 300.5, "old": 200.0}
 
 
 @pytest.mark.parametrize(("part", "name"), CHOICES)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,10 +165,19 @@ def test_two_methods_that_solve_nothing_are_not_known_to_be_equal():
 def test_differences_of_most_problems_are_left_alone():
     mixed = np.random.default_rng(0).normal(size=(30, 2)).clip(-0.9, 0.9)
     first, _ = differences_of_shares(mixed)
-    assert first == mean_over_seeds_and_problems(mixed[:, :1].T)
+    assert first == replace(mean_over_seeds_and_problems(mixed[:, :1].T), largest=1.0)
     (over,) = differences_of_sets([mixed[:, :1], -mixed[:, :1]])
     assert over.mean == pytest.approx(0.0)
     assert over.standard_error == pytest.approx(first.standard_error / np.sqrt(2))
+
+
+def test_no_bound_of_a_difference_is_beyond_what_shares_can_differ_by() -> None:
+    mine, other = [[0.0] * 8, [1.0] * 8], [[1.0] * 8, [0.0] * 8]  # two seeds: -1 and +1
+    found = difference_of_shares(mine, other, paired_seeds=True).interval()
+    assert (found.mean, found.low, found.high) == (0.0, -1.0, 1.0)
+    twice = difference_of_shares(mine, other, paired_seeds=True, largest=2.0).interval()
+    assert (twice.low, twice.high) == (-2.0, 2.0)
+    assert difference_of_shares(mine, other, paired_seeds=True).p_value == 1.0
 
 
 def test_what_is_no_share_is_refused():

@@ -29,7 +29,10 @@ TARGET = re.compile(r"(?<=_target_: )[\w.]+")
 def read_saved_configuration(path: Path) -> Any:
     """A saved configuration as plain values, its classes by the names that they have now.
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError where there is none, ValueError for what is not YAML.
     """
     text = path.read_text(encoding="utf-8")
-    return yaml.load(TARGET.sub(lambda match: MOVED.get(match[0], match[0]), text), LOADER)
+    try:
+        return yaml.load(TARGET.sub(lambda match: MOVED.get(match[0], match[0]), text), LOADER)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} cannot be read as YAML: {error}") from error

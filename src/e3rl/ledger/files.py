@@ -7,6 +7,7 @@ from typing import Any
 CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 ENVIRONMENT = "environment.json"
 PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.json"
+SECONDS = "seconds"  # of a run from the start of its process on, in its summary
 
 
 def read_summary(run_dir: Path) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """`debug=plan`: what a run amounts to in tokens, hours and memory, before weights are loaded."""
 
 import copy
+import itertools
 import math
+import re
 from typing import Any
 
 import torch
@@ -134,9 +136,11 @@ def find_gpu(cfg: DictConfig) -> tuple[str, Gpu] | None:
         return cfg.plan.gpu, GPUS[cfg.plan.gpu]
     if cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return None
-    own = torch.cuda.get_device_name().lower().replace(" ", "")
-    found = max((name for name in GPUS if name in own), key=len, default=None)  # a100, not a10
-    return None if found is None else (found, GPUS[found])
+    words = re.split(r"[ -]+", torch.cuda.get_device_name().lower())
+    if "laptop" in words:
+        return None  # slower than what else has this name
+    own = {*words, *map("".join, itertools.pairwise(words))}  # rtx4090, of two words
+    return next(((name, gpu) for name, gpu in GPUS.items() if name in own), None)
 
 
 def forecast_time(

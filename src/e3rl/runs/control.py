@@ -12,6 +12,7 @@ from e3rl.evaluation.judging import reward_identity
 from e3rl.ledger.archive import archive_of, ledger_folders
 from e3rl.ledger.files import CONFIG, METRICS
 
+SHARED = ("max_new_tokens", "policy", "reward")  # settings that a run has as its control
 PATIENCE = ("deadline_s", "batch_size")  # of a reward, which the machine asks for
 
 
@@ -36,10 +37,16 @@ def control_folders(cfg: DictConfig) -> Sequence[Path]:
 
 def unlike_control(cfg: DictConfig) -> str | None:
     """Why a run and its control are not compared: they start from different policies, or their
-    answers are judged, or cut, by different settings; None where they are alike."""
+    answers are judged, or cut, by different settings, or the control does not record by which;
+    None where they are alike."""
     own = _comparable(cfg.policy.path, cfg.max_new_tokens, to_plain_dict(cfg.reward))
     for folder in control_folders(cfg):
         there = read_saved_configuration(folder / CONFIG)
+        if absent := [key for key in SHARED if key not in there]:
+            return (
+                f"not compared with the control in {cfg.control}, which does not record "
+                f"{', '.join(absent)}"
+            )
         recorded = _comparable(there["policy"]["path"], there["max_new_tokens"], there["reward"])
         for key in sorted(own.keys() | recorded.keys()):
             if own.get(key) != recorded.get(key):

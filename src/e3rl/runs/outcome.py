@@ -1,6 +1,7 @@
 """What a run that has ended is worth: tables, figures, comparison with its control, summary."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,12 @@ from omegaconf import DictConfig
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.evaluations import EvaluationResult
-from e3rl.analysis.measures.resources import SINCE_LAST_ROW
+from e3rl.analysis.measures.resources import SINCE_LAST_ROW, phase_seconds
 from e3rl.analysis.sources.runs import Run, load_run, load_runs
 from e3rl.analysis.tables.arm_table import arm_evaluations, arm_rows, arm_table_text
 from e3rl.checkpoints.durable import write_atomically
 from e3rl.ledger.clock import PhaseClock
-from e3rl.ledger.files import SUMMARY
+from e3rl.ledger.files import SECONDS, SUMMARY
 from e3rl.ledger.ledger import export, read_rows
 from e3rl.ledger.wandb_mirror import WandbMirror
 from e3rl.runs.control import control_folders, unlike_control
@@ -48,15 +49,17 @@ def conclude(
     export(run_dir)
     run = load_run(run_dir)
     evaluations = arm_evaluations({run.name: [run]})
+    pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
     unlike = unlike_control(cfg)
     control = [] if unlike else control_evaluations(cfg, run)
     evaluations += control
-    pass_at_1 = next((e.pass_at_k([1])[0].mean for e in evaluations if e.name == "t1"), None)
     arm = control[0].arm if control else None
     rows = outcome_rows(evaluations, arm)
     figures = _draw(run_dir, clock) if cfg.figures else []
     summary: dict[str, Any] = {"pass@1": pass_at_1, "evaluations": rows, "costs": _costs(run)}
-    summary |= {SINCE_LAST_ROW: clock.lap()}
+    since_last_row = clock.lap()
+    seconds = math.fsum([*phase_seconds(run).values(), *since_last_row.values()])
+    summary |= {SINCE_LAST_ROW: since_last_row, SECONDS: seconds}
     write_atomically(
         run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n"
     )  # it says finished: what comes after it may fail, or be killed

@@ -27,6 +27,7 @@ from e3rl.config.composition import (
     count_launched_processes,
     job_folder_name,
 )
+from e3rl.ledger.files import SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -263,8 +264,12 @@ def _each(override: Override) -> list[str]:
 
 
 def seconds_of_finished(folder: Path) -> dict[str, float]:
-    """Seconds of every finished job in a sweep's folder by its name, as the runs counted them."""
+    """Seconds of every finished job in a sweep's folder by its name, as the runs counted them: from
+    the start of the process on, or, in older summaries, of training steps alone."""
     found = {
         path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/summary.json")
     }
-    return {name: float(found[name]["costs"].get("cost/seconds", 0.0)) for name in sorted(found)}
+    return {
+        name: float(found[name].get(SECONDS) or found[name]["costs"].get("cost/seconds", 0.0))
+        for name in sorted(found)
+    }

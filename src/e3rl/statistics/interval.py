@@ -21,20 +21,26 @@ class Estimate:
     """A mean, its standard error, and the degrees of freedom with which that is known.
 
     The standard error is NaN where a single unit was seen. `center` is where the interval is built
-    around, where that is not the mean itself.
+    around, where that is not the mean itself; `largest` is what no value exceeds in size, and so
+    no bound, such as 1 for a difference of two shares.
     """
 
     mean: float
     standard_error: float
     df: float
     center: float | None = None
+    largest: float = math.inf
 
     def interval(self, level: float = 0.95) -> Interval:
-        """Student's interval: center ± t·standard error. Raises ValueError as `t_bound`."""
+        """Student's interval: center ± t·standard error, cut at ±`largest`.
+
+        Raises ValueError as `t_bound`.
+        """
         if math.isnan(self.standard_error):
             return Interval(self.mean, math.nan, math.nan, level)
         half = t_bound(level, self.df) * self.standard_error
-        return Interval(self.mean, self._center - half, self._center + half, level)
+        low, high = self._center - half, self._center + half
+        return Interval(self.mean, max(low, -self.largest), min(high, self.largest), level)
 
     @property
     def p_value(self) -> float:

@@ -144,7 +144,8 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
         return Estimate(mean, math.nan, math.nan)
     terms = [Term((each.standard_error / n) ** 2, each.df) for each in estimates]
     variance = sum(term.value for term in terms)
-    return Estimate(mean, math.sqrt(variance), _satterthwaite(variance, terms), sum(centers) / n)
+    df, largest = _satterthwaite(variance, terms), max(each.largest for each in estimates)
+    return Estimate(mean, math.sqrt(variance), df, sum(centers) / n, largest)
 
 
 def _estimate(mean: float, seeds: Sequence[Term], problems: Term, rest: Sequence[Term]) -> Estimate:

@@ -112,22 +112,26 @@ def share_intervals_of_sets(tables: Sequence[ArrayLike], level: float = 0.95) ->
     ]
 
 
-def difference_of_shares(a: ArrayLike, b: ArrayLike, paired_seeds: bool = False) -> Estimate:
+def difference_of_shares(
+    a: ArrayLike, b: ArrayLike, paired_seeds: bool = False, largest: float = 1.0
+) -> Estimate:
     """mean(a) - mean(b) of shares (S, P) and (S', P) on the same problems; see the module.
+
+    No bound is beyond ±`largest`: 1 for shares, 2 where a and b are differences of shares.
 
     Raises ValueError as `difference_over_seeds_and_problems`.
     """
     first, second = (np.atleast_2d(np.asarray(each, dtype=np.float64)) for each in (a, b))
     found = difference_over_seeds_and_problems(first, second, paired_seeds)
     if not _tells_too_little(first.mean(axis=0) - second.mean(axis=0)):
-        return found
+        return replace(found, largest=largest)
     ones, zeros = (np.tile(edge, (max(len(first), len(second)), 1)) for edge in ([1, 0], [0, 1]))
     wider = difference_over_seeds_and_problems(
         np.hstack([first, ones[: len(first)]]),
         np.hstack([second, zeros[: len(second)]]),
         paired_seeds,
     )
-    return replace(wider, mean=found.mean, center=wider.mean)
+    return replace(wider, mean=found.mean, center=wider.mean, largest=largest)
 
 
 def gain_interval(after: ArrayLike, before: ArrayLike, level: float = 0.95) -> Interval:

@@ -76,7 +76,7 @@ def _rows_at_k(arms: Arms, control: str, name: str) -> list[Row]:
     base = find_evaluation(arms[control], name)
     if base is None:
         return []
-    return compare_arms(arms, control, base.ks(), cost=float("inf"), evaluations=[name])
+    return compare_arms(arms, control, base.ks(), "steps", cost=float("inf"), evaluations=[name])
 
 
 def metric_differences(arms: Arms, control: str, column: str, window: int) -> dict[str, Band]:

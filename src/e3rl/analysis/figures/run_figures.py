@@ -3,8 +3,8 @@
 Every function takes runs by arm (`runs.group_by_arm`; one run is `{run.name: [run]}`) and returns a
 `Figure` of its own, without pyplot: nothing is shown, no backend is chosen, no state is left.
 Lines of training are means over seeds, their bands the range from the smallest to the largest
-seed; lines of validation have 95 % intervals over problems. Seeds that are far behind others of
-their arm are left out, and a note names them (`curves.without_short`). `axis` is one of
+seed; lines of validation have 95 % intervals over seeds and problems. Seeds that are far behind
+others of their arm are left out, and a note names them (`curves.without_short`). `axis` is one of
 `axes.AXES`: what several arms are drawn against. A single run is drawn against its steps.
 """
 

@@ -119,7 +119,7 @@ def resource_figure(arms: Arms) -> Figure:
     for level, row in enumerate(rows):
         left, each = 0.0, row["seconds"] / row["steps"]
         for part, colour in PART_COLOURS.items():
-            share = row[f"{part}_share"]
+            share = row[f"{part}_share"] or 0.0  # not recorded
             width = each * share
             ax.barh(level, width, left=left, color=colour, height=0.62, linewidth=0)
             if share > 0.08:

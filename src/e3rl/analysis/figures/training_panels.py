@@ -72,7 +72,7 @@ def draw_arms(ax: Axes, arms: Arms, column: str, window: int = 1, axis: str = "s
         if band.n_seeds > 1:
             ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
         elif window > 1:
-            raw = runs[0].train
+            raw = next(run.train for run in runs if column in run.train)
             x = cost_before(raw, raw["rollout_step"], axis)
             ax.plot(x, raw[column], color=colour, alpha=0.22, linewidth=0.7)
         (line,) = ax.plot(band.x, band.mean, color=colour)

@@ -234,9 +234,10 @@ def named_scores(scored: Sequence[Scores], arm: str | None) -> dict[str, dict[st
 
 
 def _without_rungs(scored: Sequence[Scores], control: str | None) -> list[Scores]:
-    """Scores of evaluations that some other arm has as well, where there are other arms."""
+    """Scores of evaluations that some other arm has as well, where there are some; else all."""
     others = {item.name for item in scored if item.arm != control}
-    return [item for item in scored if item.name in others or not others]
+    kept = [item for item in scored if item.name in others]
+    return kept if any(item.arm == control for item in kept) or control is None else list(scored)
 
 
 def score_arms(

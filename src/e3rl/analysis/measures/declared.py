@@ -37,7 +37,7 @@ def _reaching_rows(arms: Arms, family: Family) -> list[Row]:
     for evaluation, target in family.reach:
         for control in dict.fromkeys(control for _, control in family.comparisons):
             mine = {arm for arm, other in family.comparisons if other == control}
-            rows = costs_to_reach(arms, control, [target], evaluation, family.axis)
+            rows = costs_to_reach(arms, control, [target], evaluation, family.axis, of=mine)
             if lacking := sorted(mine - {row["arm"] for row in rows}):
                 raise ValueError(
                     f"family {family.name}: {lacking[0]} has no curve of {evaluation} to reach "

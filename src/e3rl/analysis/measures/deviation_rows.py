@@ -78,7 +78,7 @@ def _require_recorded(wanted: Iterable[str], arms: Arms) -> None:
 
 def _ends(runs: Sequence[Run], evaluation: str, k: int) -> dict[int, float]:
     """The score of every seed after its last step."""
-    found = scores_at(runs, evaluation, k, "tokens", math.inf)
+    found = scores_at(runs, evaluation, k, "steps", math.inf)
     if found is None:
         return {}
     means = found.table.mean(axis="columns")

@@ -92,7 +92,7 @@ def interaction_between(
     if len(both) < 2:
         raise ValueError("interaction: the arms have one seed, and two are the fewest")
     spent = [each.spent for each in four]
-    found = difference_of_shares(both - first, second - neither, paired_seeds=True)
+    found = difference_of_shares(both - first, second - neither, paired_seeds=True, largest=2.0)
     title = f"({names[0]} - {names[1]}) - ({names[2]} - {names[3]})"
     words = f"{title}: {four[0].measure}, {four[0].name}, {axis}"
     return {
@@ -111,9 +111,9 @@ def interaction_between(
         ),
         **interval_columns(
             "parts",
-            difference_of_shares(first - neither, neither - second, paired_seeds=True).interval(
-                level
-            ),
+            difference_of_shares(
+                first - neither, neither - second, paired_seeds=True, largest=2.0
+            ).interval(level),
         ),
         **difference_columns(words, found, level, len(both)),
     }

@@ -43,7 +43,8 @@ def metric_rows(
 
     Returns:
         dicts with arm, metric, window, seeds, value and difference (None for the control), each
-        with _low and _high, by_seed, and the columns that `families.judge_rows` needs.
+        with _low and _high, by_seed, and the columns that `families.judge_rows` needs;
+        `paired_seeds`, False, where the control has as many other seeds.
 
     Raises:
         ValueError: a control that is no arm, a window without steps or of steps that some run
@@ -116,5 +117,8 @@ def _row(table: pd.DataFrame, other: pd.DataFrame | None, comparison: str, level
         return row | difference_columns(None, None, level)
     common = table.columns.intersection(other.columns)
     mine, its = (each[common].mean(axis="columns").to_numpy() for each in (table, other))
-    found = difference_of_units(mine, its, same_seeds(table, other))
+    paired = same_seeds(table, other)
+    if not paired and len(table) == len(other):
+        row["paired_seeds"] = False
+    found = difference_of_units(mine, its, paired)
     return row | difference_columns(comparison, found, level, min(len(table), len(other)))

@@ -6,7 +6,7 @@ and problems (`statistics.crossing`), those of ratios to a control paired by bot
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,7 @@ def costs_to_reach(
     name: str = "t1",
     axis: str = "rollouts",
     level: float = 0.95,
+    of: Collection[str] | None = None,
 ) -> list[Row]:
     """Cost at which every arm first reaches each target, and how many times that of the control.
 
@@ -53,6 +54,7 @@ def costs_to_reach(
         name: evaluation.
         axis: of the cost, see `axes.AXES`.
         level: coverage of the intervals.
+        of: arms to have rows, None for all; the others count for the cost that all runs reached.
 
     Returns:
         dicts with arm, target, seeds, axis, level, and cost and ratio with _low and _high;
@@ -67,7 +69,7 @@ def costs_to_reach(
             validated on different problems, or a cost not recorded.
     """
     _check_targets(targets)
-    points, found = _curves_of_arms(arms, control, name, axis)
+    points, found = _curves_of_arms(arms, control, name, axis, arms if of is None else of)
     costs = {
         arm: crossing_intervals(points, item.values, targets, level) for arm, item in found.items()
     }
@@ -107,12 +109,14 @@ def _refuse_late(arm: str, item: AccuracyCurves, target: float, cost: float, axi
 
 
 def _curves_of_arms(
-    arms: Arms, control: str | None, name: str, axis: str
+    arms: Arms, control: str | None, name: str, axis: str, of: Collection[str]
 ) -> tuple[Reals, dict[str, AccuracyCurves]]:
-    """Points up to the cost that all runs reached, and the curves of arms that have some."""
+    """Points up to the cost that all runs reached, and the curves of the arms in `of`, and of the
+    control, that have some."""
     budget = common_cost([run for runs in arms.values() for run in runs], axis)
     points = np.linspace(0.0, budget, POINTS)
-    curves = {arm: accuracy_curves(runs, name, axis, points) for arm, runs in arms.items()}
+    mine = {arm: runs for arm, runs in arms.items() if arm == control or arm in of}
+    curves = {arm: accuracy_curves(runs, name, axis, points) for arm, runs in mine.items()}
     found = {arm: item for arm, item in curves.items() if item is not None}
     if control is not None and control not in found:
         raise ValueError(f"control={control!r} has no evaluation {name}; there are {list(found)}")

@@ -41,7 +41,8 @@ def name_subset(rows: Sequence[Row], arms: Arms, untrained: Sequence[float]) -> 
 
 def start_counts(arms: Arms) -> pd.DataFrame:
     """Rollouts (`n`) and right ones (`correct`) of each problem before training, at temperature 1,
-    over all runs; runs that drew the same ones, as arms of one seed do, count once.
+    over all runs; runs that drew the same ones, as arms with one seed of validation do, count
+    once.
 
     Raises ValueError where no run was validated before its first step.
     """
@@ -53,11 +54,13 @@ def start_counts(arms: Arms) -> pd.DataFrame:
 
 
 @kept_with_run
-def _drawn(run: Run) -> tuple[bytes, pd.DataFrame]:
-    """The counts of one run before training, and what tells them from other ones."""
+def _drawn(run: Run) -> tuple[tuple[Any, bytes], pd.DataFrame]:
+    """The counts of one run before training, and what tells them from other ones: the seed that
+    validation draws by, where it is recorded, and they themselves."""
     rows = run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
     counts = rows.set_index("problem_id")[["n", "correct"]].sort_index()
-    return counts.to_csv().encode(), counts
+    validation = (run.config.get("callbacks") or {}).get("pass_at_k") or {}
+    return (validation.get("seed"), counts.to_csv().encode()), counts
 
 
 def start_pass_rates(arms: Arms) -> pd.Series:

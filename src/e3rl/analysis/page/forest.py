@@ -34,8 +34,9 @@ NO_VERDICT = "no verdict"
 WORDS = {BETTER: "better", WORSE: "worse", NEITHER: "not distinguishable"}
 
 
-def verdict_lines(rows: Sequence[Row]) -> str:
-    """A line per endpoint, with the arms that are better, worse and neither."""
+def verdict_lines(rows: Sequence[Row], control: str | None = None) -> str:
+    """A line per endpoint, with the arms that are better, worse and neither; where there is none,
+    a line that says why."""
     lines = []
     for end, found in first_endpoints(rows).items():
         told = []
@@ -48,7 +49,18 @@ def verdict_lines(rows: Sequence[Row]) -> str:
             f'<p class="verdict"><span>{escape(title_of(end))}</span>, '
             f"{escape(_read_at(found))}: {'; '.join(told)}.</p>"
         )
-    return "\n".join(lines) or '<p class="note">No control to compare with.</p>'
+    if lines:
+        return "\n".join(lines)
+    names = [
+        sorted({row["evaluation"] for row in rows if (row["arm"] == control) == its})
+        for its in (True, False)
+    ]
+    why = "No control to compare with."
+    if all(names):
+        own, other = (escape(", ".join(found)) for found in names)
+        label = escape(arm_label(control or ""))
+        why = f"No evaluation of {label} ({own}) is one of another arm ({other}): none is compared."
+    return f'<p class="note">{why}</p>'
 
 
 def _read_at(rows: Sequence[Row]) -> str:

@@ -53,7 +53,7 @@ def render_report(
         "title": escape(title),
         "style": _read_part("page.css"),
         "facts": _facts(arms, notes),
-        "verdicts": verdict_lines(rows),
+        "verdicts": verdict_lines(rows, control),
         "warnings": warning_list(find_warnings(Compared(arms, control, rows))),
         "forests": forests(rows, list(arms)),
         "options": _options(axes),

@@ -172,7 +172,9 @@ def write_study(study: Study) -> list[str]:
 def draw_figures(study: Study, rows: Sequence[Row]) -> dict[str, Figure]:
     """All figures by name; those of comparisons show `rows` as the tables judge them, or all arms
     where no table compares."""
-    compared = [row for row in rows if row.get("against") and not row.get("subset")]
+    compared = [
+        row for row in rows if row.get("against") and row.get("measure") and not row.get("subset")
+    ]
     drawn = {}
     for name, options in study.figures.items():
         given: Sequence[Any] = (study.arms, study.control)

@@ -13,6 +13,7 @@ SPECIAL = str.maketrans(
     {char: f"\\{char}" for char in "#$%&_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"Δ": r"$\Delta$", "τ": r"$\tau$", "×": r"$\times$", "·": r"$\cdot$"}
+    | {"<": "$<$", ">": "$>$", "|": r"\textbar{}"}
 )  # of LaTeX, and letters of tables that its usual fonts lack
 
 

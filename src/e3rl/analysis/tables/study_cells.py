@@ -103,7 +103,8 @@ def _seeds_note(rows: Sequence[Row]) -> str:
     if seeds == [1]:
         return "1 seed, without intervals; Δ to the control."
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    alike = "paired by seed" if len(seeds) == 1 else "paired by seed where both have the same"
+    every = len(seeds) == 1 and not any(row.get("paired_seeds") is False for row in rows)
+    alike = "paired by seed" if every else "paired by seed where both have the same"
     return f"95 % intervals over seeds, each by itself; Δ to the control, {alike}; {count} seeds."
 
 

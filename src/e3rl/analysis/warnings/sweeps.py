@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from e3rl.analysis.sources.config_differences import TARGET
 from e3rl.analysis.sources.runs import Run
 from e3rl.config.saved import read_saved_configuration
@@ -69,8 +67,11 @@ def proposes_values(sweep: Path) -> bool:
         return True
     if not (sweep / MULTIRUN).is_file():
         return False
-    text = yaml.safe_load((sweep / MULTIRUN).read_text(encoding="utf-8")) or {}
-    return "optuna" in str(text.get("hydra", {}).get("sweeper", {}).get(TARGET, "")).lower()
+    try:
+        asked = read_saved_configuration(sweep / MULTIRUN) or {}
+    except ValueError:
+        return False  # broken: it tells nothing
+    return "optuna" in str(asked.get("hydra", {}).get("sweeper", {}).get(TARGET, "")).lower()
 
 
 def _configs_on(sweep: Path, judged: Problems) -> Iterator[Mapping[str, Any]]:
@@ -78,7 +79,10 @@ def _configs_on(sweep: Path, judged: Problems) -> Iterator[Mapping[str, Any]]:
     data are configured alike."""
     known: dict[str, bool] = {}
     for file in sorted(sweep.glob(f"*/{CONFIG}")):
-        config = read_saved_configuration(file)
+        try:
+            config = read_saved_configuration(file)
+        except ValueError:
+            continue  # broken, as below: it tells nothing
         if not isinstance(config, Mapping):
             continue
         data = _data_of(config)
@@ -93,10 +97,13 @@ def _configs_on(sweep: Path, judged: Problems) -> Iterator[Mapping[str, Any]]:
 
 
 def _recorded_ids(run: Path) -> frozenset[str]:
-    """Ids of the problems of a run's first validation; none where it has none."""
+    """Ids of the problems of a run's first validation; none where it has none, or is broken."""
     if find_ledger(run / VALIDATION) is None:
         return frozenset()
-    rows = read_rows(run / VALIDATION)
+    try:
+        rows = read_rows(run / VALIDATION)
+    except ValueError:
+        return frozenset()
     return frozenset(map(str, rows[0].get("problem_id", []))) if rows else frozenset()
 
 
