@@ -168,7 +168,8 @@ def test_senseless_inputs_are_refused(estimator):
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"), [({"ddof": 2}, "ddof=2"), ({"eps": -1.0}, "eps=-1")]
+    ("settings_", "message"),
+    [({"ddof": 2}, "ddof=2"), ({"eps": -1.0}, "eps=-1"), ({"eps": float("nan")}, "eps=nan")],
 )
 def test_senseless_settings_are_refused(settings_, message):
     with pytest.raises(ValueError, match=message):

@@ -127,13 +127,38 @@ def test_shaping_by_length_needs_a_budget_that_ranks() -> None:
 def test_a_ladder_needs_a_rollout_for_each_rung() -> None:
     assert told(MIXED) == []
     (line,) = told(MIXED, "rollouts_per_prompt=2")
-    assert "3 rungs, and a group of rollouts_per_prompt=2 uses the first ones only" in line
+    assert "3 rungs, and a group of 2 uses the first ones only" in line
 
 
 def test_pass_at_k_of_pairs_is_grpo() -> None:
     (line,) = told("advantage=pass_at_k", "rollouts_per_prompt=2")
-    assert "k=4 and rollouts_per_prompt=2" in line
+    assert "k=4 and groups of 2" in line
     assert told("advantage=pass_at_k") == []
+    rising = ("advantage=pass_at_k", "advantage.k=1", "advantage.final_k=4")
+    assert told(*rising) == []
+
+
+@pytest.mark.parametrize(
+    "option", ["advantage=grpo", "advantage=pass_at_k", f"{MIXED} advantage=grpo"]
+)
+def test_groups_of_a_selector_are_larger_than_its_mean(option: str) -> None:
+    """A quarter of the prompts with 2 rollouts each on average: groups of 8."""
+    selector = ("budget=mopps", "budget.selected_share=0.25", "epochs=2")
+    assert told(*selector, "rollouts_per_prompt=2", *option.split()) == []
+    assert told(*selector, "rollouts_per_prompt=1", "advantage=grpo") == []
+
+
+def test_groups_of_one_have_no_baseline_of_their_own() -> None:
+    one = ("rollouts_per_prompt=1", "advantage=reinforce_pp")
+    assert told(*one) == []
+    (line,) = told(*one, "advantage.baseline=group")
+    assert line.startswith("rollouts_per_prompt=1 trains nothing: advantage=BatchNormalized")
+
+
+def test_a_bound_for_whole_rollouts_is_none_for_tokens() -> None:
+    assert told("experiment=losses/gspo") == []
+    (line,) = told("experiment=losses/gspo", "loss=grpo")
+    assert line.startswith("loss.surrogate.clip_high=0.004 is a bound for the mean of a whole")
 
 
 def test_a_correction_needs_something_to_correct() -> None:

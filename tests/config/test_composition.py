@@ -191,9 +191,15 @@ def test_keys_are_left_to_the_check_and_groups_to_hydra() -> None:
 
 def test_a_pass_has_more_tokens_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    nothing, h100, gib = map(OmegaConf.create, ({"gpu": None}, {"gpu": "h100"}, {"gpu_gib": 80}))
+    planned = {"only": True}
+    nothing, h100, gib = (
+        OmegaConf.create(planned | gpu) for gpu in ({"gpu": None}, {"gpu": "h100"}, {"gpu_gib": 80})
+    )
     assert tokens_per_pass("auto", nothing) == tokens_per_pass("cpu") == 2048
     assert tokens_per_pass("cpu", h100) == tokens_per_pass("auto", gib) == 16384
+    training = OmegaConf.create({"only": False, "gpu": "h100"})
+    assert tokens_per_pass("cpu", training) == 2048  # a run goes by its own device
+    assert tokens_per_pass("cpu", training, OmegaConf.create({"prompts": 64})) == 16384
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert (tokens_per_pass("auto"), tokens_per_pass("gpu"), tokens_per_pass("cpu")) == (
         16384,

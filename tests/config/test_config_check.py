@@ -230,3 +230,16 @@ def test_a_name_that_only_sounds_like_a_secret_is_none(name: str, default: DictC
     cfg = copy.deepcopy(default)
     OmegaConf.update(cfg, f"policy.{name}", "x", force_add=True)
     assert not [line for line in listed(cfg) if "looks like a secret" in line]
+
+
+def test_what_takes_no_setting_says_how_to_leave_one_out() -> None:
+    (found,) = listed(composed("advantage=centred", "advantage.ddof=1"))
+    assert found == (
+        "advantage.ddof is no setting of e3rl.advantages.centred.Centred: it takes none; where a "
+        "file of conf/ sets it, add ~advantage.ddof"
+    )
+
+
+def test_what_a_caller_fills_in_is_no_setting_that_was_meant() -> None:
+    found = listed(composed("loss=gspo", "loss/exploration=kl_cov"))
+    assert "there are clip_low, clip_high" in found[0]

@@ -188,14 +188,14 @@ def test_an_experiment_holds_differences_only(name: str) -> None:
             assert set(value) <= set(with_it[key])
     copies = {"callbacks", "module"}  # hold interpolations of the groups
     changed = {key for key in with_it if with_it[key] != without[key]} - copies - {"sweep"}
-    along = groups_along(plain(f"loss/{loss_of(name)}")) if "loss" in overridden else set()
+    along = groups_along(plain(f"loss/{loss}")) if (loss := loss_of(name)) else set()
     assert changed - {"name"} - along == {*overridden, *(set(own) - {"name"} - copies)}
 
 
-def loss_of(name: str) -> str:
-    """The preset of the objective that an experiment chooses."""
-    chosen = [d[key] for d in plain(name)["defaults"] for key in d if key == "override /loss"]
-    return str(chosen[0])
+def loss_of(name: str) -> str | None:
+    """The preset of the objective that an experiment chooses; None where it stays."""
+    defaults = plain(name).get("defaults", [])
+    return next((str(d[key]) for d in defaults for key in d if key == "override /loss"), None)
 
 
 def groups_along(node: dict[str, Any]) -> set[str]:

@@ -168,3 +168,17 @@ def test_a_tiny_preset_has_random_weights_and_everything_else_of_its_own() -> No
 
 def test_the_embedded_policy_stays_itself_in_a_tiny_run() -> None:
     assert composed("debug=tiny").policy.path == "embedded"
+
+
+@pytest.mark.parametrize("loss", ["dr_grpo", "gspo", "reinforce_pp", "rloo"])
+def test_another_loss_brings_all_that_its_file_says(loss: str) -> None:
+    cfg = composed("experiment=paper/1_5b/grpo", *FILES, f"loss={loss}")
+    own = composed("experiment=grpo", f"loss={loss}")
+    check(cfg)
+    assert (cfg.loss.aggregation, cfg.advantage) == (own.loss.aggregation, own.advantage)
+
+
+def test_another_template_brings_its_instruction() -> None:
+    asked = composed("experiment=paper/1_5b/grpo", "policy/template=asked", *FILES)
+    assert "boxed" in asked.policy.instruction
+    assert preset("1_5b", "grpo").policy.instruction == ""

@@ -150,6 +150,8 @@ def test_effects_stand_at_their_tokens(make_batch):
         (ClipCov, {"low": 5.0}, r"exploration\.low=5\.0 must lie below exploration\.high=5\.0"),
         (KLCov, {"share": 1.0}, r"exploration\.share=1\.0"),
         (KLCov, {"coef": 0.0}, r"exploration\.coef=0\.0"),
+        (KLCov, {"coef": float("nan")}, r"exploration\.coef=nan"),
+        (ClipCov, {"low": float("nan")}, r"exploration\.low=nan"),
         (HighEntropyMask, {"share": 1.2}, r"exploration\.share=1\.2 must lie in \(0, 1\]"),
     ],
 )

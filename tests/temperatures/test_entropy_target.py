@@ -292,6 +292,8 @@ def test_state_of_another_rule_or_gain_is_refused() -> None:
     ("arguments", "message"),
     [
         ({"target": 0.0}, "target=0.0"),
+        ({"target": math.inf}, "target=inf"),
+        ({"bounds": (0.3, math.inf)}, r"bounds=\(0.3, inf\)"),
         ({"init_steps": 0}, "init_steps=0"),
         ({"initial": 4.0}, r"initial=4.0.*bounds=\(0.3, 3.0\)"),
         ({"bounds": (0.0, 3.0)}, r"bounds=\(0.0, 3.0\)"),

@@ -74,6 +74,13 @@ def test_solve_gain_lands_on_the_true_entropy_up_to_interpolation() -> None:
     assert plant.moments(gain.step(1.0, math.log(1.15)))[0] == pytest.approx(wanted, rel=0.005)
 
 
+def test_solve_gain_stays_where_the_target_is_reached_whatever_the_factors() -> None:
+    reading = EntropyReading(0, 1.0, 0.5, 10, exact=0.5, curve=((0.5, 0.2), (2.0, 0.9)))
+    gain = SolveGain()
+    gain.observe(reading)
+    assert gain.step(1.0, 0.0) == pytest.approx(1.0, abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("gain", "switch"),
     [(ElasticityGain(), "module.probe.rows"), (SolveGain(), "module.probe.factors")],

@@ -1,5 +1,6 @@
 """Stages of the run: where each begins, in parts of the run and in steps, and what resumes."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -87,6 +88,8 @@ def test_every_step_has_the_last_stage_that_has_begun(starts: list[float], total
     [
         ([], [], "run", "give one or more, each above 0"),
         ([1.0, 0.0], [0, 0.5], "run", "each above 0"),
+        ([1.0, math.nan], [0, 0.5], "run", "each above 0"),
+        ([1.0, math.inf], [0, 0.5], "run", "each above 0"),
         ([1.0, 1.1], [0.0], "run", "2 temperatures and 1 starts"),
         ([1.0, 1.1], [0.1, 0.5], "run", "must rise from 0"),
         ([1.0, 1.1, 1.2], [0.0, 0.5, 0.5], "run", "must rise from 0"),

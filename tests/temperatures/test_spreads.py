@@ -57,7 +57,7 @@ def test_the_mean_over_prompts_stays_and_every_factor_is_positive(
     assert [a + b for a, b in zip(factors, cold, strict=True)] == pytest.approx([2.0] * len(ranks))
 
 
-@pytest.mark.parametrize("rungs", [[], [1.0], [0.8, 0.8], [1.0, 0.0], [1.0, -0.5]])
+@pytest.mark.parametrize("rungs", [[], [1.0], [0.8, 0.8], [1.0, 0.0], [1.0, -0.5], [1.0, math.nan]])
 def test_a_ladder_needs_different_rungs_above_0(rungs: list[float]) -> None:
     with pytest.raises(ValueError, match="two or more different factors above 0"):
         Ladder(rungs)

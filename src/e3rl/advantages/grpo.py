@@ -1,5 +1,7 @@
 """Group-normalised advantages of GRPO."""
 
+import math
+
 from torch import Tensor
 
 from e3rl.advantages.groups import centred_rewards
@@ -17,8 +19,8 @@ class GroupNormalized:
     def __init__(self, ddof: int = 1, eps: float = 1e-6) -> None:
         if ddof not in (0, 1):
             raise ValueError(f"ddof={ddof} must be 1 (sample) or 0 (population)")
-        if eps < 0:
-            raise ValueError(f"eps={eps} must not be negative; the published value is 1e-6")
+        if not 0 <= eps < math.inf:
+            raise ValueError(f"eps={eps} must be a number from 0 on; the published value is 1e-6")
         self.ddof = ddof
         self.eps = eps
 

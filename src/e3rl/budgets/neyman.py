@@ -37,7 +37,8 @@ class Neyman(UtilityBudget):
     of wrong ones. Training measures them for these rules, with respect to the logits
     (`functional/grad_norms.py`), which takes one forward pass more over all rollouts. With
     `unit_norms` all g are 1, and what is left is how the papers treat pass rates; `cures` is then
-    `sqrt_pq` with 1/n for 1/(n-1).
+    v = p(1-p) with p the posterior mean, where `sqrt_pq` has the posterior's E[p(1-p)], and 1/n for
+    its 1/(n-1).
 
     Args:
         weight: `sqrt_pq`, `vip_drgrpo`, `gvm` or `cures`.

@@ -13,7 +13,8 @@ def published_counts(ranks: Sequence[float], total: int, n_min: int, n_max: int)
         nᵢ = n_min + ⌊N_rem·kᵢ/(Σk + 1e-8)⌋,   N_rem = total - B·n_min,
 
     and what is left goes to the prompts in the order of falling kᵢ (equal ranks in the order of
-    the batch), each taking all it can hold below n_max. Known defects, all kept:
+    the batch; the published code leaves their order to an unstable sort, and its own ranks are
+    never equal), each taking all it can hold below n_max. Known defects, all kept:
 
     - the cap binds the leftover only, so hard prompts may exceed n_max;
     - bounds that cannot hold `total` shift counts below n_min or leave part of it unspent;

@@ -52,7 +52,8 @@ def _inert_ratios(plain: dict[str, Any]) -> Iterator[str]:
 
 
 def _wide_clip(plain: dict[str, Any]) -> Iterator[str]:
-    """A bound for ratios of tokens, where those of whole rollouts are clipped."""
+    """A bound for ratios of tokens, where those of whole rollouts are clipped, or one for these
+    where those of tokens are."""
     surrogate = plain["loss"]["surrogate"]
     if target_name(surrogate) == "gspo" and surrogate["clip_high"] > 0.1:
         yield (
@@ -60,14 +61,21 @@ def _wide_clip(plain: dict[str, Any]) -> Iterator[str]:
             f"geometric mean over a rollout's tokens (clip_low={surrogate['clip_low']}); use "
             "loss/exploration=none, or another loss with clip_higher"
         )
+    if target_name(surrogate) == "clipped" and surrogate["clip_high"] < 0.05:
+        yield (
+            f"loss.surrogate.clip_high={surrogate['clip_high']} is a bound for the mean of a whole "
+            f"rollout (loss=gspo), and loss.surrogate=clipped has single tokens: 0.2 is published"
+        )
 
 
 def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
     """What weighs prompts or rollouts, where all weigh the same anyway."""
-    mean_size, advantage = plain["rollouts_per_prompt"], plain["advantage"]
-    if mean_size < 2 and target_name(advantage) in OF_GROUPS:
+    mean_size, advantage = mean_group_size(plain), plain["advantage"]
+    rule = target_name(advantage)
+    of_groups = rule in OF_GROUPS or advantage.get("baseline") == "group"
+    if mean_size < 2 and of_groups:
         yield (
-            f"rollouts_per_prompt={mean_size} trains nothing: advantage={target_name(advantage)} "
+            f"rollouts_per_prompt={plain['rollouts_per_prompt']} trains nothing: advantage={rule} "
             "compares the rollouts of a prompt; use 2 or more, or advantage=reinforce_pp"
         )
     if plain["loss"]["prompt_weight"] == "prompt" and target_name(plain["budget"]) == "Uniform":
@@ -75,11 +83,13 @@ def _inert_weights(plain: dict[str, Any]) -> Iterator[str]:
             "loss.prompt_weight=prompt changes nothing: budget=uniform gives every prompt the same "
             "number of rollouts already"
         )
-    if target_name(advantage) == "PassAtKAdvantage" and min(advantage["k"], mean_size - 1) <= 1:
-        yield (
-            f"advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
-            f"k={advantage['k']} and rollouts_per_prompt={mean_size} that is at most 1: raise both"
-        )
+    if rule == "PassAtKAdvantage":
+        largest = max(advantage["k"], advantage.get("final_k") or 0)
+        if min(largest, mean_size - 1) <= 1:
+            yield (
+                "advantage=pass_at_k is GRPO here: a group of n rollouts uses min(k, n - 1), with "
+                f"k={largest} and groups of {mean_size:g} that is at most 1: raise both"
+            )
 
 
 def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
@@ -102,6 +112,18 @@ def _inert_budgets(plain: dict[str, Any]) -> Iterator[str]:
             )
     if rule == "E3Rank" and budget["n_update"] == 0 and not _wants_ranks(plain):
         yield "budget=E3Rank is uniform: with n_update=0 its bounds never widen"
+
+
+def count_selected(budget: Mapping[str, Any], prompts_per_step: int) -> int:
+    """Prompts of a step that a rule gives rollouts to: all, but for selectors."""
+    return int(max(1, round(budget.get("selected_share", 1) * prompts_per_step)))
+
+
+def mean_group_size(cfg: Mapping[str, Any]) -> float:
+    """Rollouts of a prompt that gets some, on average: rollouts_per_prompt, but for selectors."""
+    prompts = cfg["prompts_per_step"]
+    total = prompts * cfg["rollouts_per_prompt"]
+    return float(total / count_selected(cfg["budget"], prompts))
 
 
 def goes_by_history(budget: Mapping[str, Any]) -> bool:
@@ -143,11 +165,11 @@ def _inert_spread(plain: dict[str, Any]) -> Iterator[str]:
         )
     elif target_name(spread) == "ByDifficulty" and plain["epochs"] == 1:
         yield f"{idle} with epochs=1: no prompt has a rank before its second visit; use 2 or more"
-    if target_name(spread) == "Ladder" and plain["rollouts_per_prompt"] < len(spread["rungs"]):
+    if target_name(spread) == "Ladder" and mean_group_size(plain) < len(spread["rungs"]):
         yield (
             f"temperature.spread=Ladder has {len(spread['rungs'])} rungs, and a group of "
-            f"rollouts_per_prompt={plain['rollouts_per_prompt']} uses the first ones only: raise "
-            "it, or leave rungs out"
+            f"{mean_group_size(plain):g} uses the first ones only: raise rollouts_per_prompt, or "
+            "leave rungs out"
         )
 
 

@@ -252,7 +252,8 @@ class _Settings:
         hints = _parameter_types(target.__init__ if inspect.isclass(target) else target)
         given = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            known = [p.name for p in parameters]
+            later = _required_names(parameters) if node.get("_partial_") else []  # of its caller
+            known = [p.name for p in parameters if p.name not in later]
             yield from self._unknown(given, known, f"{path}.", f" of {node['_target_']}")
         wanted = [] if node.get("_partial_") else _required_names(parameters)
         for name in dict.fromkeys([*wanted, *given]):
@@ -280,6 +281,8 @@ class _Settings:
                 self.unknown.add(f"{path}{key}")
                 meant = self._nearest(key, known, path)
                 hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
+                if not known:
+                    hint = f"it takes none; where a file of conf/ sets it, add ~{path}{key}"
                 if not path and key in GLOBAL_GROUPS:
                     hint = f"a file of conf/{key} begins with the line `# @package _global_`"
                 yield f"{path}{key} is no setting{owner}: {hint}"

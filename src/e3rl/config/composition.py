@@ -52,11 +52,13 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("e3rl.run_dir", run_dir, replace=True, use_cache=True)
 
 
-def tokens_per_pass(accelerator: str, plan: Any = None) -> int:
-    """`TOKENS_PER_PASS` of the device that a trainer takes, or of a GPU that `plan` names."""
+def tokens_per_pass(accelerator: str, plan: Any = None, preflight: Any = None) -> int:
+    """`TOKENS_PER_PASS` of the device that a trainer takes, or of a GPU that `plan` names where
+    nothing is trained: with `plan.only`, or in a preflight."""
     import torch
 
     planned = OmegaConf.is_dict(plan) and (plan.get("gpu") or plan.get("gpu_gib"))
+    planned = planned and (plan.get("only") or preflight is not None)
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
     return TOKENS_PER_PASS["gpu" if on_gpu or planned else "cpu"]
 

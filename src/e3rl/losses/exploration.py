@@ -101,7 +101,7 @@ class ClipCov:
 
     def __init__(self, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> None:
         _check_share(share)
-        if low >= high:
+        if not low < high:
             raise ValueError(f"exploration.low={low} must lie below exploration.high={high}")
         self.share = share
         self.low = low
@@ -137,7 +137,7 @@ class KLCov:
 
     def __init__(self, share: float = 2e-3, coef: float = 1.0) -> None:
         _check_share(share)
-        if coef <= 0:
+        if not 0 < coef < math.inf:
             raise ValueError(f"exploration.coef={coef}: use a number above 0")
         self.share = share
         self.coef = coef

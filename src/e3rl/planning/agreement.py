@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from e3rl.config.build import build
-from e3rl.config.cautions import decides_in_rounds, target_name
+from e3rl.config.cautions import count_selected, decides_in_rounds, target_name
 from e3rl.config.composition import ConfigurationError
 from e3rl.config.copies import COPIES
 from e3rl.planning.processes import count_processes
@@ -50,17 +50,12 @@ def _check_processes(cfg: Any) -> None:
             f"{count} processes cannot share: use trainer.devices=1 or a budget with all counts "
             "known beforehand"
         )
-    if (selected := _count_selected(cfg.budget, cfg.prompts_per_step)) < count:
+    if (selected := count_selected(cfg.budget, cfg.prompts_per_step)) < count:
         raise ConfigurationError(
             f"budget.selected_share={cfg.budget.selected_share} gives rollouts to {selected} of "
             f"{cfg.prompts_per_step} prompts, which leaves some of {count} processes without any: "
             "raise it or prompts_per_step"
         )
-
-
-def _count_selected(budget: Any, prompts_per_step: int) -> int:
-    """Prompts of a step that a rule gives rollouts to: all, but for selectors."""
-    return int(max(1, round(budget.get("selected_share", 1) * prompts_per_step)))
 
 
 def read_bounds(budget: Any, prompts_per_step: int) -> tuple[str, float, float]:
@@ -71,7 +66,7 @@ def read_bounds(budget: Any, prompts_per_step: int) -> tuple[str, float, float]:
     )
     low = budget.get(lowest, 1)
     if lowest == "selected_share":  # two rollouts of every selected prompt
-        low = 2 * _count_selected(budget, prompts_per_step) / prompts_per_step
+        low = 2 * count_selected(budget, prompts_per_step) / prompts_per_step
     elif target_name(budget) == "DynamicSampling":  # of groups of one none is mixed
         low = 2
     return lowest, low, budget.get("n_high", math.inf)

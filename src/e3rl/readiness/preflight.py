@@ -16,7 +16,7 @@ from e3rl.config.build import (
     check_devices,
     check_optimizer,
 )
-from e3rl.config.cautions import find_cautions
+from e3rl.config.cautions import find_cautions, mean_group_size
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError
 from e3rl.data.problem import Problem
@@ -97,10 +97,11 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     needed, inert = forecast_memory(cfg, shape), find_cautions(cfg)
     problems, temperature = draw_problems(data, cfg), first_temperature(cfg, steps)
     sample, answers = sample_and_test_answers(cfg, policy, problems, temperature)
+    group_size = round(mean_group_size(cfg))
     groups = predict_group_outcomes(
         sample.right,
         sample.rollouts,
-        cfg.rollouts_per_prompt,
+        group_size,
         derive_seed(cfg.seed, "preflight", "groups"),
     )
     scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
@@ -111,7 +112,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     forecast = forecast_work(planned, steps, counts.validation) | needed
     length = forecast_hours(planned, steps, counts.validation)
     findings = [
-        checks.check_signal(sample, groups, cfg.rollouts_per_prompt),
+        checks.check_signal(sample, groups, group_size),
         rule,
         checks.check_truncation(sample, cfg.max_new_tokens),
         checks.check_format(sample),
@@ -164,7 +165,7 @@ def sample_and_test_answers(
 
 
 def first_temperature(cfg: DictConfig, total_steps: int) -> float:
-    """The temperature that the run's first step is sampled at."""
+    """The temperature that the run's first step is sampled at, without `temperature.spread`."""
     rule: TemperatureRule = build(cfg, "temperature")
     rule.bind(total_steps, cfg.rollout.lookahead)
     return float(rule.decide(0).temperature)

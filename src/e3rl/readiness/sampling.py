@@ -15,6 +15,7 @@ from e3rl.callbacks.pass_at_k import PassAtK
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.callbacks.validation_schedule import Evaluation
 from e3rl.config.build import build
+from e3rl.config.cautions import mean_group_size
 from e3rl.data.problem import Problem
 from e3rl.engines.base import RolloutEngine
 from e3rl.evaluation.sampling import PolicyHolder, validate
@@ -23,6 +24,7 @@ from e3rl.planning.hours import FORWARDS
 from e3rl.policy.policy import Policy
 from e3rl.readiness.partial_sample import PartialSample
 from e3rl.rewards.pool import RewardPool
+from e3rl.rewards.verdict import STATUSES
 from e3rl.training.forward import cut, measure
 
 ROWS_COMPARED = 32  # rollouts per batch that the trainer scores as well
@@ -77,16 +79,18 @@ def sample_rollouts(
     engine: RolloutEngine,
     pool: RewardPool,
 ) -> PartialSample:
-    """Rollouts of `problems` as a step of training samples them, on one device, without an update.
+    """Rollouts of `problems` as a step of training samples them, on one device, without an update,
+    all at one temperature: a `temperature.spread` is left out, as in validation.
 
     Args:
-        cfg: a composed preflight; `preflight.rollouts` of each problem, or the run's group size.
+        cfg: a composed preflight; `preflight.rollouts` of each problem, or the run's mean group
+            size.
         policy: that is sampled.
         problems: what it is asked.
         temperature: that it is sampled at.
         engine, pool: who samples and who scores; the caller closes both.
     """
-    count = cfg.preflight.rollouts or cfg.rollouts_per_prompt
+    count = cfg.preflight.rollouts or round(mean_group_size(cfg))
     module = SamplingModule(policy, cfg.module.settings.tokens_per_microbatch)
     validate(
         module,
@@ -113,9 +117,7 @@ def gather(module: SamplingModule) -> PartialSample:
     rolled = sum(each["time/rollout_s"] - each["time/sync_s"] for each in metrics)
     statuses: Counter[str] = Counter()
     for each in metrics:
-        statuses.update(
-            {k.removeprefix("reward/"): int(v) for k, v in each.items() if k.startswith("reward/")}
-        )
+        statuses.update({name: int(each.get(f"reward/{name}", 0)) for name in STATUSES})
     tallies = [batch.tally() for batch in batches]
     masks = [batch.tensor("completion_mask").sum(dim=1).numpy() for batch in batches]
     answers = [answer for batch in batches for answer in batch.given_answers or []]

@@ -194,13 +194,13 @@ def _check(
     ema: float,
 ) -> None:
     low, high = bounds
-    if target is not None and not target > 0:
+    if target is not None and not 0 < target < math.inf:
         raise ValueError(f"target={target} must be above 0 nats per token; None measures it")
     if init_steps < 1:
         raise ValueError(f"init_steps={init_steps}: use at least 1; one step is 3-5% noisy")
-    if not 0 < low <= initial <= high:
+    if not 0 < low <= initial <= high < math.inf:
         raise ValueError(f"initial={initial} must lie within bounds={bounds}, both above 0")
-    if not max_log_alpha > 0:
+    if not 0 < max_log_alpha < math.inf:
         raise ValueError(f"max_log_alpha={max_log_alpha} must be above 0; 0.5 is a good limit")
     if not 0 <= ema < 1:
         raise ValueError(f"ema={ema} must lie in [0, 1); 0 takes each step by itself")

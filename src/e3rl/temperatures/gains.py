@@ -115,7 +115,8 @@ class SolveGain:
         ln τ' = ln τ + μ·(ln τ* - ln τ),   H_curve(τ*) = α·H_exact
 
     α comes from all rollouts; the sub-sample behind the curve lends its shape only, so that its
-    larger noise cancels. Exact at fixed states, up to interpolation between the curve's points.
+    larger noise cancels. Exact at fixed states, up to interpolation between the curve's points, of
+    which the entropy at the sampling temperature is one, whether or not it was asked for.
 
     Args:
         mu: relaxation in (0, 1]; 1 goes all the way at once.
@@ -141,7 +142,7 @@ class SolveGain:
         if self._reading is None or self._reading.exact is None:
             raise RuntimeError("solve gain: observe a reading before the first step")
         level = max(self._reading.exact, 1e-6) * math.exp(log_alpha)
-        solution = solve_step(self._reading.curve, level)
+        solution = solve_step(_with_own_point(self._reading), level)
         return tau * math.exp(self.mu * math.log(solution / tau))
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,3 +150,11 @@ class SolveGain:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         require_keys("SolveGain", state, ())
+
+
+def _with_own_point(reading: EntropyReading) -> tuple[tuple[float, float], ...]:
+    """The curve, with the point at the sampling temperature: where H* is reached, τ stays."""
+    curve, tau, exact = reading.curve, reading.temperature, reading.exact
+    if exact is None or any(math.isclose(tau, each, rel_tol=1e-6) for each, _ in curve):
+        return curve
+    return tuple(sorted((*curve, (tau, exact))))

@@ -85,7 +85,7 @@ class Piecewise:
 
 
 def _check(temperatures: Sequence[float], starts: Sequence[float], unit: str) -> None:
-    if not temperatures or not min(temperatures) > 0:
+    if not temperatures or not all(0 < each < math.inf for each in temperatures):
         raise ValueError(f"temperatures={list(temperatures)}: give one or more, each above 0")
     if len(starts) != len(temperatures):
         raise ValueError(

@@ -30,7 +30,7 @@ class Ladder:
     """
 
     def __init__(self, rungs: Sequence[float] = (1.0, 0.7, 1.3)) -> None:
-        if len(set(rungs)) < 2 or not min(rungs) > 0:
+        if len(set(rungs)) < 2 or not all(0 < rung < math.inf for rung in rungs):
             raise ValueError(
                 f"rungs={list(rungs)}: give two or more different factors above 0, or leave the "
                 "spread out"
