@@ -24,7 +24,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_bounds": (231, 235),
     "carries_budget": (141, 150),
     **dict.fromkeys(("carries_four_steps", "carries_four_steps_constants"), (236, 245)),
-    "carries_four_steps_more": (236, 245),
+    **dict.fromkeys(("carries_four_steps_left_out", "carries_four_steps_more"), (236, 245)),
     "carries_small_batches": (236, 245),
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),
