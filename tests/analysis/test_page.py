@@ -231,7 +231,7 @@ def test_every_endpoint_says_at_which_cost_it_is_read() -> None:
 
 def test_arms_without_an_evaluation_in_common_are_said_to_be_none(arms: Arms) -> None:
     def kept(runs: list[Run], name: str) -> list[Run]:
-        return [replace(run, problems=run.problems.query("name == @name")) for run in runs]
+        return [replace(r, problems=r.problems[r.problems["name"] == name]) for r in runs]
 
     apart = {"grpo": kept(arms["grpo"], "t1"), "e3": kept(arms["e3"], "greedy")}
     rows = compare_arms(apart, "grpo")

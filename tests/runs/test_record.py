@@ -244,7 +244,8 @@ def test_a_control_that_records_no_policy_is_not_compared() -> None:
     folder = ROOT / "experiments" / "parity" / "runs"
     found = unlike_control(composed("experiment=grpo", f"control={folder}"))
     assert (
-        found == f"not compared with the control in {folder}, which does not record policy, reward"
+        found == f"not compared with the control in {folder}, which does not record "
+        "max_new_tokens, policy, reward"
     )
 
 
