@@ -47,15 +47,10 @@ def test_rates_before_training_are_those_of_all_draws_that_differ(arms: Arms) ->
     assert (both == 2 * start_counts(twice)["n"]).all()  # arms of other draws count for themselves
 
 
-def test_draws_that_happen_to_be_alike_count_where_validation_has_seeds_of_its_own(
-    arms: Arms,
-) -> None:
-    """Three runs of 3 seeds with the same counts: three draws of 3 seeds of validation, or one."""
+def test_a_draw_that_runs_of_other_seeds_share_counts_once(arms: Arms) -> None:
     (run, *_), size = arms["grpo"], start_counts({"grpo": arms["grpo"][:1]})["n"]
-    for seeds, draws in (((1, 2, 3), 3), ((7, 7, 7), 1)):
-        configs = [{"callbacks": {"pass_at_k": {"seed": seed}}} for seed in seeds]
-        runs = [replace(run, config=config) for config in configs]
-        assert (start_counts({"grpo": runs})["n"] == draws * size).all()
+    shared = [replace(run, seed=seed) for seed in (1, 2, 3)]
+    assert (start_counts({"grpo": shared})["n"] == size).all()
 
 
 def test_subsets_share_the_problems_out(arms: Arms) -> None:

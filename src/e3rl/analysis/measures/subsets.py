@@ -41,8 +41,9 @@ def name_subset(rows: Sequence[Row], arms: Arms, untrained: Sequence[float]) -> 
 
 def start_counts(arms: Arms) -> pd.DataFrame:
     """Rollouts (`n`) and right ones (`correct`) of each problem before training, at temperature 1,
-    over all runs; runs that drew the same ones, as arms with one seed of validation do, count
-    once.
+    over all runs; runs that drew the same ones, as arms of one seed do, count once, and so do
+    draws that happen to be alike, as where nobody solves anything: fewer rollouts are claimed then
+    than there were.
 
     Raises ValueError where no run was validated before its first step.
     """
@@ -54,13 +55,12 @@ def start_counts(arms: Arms) -> pd.DataFrame:
 
 
 @kept_with_run
-def _drawn(run: Run) -> tuple[tuple[Any, bytes], pd.DataFrame]:
-    """The counts of one run before training, and what tells them from other ones: the seed that
-    validation draws by, where it is recorded, and they themselves."""
+def _drawn(run: Run) -> tuple[bytes, pd.DataFrame]:
+    """The counts of one run before training, and what tells them from other ones: they themselves,
+    since runs may share a draw whatever their seeds."""
     rows = run.problems[(run.problems["rollout_step"] == 0) & (run.problems["name"] == START)]
     counts = rows.set_index("problem_id")[["n", "correct"]].sort_index()
-    validation = (run.config.get("callbacks") or {}).get("pass_at_k") or {}
-    return (validation.get("seed"), counts.to_csv().encode()), counts
+    return counts.to_csv().encode(), counts
 
 
 def start_pass_rates(arms: Arms) -> pd.Series:
