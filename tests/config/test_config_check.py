@@ -243,3 +243,8 @@ def test_what_takes_no_setting_says_how_to_leave_one_out() -> None:
 def test_what_a_caller_fills_in_is_no_setting_that_was_meant() -> None:
     found = listed(composed("loss=gspo", "loss/exploration=kl_cov"))
     assert "there are clip_low, clip_high" in found[0]
+
+
+def test_what_a_partial_call_needs_beside_what_its_caller_fills_in_is_a_setting() -> None:
+    scheduler = "_target_:torch.optim.lr_scheduler.CosineAnnealingLR,_partial_:true,T_max:8"
+    assert listed(composed(f"module.scheduler={{{scheduler}}}")) == []

@@ -252,8 +252,9 @@ class _Settings:
         hints = _parameter_types(target.__init__ if inspect.isclass(target) else target)
         given = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            later = _required_names(parameters) if node.get("_partial_") else []  # of its caller
-            known = [p.name for p in parameters if p.name not in later]
+            known = [p.name for p in parameters]
+            first = _required_names(parameters)[: bool(node.get("_partial_"))]  # the caller's
+            known = [name for name in known if name in given or name not in first]
             yield from self._unknown(given, known, f"{path}.", f" of {node['_target_']}")
         wanted = [] if node.get("_partial_") else _required_names(parameters)
         for name in dict.fromkeys([*wanted, *given]):
