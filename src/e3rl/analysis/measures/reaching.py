@@ -50,10 +50,8 @@ def costs_to_reach(
     Args:
         arms: runs by arm, all validated on the same problems, at two costs or more to have a row.
         control: arm whose cost the others' is divided by, None for none.
-        targets: pass@1, as shares.
-        name: evaluation.
-        axis: of the cost, see `axes.AXES`.
-        level: coverage of the intervals.
+        targets: pass@1, as shares, in the evaluation `name`.
+        axis, level: of the cost, see `axes.AXES`, and coverage of the intervals.
         of: arms to have rows, None for all; the others count for the cost that all runs reached.
 
     Returns:
@@ -76,15 +74,14 @@ def costs_to_reach(
     rows = []
     for place, target in enumerate(targets):
         for arm, item in found.items():
-            cost, base = costs[arm][place], None
+            cost, ratio = costs[arm][place], None
             _refuse_late(arm, item, target, cost.mean, axis)
             if control not in (None, arm) and costs[control][place].mean >= item.start:
-                base = found[control]
-            ratio = None if base is None else _ratio(item, base, points, target, level)
-            row: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
-            row |= {"seeds": len(item.seeds)} | interval_columns("cost", cost)
+                ratio = _ratio(item, found[control], points, target, level)
+            about: Row = {"arm": arm, "target": target, "axis": axis, "level": level}
+            about |= {"seeds": len(item.seeds)} | interval_columns("cost", cost)
             comparison = f"{arm} - {control}: {axis} to {name} of {target:g}"
-            rows.append(row | _ratio_columns(comparison, ratio))
+            rows.append(about | _ratio_columns(comparison, ratio))
     return rows
 
 

@@ -58,8 +58,7 @@ def scores_at(
 
     Args:
         runs: seeds of one arm.
-        name: evaluation.
-        k: of pass@k.
+        name, k: evaluation, and of pass@k.
         axis: of the budget, see `axes.AXES`.
         budget: cost at which to compare; infinite: the last validation, whatever it had cost.
         whole: the mean over the costs from the first validation to `budget` (the area under the
@@ -83,17 +82,17 @@ def scores_at(
         starts.add(float(costs[0]))
         if len(costs) == 1 or math.isinf(budget):
             spent.append(float(costs[-1]))
-        at = table.iloc[-1] if len(costs) == 1 else _interpolate_at(costs, table, budget, whole)
-        rows.append(at)
+        one = len(costs) == 1
+        rows.append(table.iloc[-1] if one else _interpolate_at(costs, table, budget, whole))
         kept.append(run)
         facts.append(_last_sampling(run, name))
         sources |= run.sources
     if not rows or (whole and len(starts) > 1):
         return None
-    joined = _join_seeds(kept, rows, name)
     temperature, entropy = np.mean(facts, axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     cost = float(np.mean(spent)) if spent else None
+    joined = _join_seeds(kept, rows, name)
     return Scores(*about, joined, sources, cost, starts.pop() if whole else None)
 
 
