@@ -67,18 +67,16 @@ def rollout_weights(
     unrelated.
 
     Args:
-        mode: one of the above.
+        mode, totals: one of the above, and the global counts.
         lengths: (N',) sampled tokens of the rollouts at hand, any part of the minibatch.
-        totals: the global counts.
         factors: (N',) of the same rollouts; None = every rollout counts alike.
         max_length: L_max, the configured limit of sampled tokens; `constant` needs it.
 
     Returns:
         (N',) float32.
 
-    Raises:
-        ValueError: unknown mode, `prompt_mean` without factors, `constant` without max_length,
-            empty rollouts.
+    Raises ValueError for an unknown mode, `prompt_mean` without factors, `constant` without
+    max_length, and empty rollouts.
     """
     if mode not in get_args(Aggregation):
         raise ValueError(f"mode={mode!r} must be one of {get_args(Aggregation)}")

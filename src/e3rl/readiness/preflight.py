@@ -97,13 +97,8 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     needed, inert = forecast_memory(cfg, shape), find_cautions(cfg)
     problems, temperature = draw_problems(data, cfg), first_temperature(cfg, steps)
     sample, answers = sample_and_test_answers(cfg, policy, problems, temperature)
-    group_size = round(mean_group_size(cfg))
-    groups = predict_group_outcomes(
-        sample.right,
-        sample.rollouts,
-        group_size,
-        derive_seed(cfg.seed, "preflight", "groups"),
-    )
+    size, seed = round(mean_group_size(cfg)), derive_seed(cfg.seed, "preflight", "groups")
+    groups = predict_group_outcomes(sample.right, sample.rollouts, size, seed)
     scores, rule = compare_rules(rules, own, sample, cfg, counts.train)
     # Lengths are as measured: those in `plan` were a guess, and may be above max_new_tokens.
     planned = with_measured_speed(
@@ -112,7 +107,7 @@ def run_preflight(cfg: DictConfig) -> PreflightResult:
     forecast = forecast_work(planned, steps, counts.validation) | needed
     length = forecast_hours(planned, steps, counts.validation)
     findings = [
-        checks.check_signal(sample, groups, group_size),
+        checks.check_signal(sample, groups, size),
         rule,
         checks.check_truncation(sample, cfg.max_new_tokens),
         checks.check_format(sample),

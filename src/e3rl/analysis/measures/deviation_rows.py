@@ -35,10 +35,10 @@ def deviation_rows(
     others of their arm are left out.
 
     Args:
-        arms: runs by arm; those with one seed have no row.
-        control: arm that the others are compared with, None for none.
-        evaluations: names, such as t1.
-        ks: of pass@k; those for which an arm has too few rollouts have no row.
+        arms, control: runs by arm, of which those with one seed have no row, and the arm that the
+            others are compared with, None for none.
+        evaluations, ks: names, such as t1, and of pass@k; those for which an arm has too few
+            rollouts have no row.
         of: names of arms, without any all of them.
         level: coverage of all intervals.
 
@@ -64,10 +64,14 @@ def deviation_rows(
             label = f"{arm} - {control}: deviation of pass@{k}, {evaluation}"
             about = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
             against = {"against": control if len(other) > 1 else None}
-            early = [str(run.path) for run in kept[arm][1]]
-            short = {"left_out": early} if early else {}
-            rows.append(about | against | _row(scores[arm], other, label, level) | short)
+            found = about | against | _row(scores[arm], other, label, level)
+            rows.append(found | _left_out(kept[arm][1]))
     return rows
+
+
+def _left_out(early: Sequence[Run]) -> Row:
+    """The runs that ended before others, where there are some."""
+    return {"left_out": [str(run.path) for run in early]} if early else {}
 
 
 def _require_recorded(wanted: Iterable[str], arms: Arms) -> None:

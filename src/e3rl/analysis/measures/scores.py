@@ -60,7 +60,7 @@ def scores_at(
         runs: seeds of one arm.
         name, k: evaluation, and of pass@k.
         axis: of the budget, see `axes.AXES`.
-        budget: cost at which to compare; infinite: the last validation, whatever it had cost.
+        budget: cost at which to compare; infinite: the last validation's.
         whole: the mean over the costs from the first validation to `budget` (the area under the
             curve) in place of the value at `budget`.
 
@@ -74,7 +74,7 @@ def scores_at(
         ValueError: seeds without a common problem, or with fewer than `SHARED` of those that one of
             them has.
     """
-    rows, kept, facts, spent, starts, sources = [], [], [], [], set[float](), dict[str, str]()
+    rows, kept, spent, starts, sources = [], [], [], set[float](), dict[str, str]()
     for run in runs:
         costs, table = _scores_by_cost(run, name, k, axis)
         if len(costs) < 1 + whole or (len(costs) > 1 and not _covers(run, costs, axis, budget)):
@@ -85,11 +85,10 @@ def scores_at(
         one = len(costs) == 1
         rows.append(table.iloc[-1] if one else _interpolate_at(costs, table, budget, whole))
         kept.append(run)
-        facts.append(_last_sampling(run, name))
         sources |= run.sources
     if not rows or (whole and len(starts) > 1):
         return None
-    temperature, entropy = np.mean(facts, axis=0)
+    temperature, entropy = np.mean([_last_sampling(run, name) for run in kept], axis=0)
     about = runs[0].name, name, measure_name(k, whole), float(temperature), float(entropy)
     cost = float(np.mean(spent)) if spent else None
     joined = _join_seeds(kept, rows, name)
