@@ -135,20 +135,14 @@ def load_problems(
     holds no usable problem, where `repeats` leaves none, and for a `size` below 1; BadRowsError (a
     ValueError) listing all bad rows, unless these are to be skipped.
     """
-    if repeats not in get_args(Repeats):
-        raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
-    if size is not None and size < 1:
-        raise ValueError(f"size is {size}: give the number of problems to keep, or null for all")
+    _check_choices(repeats, size)
     file = local_file(path)
     everything = read_rows(file, limit)
     _check_columns(path, [r for r in everything.values() if not isinstance(r, Fault)], columns)
     rows = _selected(path, everything, where or {})
     problems, bad = _parse_rows(rows, columns, name or file.stem, answer_after)
     problems = strip_wrapping(problems, strip)
-    for row in [row for row, problem in problems.items() if _is_blank(problem)]:
-        nothing = "nothing is left of it without what `strip` takes away"
-        bad.append(BadRow(row, (Fault("missing prompt", nothing, "give the question"),)))
-        del problems[row]
+    bad += _take_blank(problems)
     dropped = raise_or_drop_bad_rows(str(path), bad, len(rows), on_bad_row)
     if not problems:
         raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
@@ -160,6 +154,24 @@ def load_problems(
     found = _first(found, size)
     _warn_of_repeats(path, found)
     return found
+
+
+def _check_choices(repeats: str, size: int | None) -> None:
+    """Raise ValueError for what `load_problems` does not offer."""
+    if repeats not in get_args(Repeats):
+        raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
+    if size is not None and size < 1:
+        raise ValueError(f"size is {size}: give the number of problems to keep, or null for all")
+
+
+def _take_blank(problems: dict[int, Problem]) -> list[BadRow]:
+    """Take out the problems of which `strip` left nothing, and say so of their rows."""
+    nothing = "nothing is left of it without what `strip` takes away"
+    fault = Fault("missing prompt", nothing, "give the question")
+    blank = [row for row, problem in problems.items() if _is_blank(problem)]
+    for row in blank:
+        del problems[row]
+    return [BadRow(row, (fault,)) for row in blank]
 
 
 def _first(found: ProblemSet, size: int | None) -> ProblemSet:

@@ -177,13 +177,11 @@ class PolicyLoss:
             counts: (M,) how often a token's rollout counts in all but the surrogate, whose
                 advantages have it in them; None = once.
         """
-        logprobs = micro.logprobs
+        logprobs, correction = micro.logprobs, None
         old = logprobs.detach() if old_logprobs is None else old_logprobs
         log_ratios = logprobs - old
-        surrogate = self.surrogate(
-            SurrogateInput(log_ratios, logprobs, micro.advantages, micro.rollout)
-        )
-        correction = None
+        inputs = SurrogateInput(log_ratios, logprobs, micro.advantages, micro.rollout)
+        surrogate = self.surrogate(inputs)
         if self.correction is not None:
             correction = self.correction(old - micro.sampler_logprobs, micro.rollout)
             weights = weights * correction.weights
@@ -195,9 +193,7 @@ class PolicyLoss:
             bonus = _counted(self._rewarded(micro, bonus_shares), counts)
             loss = loss - self.entropy_coef * bonus.sum() / totals.tokens
         if self.kl_coef:
-            if reference_logprobs is None:
-                raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
-            divergences = _counted(k3(logprobs, reference_logprobs), counts)
+            divergences = _counted(_divergences(logprobs, reference_logprobs), counts)
             loss = loss + self.kl_coef * divergences.sum() / totals.tokens
         marks, above = surrogate.clipped, surrogate.above
         above = marks & (log_ratios > 0) if above is None else above
@@ -213,3 +209,10 @@ class PolicyLoss:
 def _counted(values: Tensor, counts: Tensor | None) -> Tensor:
     """(M,) of tokens, as often as their rollouts count."""
     return values if counts is None else counts * values
+
+
+def _divergences(logprobs: Tensor, reference: Tensor | None) -> Tensor:
+    """(M,) of the policy from the reference. Raises RuntimeError where there is none."""
+    if reference is None:
+        raise RuntimeError("loss.kl_coef > 0 needs the reference policy's log-probs")
+    return k3(logprobs, reference)
