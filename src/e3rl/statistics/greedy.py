@@ -71,21 +71,29 @@ def greedy_marginal_gain(
     size = np.bincount(kind)
     some = np.empty(size.size, dtype=np.int64)  # a prompt of every kind
     some[kind] = np.arange(key.size)
-    if costs is None:
-        cost, left, value = np.ones(key.size), float(total - low.sum()), gain
-    else:
+    cost, left, value = np.ones(key.size), float(total - low.sum()), gain
+    if costs is not None:
         cost = _positive(costs)
-        left = float(total * cost.mean() - (low * cost).sum())
-        value = per_cost(gain, cost[some])
-        if left < -SNAP * total * cost.mean():
-            raise ValueError(
-                f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min={n_min}"
-            )
+        left, value = _left_to_pay(total, cost, low), per_cost(gain, cost[some])
     bought, room, left = _buy_greedily(value, size * cost[some], left, low[some], high[some])
     counts = bought[kind]
     tied = np.flatnonzero(room[kind])
     counts[tied] += _by_key(room[kind[tied]], left, key[tied], cost[tied])
     return counts
+
+
+def _left_to_pay(total: int, cost: Reals, low: Counts) -> float:
+    """What `total` rollouts of mean cost leave once the lower bounds are paid for.
+
+    Raises ValueError where they do not pay for these.
+    """
+    left = float(total * cost.mean() - (low * cost).sum())
+    if left < -SNAP * total * cost.mean():
+        raise ValueError(
+            f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min, which costs "
+            f"{(low * cost).sum():g}"
+        )
+    return left
 
 
 def _positive(costs: ArrayLike) -> Reals:
