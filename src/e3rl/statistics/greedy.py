@@ -90,8 +90,8 @@ def _left_to_pay(total: int, cost: Reals, low: Counts) -> float:
     left = float(total * cost.mean() - (low * cost).sum())
     if left < -SNAP * total * cost.mean():
         raise ValueError(
-            f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min, which costs "
-            f"{(low * cost).sum():g}"
+            f"total={total} rollouts of mean cost {cost.mean():g} do not pay for n_min, "
+            f"which costs {(low * cost).sum():g}"
         )
     return left
 
