@@ -169,8 +169,7 @@ class PolicyLoss:
             micro: M tokens with log-probs, and entropies where `entropy_coef` > 0.
             weights: (M,) weight of each token's surrogate.
             totals: counts of the whole minibatch on all ranks.
-            old_logprobs: (M,) of the policy before the first step; None = this very policy,
-                so that every importance ratio is 1 without a second forward pass.
+            old_logprobs: (M,) before the first step; None = this very policy: every ratio is 1.
             reference_logprobs: (M,) of the reference policy, where `kl_coef` > 0.
             effects: (M,) what the exploration rule does to each token.
             bonus_shares: (M,) parts of the entropy bonus's weight; None = all of it everywhere.

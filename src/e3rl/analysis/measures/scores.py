@@ -57,8 +57,7 @@ def scores_at(
     the first to the last would run below a curve that flattens.
 
     Args:
-        runs: seeds of one arm.
-        name, k: evaluation, and of pass@k.
+        runs, name, k: seeds of one arm, evaluation, and of pass@k.
         axis: of the budget, see `axes.AXES`.
         budget: cost at which to compare; infinite: the last validation's.
         whole: the mean over the costs from the first validation to `budget` (the area under the
