@@ -119,7 +119,7 @@ LINES = (  # the same, of README
         "carries_other_problems",
         "easy",
         "budget",
-        "problems falls, in these two by {} and -4.2",
+        "problems falls, these two have {} and -4.2",
         10,
         True,
     ),
@@ -132,7 +132,14 @@ LINES = (  # the same, of README
         True,
     ),
     ("carries_four_steps", "easy", "budget", "-2.1] and {}. Not so sure", 10, True),
-    ("carries_four_steps", "pass_at_1", "e3", "with four optimiser steps, {}, and after", 10, False),
+    (
+        "carries_four_steps",
+        "pass_at_1",
+        "e3",
+        "with four optimiser steps, {}, and after",
+        10,
+        False,
+    ),
     (
         "carries_confirmation",
         "many_tries",
@@ -171,15 +178,31 @@ def test_the_results_are_those_of_the_studies(
         ),
         (
             *("carries_four_steps_constants", "budget", "budget", "cool t1"),
-            *("without a budget, gains too: {} lies between them", False),
+            *("after as many steps, from which the budget is {}.", False),
         ),
         (
             *("carries_four_steps_more", "again", "cool", "grpo t1"),
-            *("processor both gains of those four-step seeds are open", False),
+            *("processor both gains of those seeds are open", False),
         ),
         (
             *("carries_four_steps_more", "again", "budget", "grpo t1"),
-            *("processor both gains of those four-step seeds are open", False),
+            *("processor both gains of those seeds are open", False),
+        ),
+        (
+            *("carries_four_steps_constants", "pass_at_16", "cool", "grpo t1"),
+            *("without a budget gains {} after as many steps", True),
+        ),
+        (
+            *("carries_small_batches", "one_step", "grpo", "one_step t1"),
+            *("problems of its own, {}.", True),
+        ),
+        (
+            *("carries_other_problems", "pass_at_16", "e3", "grpo t1"),
+            *("on the ten other sets by {}, with four steps", True),
+        ),
+        (
+            *("carries_four_steps", "pass_at_16", "e3", "grpo t1"),
+            *("with four steps by {}, and is open in the four", True),
         ),
     ],
 )

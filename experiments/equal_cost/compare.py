@@ -172,7 +172,7 @@ def cells_of_page(rows: Sequence[Row]) -> Cells:
     ]
     own, common = (rows[0][f"{name}_cost"] for name in (OWN, COMMON))
     place = (
-        f"at the {common:,.0f} that the runs of all pages reach"
+        f"at the common {common:,.0f}"
         if common == COMMON_TOKENS
         else f"(not all of its runs reach the {COMMON_TOKENS:,} of other pages: the same again)"
     )

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import Row
-from e3rl.analysis.measures.comparison import compare_arms, compare_family
+from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.measures.curves import without_short
 from e3rl.analysis.measures.declared import declared_rows
 from e3rl.analysis.measures.deviation_rows import deviation_rows
@@ -297,17 +297,19 @@ def _pairs(
     cost: float | None = None,
     also: Sequence[str] = (),
     seeds: Sequence[int] = (),
+    untrained: tuple[float, float] | None = None,
 ) -> TableDraft:
     """As a declared family, but exploratory; with `seeds`, of these alone; of the runs in the
     folders `also` as well, where these are of the study's arms or of others that are compared."""
-    asked = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
+    asked: dict[str, Any] = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
+    asked |= {} if untrained is None else {"untrained": untrained}
     more = read_places(study.folder, also)
     every = add_runs(study.arms, more, _named(comparisons), seeds)
     arms, own = of_seeds(every, seeds)
     (family,) = read_families({"pairs": asked}, arms)
     if family.reach:
         raise ValueError("pairs have measures; a table of kind reaching has accuracies to reach")
-    rows = compare_family(arms, family, cost=cost)
+    rows = declared_rows(arms, family, cost)
     own += [] if cost is None else [f"at cost {cost:g}"]
     own += [f"with {', '.join(also)}"] if also else []
     return TableDraft(_name_apart(rows, own), comparison_cells, lacking_seeds(arms, rows))
