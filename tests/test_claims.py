@@ -141,6 +141,34 @@ def test_what_one_correction_over_all_that_was_declared_leaves_is_counted_again(
     assert counted["left"] == len(left) == counted["kept"].count(";") + 1
 
 
+def test_what_one_correction_leaves_is_said_in_short(ledger: dict[str, Any]) -> None:
+    kept = ledger["count_declared"]()["kept"].split("; ")
+    carries = [each for each in kept if "(carries_" in each and "less `grpo` in pass@" in each]
+    budget = [each for each in carries if each.startswith("`budget` ")]
+    assert sorted(each.split(" in ", 1)[1].split("(")[0] for each in budget) == [
+        "pass@1 on problems solved by the untrained policy in 50 to 100 % ",
+        "pass@16 on problems solved by the untrained policy in 0 % ",
+    ]
+    e3 = [each for each in carries if each.startswith("`e3` ")]
+    assert all(" 50 to 100 % " in each or " on easy problems " in each for each in e3)
+    assert len(e3) == 3
+    said = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    assert "none of what the budget gains in pass@16 over all problems, one gain of it" in said
+    assert "of what E3 loses its losses on easy problems." in said
+
+
+def test_a_family_of_some_problems_is_named_by_them_where_its_table_is_not(
+    ledger: dict[str, Any],
+) -> None:
+    row = {"page": "one", "arm": "e3", "against": "grpo t1", "measure": "pass@1"}
+    row |= {"evaluation": "t1", "ratio": float("nan"), "subset": float("nan")}
+    name = ledger["name_declared"]
+    assert name(row | {"family": "primary"}) == "`e3` less `grpo` in pass@1 (one)"
+    assert name(row | {"family": "easy"}) == "`e3` less `grpo` in pass@1 on easy problems (one)"
+    words = "solved by the untrained policy in 0 % of its 40 rollouts"
+    assert name(row | {"family": "unsolved", "subset": words}).endswith("policy in 0 % (one)")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "least", "most", "verdict"),
     [

@@ -73,6 +73,20 @@ def test_pairs_at_another_cost_are_no_comparison_of_a_family(folder: Path) -> No
         assert other["p_adjusted"] >= other["p"]
 
 
+def test_pairs_may_be_of_some_problems_alone(folder: Path) -> None:
+    pairs = {"kind": "pairs"} | FAMILY
+    tables = {"at_equal_tokens": pairs, "reached": pairs | {"untrained": [0.5, 1]}}
+    asked(folder, tables=tables, figures={})
+    judged = study.judged_tables(study.read_study(folder))
+    every, easy = (judged[name].rows for name in tables)
+    for row, other in zip(every, easy, strict=True):
+        assert (row["arm"], row["against"]) == (other["arm"], other["against"])
+        assert "subset" not in row
+        assert other["subset"].startswith("solved by the untrained policy in 50 to 100 %")
+        assert 0 < other["problems"] < row["problems"]
+        assert (other["family"], other["family_size"]) == ("exploratory", 4)
+
+
 def test_two_windows_of_one_name_are_refused(folder: Path) -> None:
     windows = ({"end": [-2, 0]}, {"end": [0, 2]})
     names = ("at_equal_tokens", "reached")
