@@ -17,21 +17,42 @@ def tuning() -> Iterator[Any]:
         yield module
 
 
-def wanted(tuning: Any, scores: dict[str, dict[int, float]]) -> list[tuple[str, int]]:
-    return [(point.name, seed) for point, seed in tuning.tune_all(scores)["cool"].todo]
+Scores = dict[str, dict[int, float]]
+
+
+def wanted(tuning: Any, scores: Scores, arm: str = "e3") -> list[tuple[str, int]]:
+    return [(point.name, seed) for point, seed in tuning.tune_all(scores)[arm].todo]
 
 
 def test_the_highest_rate_runs_last_and_can_still_be_taken(tuning: Any) -> None:
     three = ("5e-05", "0.0001", "0.0002")
-    assert wanted(tuning, {}) == [(f"cool_lr_{rate}", 51) for rate in three]
-    scores = {f"cool_lr_{r}": {51: s} for r, s in zip(three, (40.0, 50.0, 48.0), strict=True)}
-    assert wanted(tuning, scores) == [("cool_lr_0.0001", 52), ("cool_lr_0.0002", 52)]
-    scores["cool_lr_0.0001"][52] = 44.0
-    scores["cool_lr_0.0002"][52] = 47.0
-    assert wanted(tuning, scores) == [("cool_lr_0.0004", 51)]
-    collapsed = scores | {"cool_lr_0.0004": {51: 2.0}}
-    assert tuning.tune_all(collapsed)["cool"].best.rate == 2e-4  # a mean of 47.5 against 47
-    better = scores | {"cool_lr_0.0004": {51: 60.0}}
-    assert wanted(tuning, better) == [("cool_lr_0.0004", 52)]
-    better["cool_lr_0.0004"][52] = 41.0
-    assert tuning.tune_all(better)["cool"].best.rate == 4e-4  # 50.5
+    assert wanted(tuning, {}) == [(f"e3_lr_{rate}", 51) for rate in three]
+    scores = {f"e3_lr_{r}": {51: s} for r, s in zip(three, (40.0, 50.0, 48.0), strict=True)}
+    assert wanted(tuning, scores) == [("e3_lr_0.0001", 52), ("e3_lr_0.0002", 52)]
+    scores["e3_lr_0.0001"][52] = 44.0
+    scores["e3_lr_0.0002"][52] = 47.0
+    assert wanted(tuning, scores) == [("e3_lr_0.0004", 51)]
+    collapsed = scores | {"e3_lr_0.0004": {51: 2.0}}
+    assert tuning.tune_all(collapsed)["e3"].best.rate == 2e-4  # a mean of 47.5 against 47
+    better = scores | {"e3_lr_0.0004": {51: 60.0}}
+    assert wanted(tuning, better) == [("e3_lr_0.0004", 52)]
+    better["e3_lr_0.0004"][52] = 41.0
+    assert tuning.tune_all(better)["e3"].best.rate == 4e-4  # 50.5
+
+
+def test_a_coefficient_is_chosen_at_the_rate_that_was(tuning: Any) -> None:
+    rates = ("5e-05", "0.0001", "0.0002", "0.0004")
+    scores = {f"cool_lr_{rate}": {51: 50.0 - i} for i, rate in enumerate(rates)}
+    scores["cool_lr_5e-05"][52] = scores["cool_lr_0.0001"][52] = 40.0  # a mean of 45 and 44.5
+    assert wanted(tuning, scores, "cool") == [
+        ("cool_0.7_lr_5e-05", 51),
+        ("cool_0.9_lr_5e-05", 51),
+    ]
+    worse = scores | {"cool_0.7_lr_5e-05": {51: 20.0}, "cool_0.9_lr_5e-05": {51: 30.0}}
+    assert wanted(tuning, worse, "cool") == [("cool_0.9_lr_5e-05", 52)]
+    worse["cool_0.9_lr_5e-05"][52] = 61.0  # 45.5
+    best = tuning.tune_all(worse)["cool"].best
+    assert best.run(51, best.name) == (
+        "++seed=51 ++module.optimizer.lr=5e-05 experiment=shootout/cool name=cool_0.9_lr_5e-05 "
+        "temperature.temperature=0.9"
+    )

@@ -6,10 +6,12 @@
 
 Every learning rate runs with seed 51, the two best also with seed 52, and of these the one with the
 higher mean pass@1 at T = 1 is taken (`../carries_tuned/tuning.py`). The highest rate, at which
-other losses collapsed, runs last.
+other losses collapsed, runs last. Then, at that rate and by the same rule, the coefficients of
+those arms that have one of their own.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -29,6 +31,21 @@ LAST = 4e-4
 FRESH = range(236, 246)
 
 
+def keyed(key: str, *values: float) -> dict[str, tuple[str, ...]]:
+    return {f"{value:g}": (f"{key}={value:g}",) for value in values}
+
+
+def bounds(*pairs: tuple[int, int]) -> dict[str, tuple[str, ...]]:
+    return {f"{a}-{b}": (f"budget.n_low={a}", f"budget.n_high={b}") for a, b in pairs}
+
+
+OWN = {  # values beside the one that an arm has where it names none: T = .8, 4 to 12, 1.28
+    "cool": keyed("temperature.temperature", 0.7, 0.9),
+    "budget": bounds((6, 10), (2, 14)),
+    "dapo": keyed("loss.surrogate.clip_high", 0.2, 0.4),
+}
+
+
 def tune_all(scores: Scores) -> dict[str, Choice]:
     """By arm, what it gets or the runs that it needs."""
     return {arm: tune_arm(arm, scores) for arm in ARMS}
@@ -37,15 +54,23 @@ def tune_all(scores: Scores) -> dict[str, Choice]:
 def tune_arm(arm: str, scores: Scores) -> Choice:
     """The best of three rates, then of these and the highest."""
     three = choose(points(arm)[:-1], scores)
-    return choose(points(arm), scores) if three.best else three
+    rate = choose(points(arm), scores) if three.best else three
+    return choose(coefficients(rate.best), scores) if rate.best else rate
 
 
 def points(arm: str) -> list[Point]:
     return at_rates(Point(arm, ARMS[arm]), (*RATES, LAST))
 
 
+def coefficients(point: Point) -> list[Point]:
+    """A point with each value of its arm's own coefficient, the one that it has first."""
+    values = OWN.get(point.arm, {}).items()
+    return [point, *(replace(point, value=value, overrides=keys) for value, keys in values)]
+
+
 def tried(scores: Scores) -> list[Point]:
-    return [point for arm in ARMS for point in points(arm) if point.name in scores]
+    every = (point for arm in ARMS for rate in points(arm) for point in coefficients(rate))
+    return [point for point in every if point.name in scores]
 
 
 if __name__ == "__main__":
