@@ -69,6 +69,42 @@ def test_weights_may_be_in_several_files_and_heads_tied(tmp_path, tied):
     assert_same(own, Policy(str(path)))
 
 
+SHARED = {"num_hidden_layers": 10, "num_kv_shared_layers": 4, "hidden_size_per_layer_input": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("gemma4_text", {"num_hidden_layers": 2, "hidden_size_per_layer_input": 0}),
+        ("gemma4_text", SHARED),
+        ("gemma3n_text", SHARED | {"laurel_rank": 2, "activation_sparsity_pattern": [0.0] * 10}),
+    ],
+)
+def test_buffers_and_layers_that_share_keys_are_read_in_parts_too(tmp_path, family, sizes):
+    """Gemma 4 keeps a factor of each layer in a buffer; 1 is what a new one has."""
+    torch.manual_seed(0)
+    words = len(Policy().tokenizer)
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=words,
+        vocab_size_per_layer_input=words,
+        **{"hidden_size": 16, "intermediate_size": 24, "head_dim": 4, "pad_token_id": 0},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "global_head_dim": 4},
+        **sizes,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    factors = [b for name, b in model.named_buffers() if name.endswith("layer_scalar")]
+    assert len(factors) == (config.num_hidden_layers if family == "gemma4_text" else 0)
+    for factor in factors:
+        factor.fill_(0.5)
+    model.save_pretrained(tmp_path)
+    Policy().tokenizer.save_pretrained(tmp_path)
+    own = Policy(str(tmp_path), in_parts=True)
+    assert own.device.type == "meta"
+    own.read_weights(CPU)
+    assert_same(own, Policy(str(tmp_path)))
+
+
 def test_what_cannot_be_read_in_parts_is_loaded_at_once(tmp_path):
     path = random_folder(tmp_path, num_hidden_layers=1)
     weights = load_file(path / "model.safetensors")

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from e3rl.policy.adapters import Weight, base_weights
+from e3rl.policy.weight_files import named_values
 from e3rl.process.distributed import all_sum
 
 HEAD = "lm_head.weight"
@@ -84,20 +85,6 @@ def named_weights(model: Any, tied_head: bool) -> Iterator[tuple[str, Tensor]]:
         yield name, weight.whole()
     if tied_head and model.config.get_text_config().tie_word_embeddings:
         yield HEAD, Weight(model.get_output_embeddings().weight).whole()
-
-
-def named_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What of a model its configuration does not give: parameters, then `persistent_buffers`."""
-    yield from model.named_parameters()
-    yield from persistent_buffers(model)
-
-
-def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Buffers that checkpoints hold, such as the biases of a router of experts."""
-    for owner, module in model.named_modules():
-        for name, buffer in module.named_buffers(owner, recurse=False):
-            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
-                yield name, buffer
 
 
 def named_shapes(model: Any, expected: Shapes, tied_head: bool) -> Shapes:

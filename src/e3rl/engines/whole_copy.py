@@ -10,13 +10,9 @@ import torch
 from torch import nn
 
 from e3rl.engines.randomness import preserve_torch_rng
-from e3rl.engines.weight_checks import (
-    check_shapes,
-    named_values,
-    named_weights,
-    persistent_buffers,
-)
+from e3rl.engines.weight_checks import check_shapes, named_weights
 from e3rl.policy.policy import Policy
+from e3rl.policy.weight_files import named_values, persistent_buffers
 
 TEXT_SIDE = ("path", "tokenizer", "render", "instruction", "system", "prefill", "stop")
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from e3rl.policy.adapters import base_weights
-from e3rl.policy.weight_files import Files
+from e3rl.policy.weight_files import Files, persistent_buffers
 from e3rl.process.distributed import is_sharded
 
 WORDS, LAYERS = 64, 2  # of the small model
@@ -42,12 +42,13 @@ def without_storage() -> Iterator[None]:
 
 
 def read_own_parts(model: Any, root: nn.Module, files: Files, device: torch.device) -> None:
-    """Give parameters without storage a place on a device, and fill them.
+    """Give parameters without storage a place on a device, and fill them and the buffers that
+    checkpoints hold, which each rank has whole.
 
     Args:
-        model: whose parameters `files` names, as they are called without adapters.
+        model: whose parameters and buffers `files` names, as they are called without adapters.
         root: the module that holds it, and that ranks share as a whole.
-        files: where the parameters are.
+        files: where they are.
         device: of this rank.
     """
     from safetensors import safe_open
@@ -69,6 +70,9 @@ def read_own_parts(model: Any, root: nn.Module, files: Files, device: torch.devi
                 # Opened for each anew: pages of a file that stays open would count as memory.
                 with safe_open(files[name], framework="pt") as file:
                     piece.copy_(file.get_slice(name)[first + start : first + start + len(piece)])
+        for name, buffer in base_weights(persistent_buffers(model), model).items():
+            with safe_open(files[name], framework="pt") as file:
+                buffer.value.copy_(file.get_tensor(name))
 
 
 def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
@@ -83,13 +87,20 @@ def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def small_model(model: Any) -> Any:
-    """A model of the same kind with random weights, of few layers and words."""
+    """A model of the same kind with random weights, of few layers and words, none of which takes
+    another's keys and values."""
     config = copy.deepcopy(model.config)
     text = config.get_text_config()
-    text.num_hidden_layers = min(LAYERS, text.num_hidden_layers)
-    if getattr(text, "layer_types", None):
-        text.layer_types = text.layer_types[: text.num_hidden_layers]
-    text.vocab_size = min(WORDS, text.vocab_size)
+    layers = text.num_hidden_layers
+    text.num_hidden_layers = min(LAYERS, layers)
+    for name, value in list(vars(text).items()):
+        if isinstance(value, list) and len(value) == layers:  # one for each layer
+            setattr(text, name, value[: text.num_hidden_layers])
+    if getattr(text, "num_kv_shared_layers", None):
+        text.num_kv_shared_layers = 0
+    for name in ("vocab_size", "vocab_size_per_layer_input"):
+        if (words := getattr(text, name, None)) is not None:
+            setattr(text, name, min(WORDS, words))
     text.pad_token_id = None
     with torch.random.fork_rng(devices=[]):
         return type(model)(config).eval()

@@ -1,21 +1,22 @@
-"""The safetensors files of a model: where its parameters are, and values of them."""
+"""The safetensors files of a model: where its weights are, and values of them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-Files = Mapping[str, Path]  # by parameter
+Files = Mapping[str, Path]  # by parameter, and by buffer that checkpoints hold
 
 
 def find_files(path: str, model: Any) -> Files | None:
-    """The file that holds each parameter of a model, under its own name and in its own shape.
+    """The file that holds each parameter, and each persistent buffer, of a model, under its own
+    name and in its own shape.
 
     None where one is not to be found so, as in other formats, in quantised models, and where
     transformers makes one parameter of several: these are for transformers to load.
@@ -34,16 +35,30 @@ def find_files(path: str, model: Any) -> Files | None:
     else:
         return None
     files = {}
-    for name, parameter in model.named_parameters():
+    for name, value in named_values(model):
         if name not in holds:
             return None
         if not holds[name].is_file():  # a hub's, which transformers fetches
             return None
         with safe_open(holds[name], framework="pt") as file:
-            if tuple(file.get_slice(name).get_shape()) != tuple(parameter.shape):
+            if tuple(file.get_slice(name).get_shape()) != tuple(value.shape):
                 return None
         files[name] = holds[name]
     return files
+
+
+def named_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What of a model its configuration does not give: parameters, then `persistent_buffers`."""
+    yield from model.named_parameters()
+    yield from persistent_buffers(model)
+
+
+def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that checkpoints hold, such as the biases of a router of experts."""
+    for owner, module in model.named_modules():
+        for name, buffer in module.named_buffers(owner, recurse=False):
+            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                yield name, buffer
 
 
 def find_file(path: str, name: str) -> Path | None:
