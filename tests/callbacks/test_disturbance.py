@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from scripted import SEED, BarePolicy, Fit, ScriptedEngine, StubModule, slots
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from e3rl.callbacks.checkpoint import RunCheckpoint
-from e3rl.callbacks.disturbance import Disturbance
+from e3rl.callbacks.disturbance import Disturbance, check_linear
 from e3rl.callbacks.rollout import RolloutSampler
 from e3rl.policy.policy import Policy
 
@@ -53,6 +54,29 @@ def test_the_step_named_is_the_first_that_is_sampled_from_the_sharper_policy(
     tmp_path: Path,
 ) -> None:
     assert fit(tmp_path, Disturbance(step=3, factor=2.0)) == [1, 1, 1, 2, 2, 2]
+
+
+def tiny(family: str, **settings: Any) -> Any:
+    shape = {"vocab_size": 34, "hidden_size": 16, "intermediate_size": 24, "head_dim": 4}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(family, **shape, **settings, pad_token_id=0)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def test_logits_that_are_not_linear_in_the_gain_are_refused() -> None:
+    check_linear(tiny("qwen2"))
+    check_linear(tiny("llama"))
+    for family in ("gemma", "gemma2", "starcoder2"):  # 1 + w; that and a cap; a bias
+        with pytest.raises(ValueError, match="ForCausalLM are not linear; leave it out"):
+            check_linear(tiny(family))
+
+
+def test_a_frozen_norm_is_refused_since_checkpoints_leave_it_out(tmp_path: Path) -> None:
+    run = Fit(slots(disturbance=Disturbance(step=3, factor=2.0)), tmp_path)
+    run.module = StubModule(NormPolicy())
+    run.module.policy.model.model.norm.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"frozen here.*policy/lora=none"):
+        run.fit()
 
 
 @pytest.mark.parametrize(("after", "gains"), [(2, [1, 2, 2, 2]), (3, [2, 2, 2]), (4, [2, 2])])

@@ -61,6 +61,10 @@ CHOOSING_NONE = [
         ("of 1 234 000 people", "1 234 000"),
         ("5 100 dollar bills", "100"),  # two numbers
         ("5 10 100", "100"),
+        ("The answer is $12{,}345$.", "12,345"),
+        (r"so x = -1\,234\,567.5", "-1,234,567.5"),
+        (r"$1,\!000$ or 2~000", "2,000"),
+        (r"5\,km and 3\,1", "1"),  # no group of three digits
         ("nothing", None),
         ("", None),
         ("٣", None),

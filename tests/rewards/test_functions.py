@@ -229,6 +229,20 @@ def test_the_same_completion_of_a_problem_is_judged_once() -> None:
         assert [verdict.reward for verdict in made.collect()] == [2.0] * 3  # two tasks, together
 
 
+def test_a_long_completion_has_an_answer_as_it_has_a_reward(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def score(completion, answer):\n    return completion.endswith(answer)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    text = 5_000 * "why " + "3"
+    for settings, answered in (({}, True), ({"max_answer_chars": 20_000}, False)):
+        made = build_function_rewards("mine.py:score", workers=1, deadline_s=20.0, **settings)
+        (verdict,) = judge(made, text)
+        assert (verdict.reward, verdict.answer is not None) == (1.0, answered)
+
+
 def test_majorities_are_counted_over_answers_in_one_spelling() -> None:
     with pool("exact", answer_format="math_box") as made:
         assert made.equal([(r"\frac12", r"\dfrac{1}{2}"), ("1/2", "0.5")]) == [True, False]

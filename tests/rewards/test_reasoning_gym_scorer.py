@@ -134,6 +134,19 @@ def test_known_answers_are_judged_as_they_should(answer_format: AnswerFormat) ->
         case.check(begun if isinstance(begun, Verdict) else scorer.score([begun.content])[0])
 
 
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("So it is 5 000.", "5000"),
+        ("So it is $12{,}345$.", "12345"),
+        ("So it is −1,234.", "-1234"),
+        ("So it is 3 100/7.", "3 100/7"),  # a mixed number
+    ],
+)
+def test_groups_of_digits_are_one_number_to_a_task(completion: str, answer: str) -> None:
+    assert make_scorer().read(completion) == answer
+
+
 @pytest.mark.end_to_end
 def test_workers_judge_what_tasks_raise_at_and_go_on() -> None:
     asked = question("prime_factorization")

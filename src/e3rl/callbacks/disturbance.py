@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from transformers import PreTrainedModel
 
 from e3rl.batch import RolloutBatch
 from e3rl.callbacks.rollout import policy_of
 from e3rl.callbacks.slot import rollout_step
+from e3rl.policy.own_parts import small_model
 
 
 class Disturbance(Callback):
@@ -24,7 +26,8 @@ class Disturbance(Callback):
 
     Raises:
         ValueError: step < 1, a factor that is not positive; at the start, a policy whose last
-            normalisation is not `model.norm`.
+            normalisation is not `model.norm` or is frozen, as with adapters, whose checkpoints
+            leave it out, or whose logits are not linear in its gain.
     """
 
     def __init__(self, step: int, factor: float) -> None:
@@ -37,7 +40,13 @@ class Disturbance(Callback):
         self._done = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        last_norm(pl_module)
+        if not last_norm(pl_module).requires_grad:
+            raise ValueError(
+                "the disturbance scales model.norm of the policy, which is frozen here, so that "
+                "checkpoints would not have it: train the weights (policy/lora=none), or leave it "
+                "out (callbacks=default)"
+            )
+        check_linear(policy_of(pl_module).model)
         # The checkpoint of the step that is disturbed has the disturbed weights, and says so.
         self._disturb(rollout_step(trainer) + 1, pl_module)
 
@@ -74,3 +83,25 @@ def last_norm(pl_module: LightningModule) -> torch.nn.Parameter:
             "leave it out (callbacks=default)"
         )
     return weight
+
+
+def check_linear(model: Any) -> None:
+    """Raise ValueError where twice the gain of the last normalisation does not make logits twice as
+    large, as where its gain is 1 + w, it has a bias, or logits are capped; found on a small model
+    of the same kind."""
+    if not isinstance(model, PreTrainedModel):
+        return
+    small = small_model(model)
+    words = torch.arange(2, 6)[None]
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for values in small.model.norm.parameters():
+            values.copy_(0.5 + torch.rand(values.shape, generator=random))
+        before = small(words).logits
+        small.model.norm.weight.mul_(2)
+        after = small(words).logits
+    if not torch.allclose(after, 2 * before, rtol=1e-3, atol=1e-6):
+        raise ValueError(
+            f"the disturbance multiplies logits by the gain of model.norm, in which those of "
+            f"{type(model).__name__} are not linear; leave it out (callbacks=default)"
+        )

@@ -62,8 +62,9 @@ _LAST = re.compile(
 _BRACKET = re.compile(r"[()\[\]]|\\[{}]")
 _MEASURE = re.compile(rf"{UNIT}(?:\^\{{?[23]\}}?)?$")
 # Of blanks those before a group that no number starts like, and those behind it.
+LATEX_GROUPS = re.compile(r"(?<=\d)(?:,\s?\\!|\{,\}|\\[!,;: ]|~)(?=\d{3}(?!\d))")
 _SEPARATOR = re.compile(
-    r"(?<=\d)(?:,\s?\\!|\{,\}|\\[!,;: ]|~)(?=\d{3}(?!\d))"
+    rf"{LATEX_GROUPS.pattern}"
     r"|(?<=\d)(?<!\d{4}) (?=(?:\d{3} ){0,4}0\d{2}(?!\d))|(?<=\d 0\d{2}) (?=\d{3}(?!\d))"
 )
 _MIXED = re.compile(r"(?<![\w.,^{}\\/])(?<!\d )(\d+) (\d+) ?/ ?(\d+)(?![\d/]|[.,]\d)", re.ASCII)

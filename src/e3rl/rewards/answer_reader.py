@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from e3rl.rewards.answer_formats import INTEGER, compact, last_box
+from e3rl.rewards.answer_formats import INTEGER, LATEX_GROUPS, compact, last_box
 from e3rl.rewards.spellings import usual_spellings
 
 AnswerFormat = Literal[
@@ -186,7 +186,10 @@ class AnswerReader:
                 return {}
             case _:
                 letter = gold.strip("(). ") if self.answer_format == "choice" else gold
-                return {"plain": _FORMS.get(self.answer_format, "{}").format(letter)}
+                spelled = {"plain": _FORMS.get(self.answer_format, "{}").format(letter)}
+                if self.answer_format == "last_number" and (groups := _in_groups(gold)):
+                    spelled["thousands"] = f"so it is ${groups}$."
+                return spelled
 
     def _find(self, text: str) -> str | None:
         match self.answer_format:
@@ -232,7 +235,9 @@ def _last(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    """The last number with its sign, in front of a currency and behind `= ` too."""
+    """The last number with its sign, in front of a currency and behind `= ` too; groups of digits
+    that LaTeX sets apart are one number, as 12{,}345."""
+    text = LATEX_GROUPS.sub(",", text)
     found: re.Match[str] | None = None
     for match in _NUMBER.finditer(text):
         found = match
@@ -242,6 +247,12 @@ def _last_number(text: str) -> str | None:
     if found[0][0] in "-−–":
         return f"-{found[0][1:]}"
     return f"-{found[0]}" if _SIGN_APART.search(before) else found[0]
+
+
+def _in_groups(gold: str) -> str | None:
+    """A whole number of four digits or more, its thousands set apart as in LaTeX."""
+    plain = re.fullmatch(r"-?[1-9]\d{3,}", gold, re.ASCII)
+    return f"{int(gold):,}".replace(",", "{,}") if plain else None
 
 
 def _tagged(text: str) -> str | None:

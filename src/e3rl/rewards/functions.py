@@ -324,7 +324,7 @@ def build_function_rewards(
     workers: int = 2,
     deadline_s: float = 5.0,
     memory_limit_mb: int = 2048,
-    max_answer_chars: int = 10_000,
+    max_answer_chars: int | None = None,
 ) -> RewardPool:
     """A pool that pays what functions of the user return.
 
@@ -332,7 +332,9 @@ def build_function_rewards(
         path: of one function, see `RewardFunction`.
         functions: several, by name, each with `path`, `weight` and `batched`.
         correct_above, correct_from: see `FunctionScorer`.
-        answer_format, answer_pattern, max_answer_chars: see `AnswerReader`.
+        answer_format, answer_pattern: see `AnswerReader`.
+        max_answer_chars: see `AnswerReader`; None: 10,000, of completions any number, since a
+            function is paid for by whole ones.
         batch_size: completions that a batched function gets at a time.
         workers, deadline_s, memory_limit_mb: see `RewardPool`.
 
@@ -345,7 +347,9 @@ def build_function_rewards(
     named = {function.name: function for function in single}
     named |= {name: RewardFunction(**settings) for name, settings in (functions or {}).items()}
     is_batched = any(function.batched for function in named.values())
-    reader = AnswerReader(answer_format, answer_pattern, max_answer_chars)
+    most = sys.maxsize if answer_format == "completion" else 10_000
+    longest = most if max_answer_chars is None else max_answer_chars
+    reader = AnswerReader(answer_format, answer_pattern, longest)
     scorer = FunctionScorer(
         named, reader, correct_above, correct_from, batch_size if is_batched else 1
     )

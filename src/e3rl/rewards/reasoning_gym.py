@@ -38,7 +38,8 @@ FORBIDDEN = {
     *("os.symlink", "os.putenv", "os.unsetenv", "shutil.rmtree", "shutil.move", "subprocess.Popen"),
     *("socket.__new__", "signal.pthread_kill", "ctypes.dlopen"),
 }
-_SEPARATOR = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+# Of thousands; a blank in a mixed number, 3 100/7, is none.
+_SEPARATOR = re.compile(r"(?<=\d),(?=\d{3}(?!\d))|(?<=\d) (?=\d{3}(?![\d/]))")
 
 
 class ReasoningGymScorer:
