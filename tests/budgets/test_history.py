@@ -15,6 +15,14 @@ def test_mean_is_cumulative_over_visits_of_unequal_size() -> None:
     assert history.means() == {"a": 5 / 6, "b": 0.0}
 
 
+def test_of_a_prompt_that_is_new_what_the_mean_prompt_has_is_expected() -> None:
+    """Prompts count alike, however many rollouts they had: (1 + 0)/2, not 1/4."""
+    history = RewardHistory()
+    assert history.expected(["new"]).tolist() == [1.0]
+    history.observe(["a", "b"], [np.ones(1), np.zeros(3)])
+    assert history.expected(["new", "b", "a"]).tolist() == [0.5, 0.0, 1.0]
+
+
 def test_decay_weighs_old_visits_less() -> None:
     history = RewardHistory(decay=0.5)
     history.observe(["a"], [np.array([1.0, 1.0])])

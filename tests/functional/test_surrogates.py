@@ -151,6 +151,14 @@ def test_gspo_clips_whole_rollouts():
     assert log_ratios.grad.tolist() == pytest.approx([0, -second, 0, -second, -second])
 
 
+def test_gspo_has_no_dual_clip():
+    """Wrong rollouts of which the ratio is 20 cost 20; with a dual clip it would be 3."""
+    logs = torch.full((5,), math.log(20))
+    result = gspo(of_rollouts(logs, [-1.0, -2.0, -1.0, -2.0, -2.0]))
+    torch.testing.assert_close(result.loss, torch.tensor([20.0, 40.0, 20.0, 40.0, 40.0]))
+    assert not result.clipped.any()
+
+
 def test_gspos_token_form_has_the_gradient_of_the_ratio_of_rollouts():
     log_ratios = torch.tensor(LOGS, requires_grad=True)
     result = gspo(of_rollouts(log_ratios, [1.0, -2.0, 1.0, -2.0, -2.0]), clip_low=1, clip_high=9)

@@ -42,6 +42,14 @@ def test_clip_cov_silences_one_of_the_tokens_in_the_band():
     assert figures == {"covariance": 2.0, "covariance_max": 5.0, "share": 0.25, "eligible": 0.5}
 
 
+@pytest.mark.parametrize("rule", [ClipCov(share=0.7, low=-1.0, high=9.0), KLCov(share=0.7)])
+def test_a_share_of_tokens_is_rounded_down(rule):
+    effects, figures = rule(tokens())
+    assert figures["share"] == 0.5  # two of four, not 2.8
+    touched = (effects.factor == 0).sum() + (effects.penalty > 0).sum()
+    assert int(touched) == 2
+
+
 def test_the_band_of_clip_cov_is_open_above_and_below():
     effects, figures = ClipCov(share=0.5, low=3.0, high=5.0)(tokens())
     assert effects.factor.tolist() == [1] * 4

@@ -27,6 +27,16 @@ def test_start_is_exact_where_floating_point_falls_short() -> None:
     assert annealing.start == 1  # (1 - 0.9)·10 = 0.9999999999999998
 
 
+@pytest.mark.parametrize(("ratio", "total", "start"), [(0.4, 128, 76), (0.25, 10, 7), (0.3, 5, 3)])
+def test_start_is_the_last_whole_step_before_the_part_that_anneals(
+    ratio: float, total: int, start: int
+) -> None:
+    annealing = CosineAnnealing(ratio=ratio)
+    annealing.bind(total)
+    assert annealing.start == start  # of 76.8, 7.5 and 3.5
+    assert annealing.factor(start) == 1 > annealing.factor(start + 1)
+
+
 def test_factor_before_bind_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="bind"):
         CosineAnnealing().factor(0)

@@ -126,6 +126,19 @@ def test_with_lookahead_even_and_odd_steps_are_held_by_two_controllers() -> None
     assert "by 0.0148 (standard deviation) instead of 0.0066" in page
 
 
+@pytest.mark.parametrize("lookahead", [1, 2])
+def test_what_was_sampled_ahead_keeps_the_temperature_that_it_was_sampled_at(
+    lookahead: int,
+) -> None:
+    """Steps 1 to `lookahead` begin before step 0 was observed."""
+    rule = EntropyTarget(PaperGain(34), target=0.5)
+    rule.bind(20, lookahead)
+    begun = [rule.decide(step).temperature for step in range(lookahead + 1)]
+    rule.observe(reading(0, 0.25))
+    assert [rule.decide(step).temperature for step in range(1, lookahead + 1)] == begun[1:]
+    assert rule.decide(lookahead + 1).temperature > 1
+
+
 @pytest.mark.parametrize("kind", GAINS)
 def test_entropy_recovers_from_a_step_disturbance(kind: type[Any]) -> None:
     plant = Plant()

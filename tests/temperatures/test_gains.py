@@ -43,6 +43,13 @@ def test_elasticity_gain_divides_by_the_measured_elasticity() -> None:
     assert gain.step(1.1, 0.1) == pytest.approx(1.1 * math.exp(0.5 * 0.1 * 4))
 
 
+def test_elasticity_is_of_the_entropy_that_was_measured_with_the_varentropy() -> None:
+    """The sampled one, of other tokens, is not 1/4 of it but 1/2."""
+    gain = ElasticityGain(mu=0.5, ema=0.0)
+    gain.observe(EntropyReading(0, 1.0, sampled=0.4, tokens=10, exact=0.8, varentropy=0.2))
+    assert gain.step(1.0, 0.1) == pytest.approx(math.exp(0.5 * 0.1 * 4))
+
+
 def test_elasticity_is_smoothed_over_steps() -> None:
     gain = ElasticityGain(mu=1.0, ema=0.75)
     gain.observe(measured(1.0, 0.4))
