@@ -83,6 +83,36 @@ def test_a_verdict_hangs_on_problems_where_seeds_alone_would_leave_it_open(
     assert found(test) == hangs
 
 
+@pytest.mark.parametrize(
+    ("looks", "others", "hangs"),
+    [
+        (1, 0, False),  # p .016 of four degrees
+        (3, 0, False),  # .048
+        (4, 0, True),  # .065
+        (1, 3, True),  # times four by Holm
+    ],
+)
+def test_a_declared_verdict_is_corrected_for_its_family_and_its_looks_alone(
+    ledger: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    looks: int,
+    others: int,
+    hangs: bool,
+) -> None:
+    ends = {"difference": 0.2, "difference_low": 0.1, "difference_high": 0.3}
+    row = {"arm": "x", "seeds": 5, "difference_df": 40.0, "p": 0.001, "p_adjusted": 0.003} | ends
+    row |= {"difference_error": 0.05, "family": "first", "looks": looks}
+    more = [row | {"arm": f"y{i}"} for i in range(others)]
+    beside = [row | {"arm": f"z{i}", "family": "second"} for i in range(3)]
+    (tmp_path / "one" / "results").mkdir(parents=True)
+    pd.DataFrame([*beside, row, *more]).to_csv(tmp_path / "one" / "results" / "t.csv")
+    found = ledger["hangs_on_problems"]
+    monkeypatch.setitem(found.__globals__, "HERE", tmp_path)
+    test = {"study": "one", "table": "t", "row": {"arm": "x"}, "expect": "above"}
+    assert found(test) == hangs
+
+
 @pytest.mark.parametrize(("common", "marked"), [(0.049, False), (0.051, True)])
 def test_a_verdict_hangs_on_the_cost_where_that_of_all_pages_leaves_it_open(
     ledger: dict[str, Any],

@@ -57,6 +57,23 @@ def test_all_columns_of_a_difference_are_of_the_problems_that_both_have(noise: n
         assert row[column] == pytest.approx(same[column])
 
 
+def test_a_control_of_two_seeds_leaves_one_degree_of_freedom() -> None:
+    """As few seeds hardly know how seeds differ; every problem alike, so that seeds are all."""
+    mine = np.repeat([[0.1], [0.2], [0.3], [0.4], [0.5]], 40, axis=1)
+    control = scores("grpo", np.full((2, 40), 0.2), seeds=[8, 9])
+    row = judged(scores("e3", mine), control)
+    assert row["difference_df"] == 1
+    assert row["against_seeds"] == 2
+
+
+def test_what_seeds_make_of_the_variance_is_all_of_it_where_problems_are_alike() -> None:
+    assert judged(scores("e3", np.repeat([[0.2], [0.5], [0.8]], 40, axis=1)), None)[
+        "seed_share"
+    ] == pytest.approx(1)
+    alike = np.tile(np.linspace(0.1, 0.9, 40), (3, 1))
+    assert judged(scores("e3", alike), None)["seed_share"] == 0
+
+
 def test_a_row_has_the_statistics_of_its_tables(noise: np.ndarray) -> None:
     control = scores("grpo", noise)
     gain = 0.1 + 0.05 * np.random.default_rng(1).normal(size=noise.shape)

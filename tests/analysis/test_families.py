@@ -55,6 +55,22 @@ def test_a_declared_family_is_corrected_for_itself_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seeds", "verdict"),
+    [
+        ({"seeds": 1}, None),
+        ({"seeds": 5, "against_seeds": 1}, None),  # the control's one says as little
+        ({"seeds": 5, "against_seeds": 2}, "better"),
+    ],
+)
+def test_of_one_seed_on_either_side_there_is_no_verdict(
+    seeds: dict[str, int], verdict: str | None
+) -> None:
+    (judged,) = judge_rows([row("a", 0.01) | seeds])
+    assert judged["verdict"] == verdict
+    assert (judged["detectable"] is None) == (verdict is None)
+
+
+@pytest.mark.parametrize(
     ("changed", "hangs"),
     [
         ({"p_adjusted": 0.004}, True),  # .016 x 4 = .065

@@ -56,6 +56,19 @@ def test_intervals_are_students_over_seeds() -> None:
     assert (one["value"], one["value_low"]) == (pytest.approx(0.2), None)
 
 
+def test_a_control_of_two_seeds_leaves_one_degree_of_freedom() -> None:
+    """Five seeds of .1 to .5 less two of .2: Welch counts four degrees, two seeds know one."""
+    arms = {
+        "grpo": [run_of("grpo", seed, [0.2, 0.2]) for seed in (8, 9)],
+        "mine": [run_of("mine", seed, [seed / 10] * 2) for seed in range(1, 6)],
+    }
+    (row,) = [r for r in metric_rows(arms, "grpo", COLUMN, {"end": (-2, 0)}) if r["arm"] == "mine"]
+    assert row["difference"] == pytest.approx(0.1)
+    assert row["difference_error"] == pytest.approx(0.0707107)  # sqrt(.025/5)
+    assert row["difference_df"] == 1
+    assert row["p"] == pytest.approx(0.391827, abs=1e-6)  # t = sqrt 2, one degree: 1 - 2 atan(t)/pi
+
+
 def test_differences_are_paired_by_seed() -> None:
     # Every seed is .1 lower, so the interval of the difference has no width.
     rows = metric_rows(ARMS, "grpo", COLUMN, {"end": (-2, 0)})

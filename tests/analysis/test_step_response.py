@@ -42,6 +42,15 @@ def test_a_disturbance_that_is_made_good_has_a_dip_and_a_time() -> None:
     assert found["wanted"] == 1.25
 
 
+def test_errors_before_are_a_root_mean_square_and_the_dip_is_the_farthest_of_five() -> None:
+    after = [-0.1, 0.05, -0.3, 0.0, 0.0, *[0.0] * 25]
+    taus = [3.0] * 15 + [1.0] * 5 + [1.25] * 30  # the last five before count
+    found = measure_response(run_of([0.0, 0.04] * 10 + after, taus))
+    assert found["before"] == pytest.approx(0.04 / 2**0.5)
+    assert found["dip"] == pytest.approx(-0.3)
+    assert found["rise"] == pytest.approx(1.25)
+
+
 def test_a_loop_that_never_settles_has_all_steps_that_were_left() -> None:
     assert measure_response(run_of([0.0] * 20 + [-0.2] * 30))["settling"] == 30
 

@@ -15,6 +15,7 @@ from e3rl.analysis.measures.comparison import compare_arms
 from e3rl.analysis.sources.runs import Run, group_by_arm, load_runs
 from e3rl.analysis.warnings.compared import Compared
 from e3rl.analysis.warnings.validation import (
+    late_starts,
     lines_from_the_start,
     shared_validation_noise,
     unequal_entropies,
@@ -104,7 +105,9 @@ def test_entropies_after_unlike_steps_are_read_at_the_equal_cost(
     assert words is None or words in found[0]
 
 
-@pytest.mark.parametrize(("every", "longer", "told"), [(4, 2, True), (2, 2, False), (4, 0, False)])
+@pytest.mark.parametrize(
+    ("every", "longer", "told"), [(4, 2, True), (4, 1, True), (2, 2, False), (4, 0, False)]
+)
 def test_what_is_read_on_a_line_from_the_untrained_policy_is_told(
     tmp_path: Path, every: int, longer: int, told: bool
 ) -> None:
@@ -118,6 +121,28 @@ def test_what_is_read_on_a_line_from_the_untrained_policy_is_told(
     assert not told or "than the others: mine. At" in found[0]
     ends = compare_arms(arms, "grpo", [1], axis="steps", cost=math.inf)
     assert lines_from_the_start(Compared(arms, "grpo", ends)) == []
+
+
+@pytest.mark.parametrize(
+    ("starts", "told"),
+    [
+        ([[0, 4], [2, 4]], True),  # one seed of two is enough
+        ([[0, 4], [0, 4]], False),
+        ([[4], [4]], False),  # no curve
+    ],
+)
+def test_an_arm_of_which_a_seed_was_not_validated_before_training_is_told(
+    starts: list[list[int]], told: bool
+) -> None:
+    empty = pd.DataFrame()
+    runs = [
+        Run(Path("x"), "mine", seed, {}, empty, empty, table, empty, empty, None)
+        for seed, steps in enumerate(starts)
+        for table in [pd.DataFrame({"rollout_step": steps})]
+    ]
+    found = late_starts(Compared({"mine": runs}, None, []))
+    assert len(found) == told
+    assert not told or found[0].startswith("Not validated before training: mine. The mean")
 
 
 def test_both_measures_of_flatter_and_sharper_policies_are_told_in_one_line() -> None:

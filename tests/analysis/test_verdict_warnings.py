@@ -29,6 +29,15 @@ def test_a_verdict_of_few_seeds_is_named(seeds: int) -> None:
     assert seeds == 5 or "mine better in pass@16." in found[1]
 
 
+def test_seeds_of_the_control_count_where_they_are_fewer() -> None:
+    rows = [row(seeds=8, against_seeds=3, verdict="not distinguishable")]
+    (few,) = few_seeds(Compared({}, "grpo", rows))
+    assert "(3 each)" in few
+    both = [*rows, row(arm="other", seeds=2, verdict="not distinguishable")]
+    (few,) = few_seeds(Compared({}, "grpo", both))
+    assert "(mine 3, other 2)" in few
+
+
 def test_the_row_of_fewest_seeds_is_told_whichever_comes_last() -> None:
     """pass@16 of three of five seeds, then pass@1 of all."""
     rows = [row(seeds=3, verdict="worse"), row(seeds=5, verdict="better", measure="pass@1")]
