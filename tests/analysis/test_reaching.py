@@ -130,6 +130,12 @@ def test_an_accuracy_that_was_there_at_a_late_first_validation_has_no_known_cost
     assert row["cost"] == pytest.approx(1500, abs=1)
 
 
+def test_one_seed_that_was_validated_late_leaves_the_cost_of_its_start_unknown() -> None:
+    runs = [run_of("grpo", 1, [0.4, 0.6, 0.7]), late(run_of("grpo", 2, [0.4, 0.6, 0.7]))]
+    with pytest.raises(ValueError, match=r"grpo had 0\.5 when it was first validated, after 1,000"):
+        costs_to_reach({"grpo": runs}, None, [0.5])
+
+
 def test_there_is_no_ratio_to_a_control_that_is_there_before_the_arm_was_validated() -> None:
     slow = [late(run_of("ts", seed, [0.4, 0.5, 0.7])) for seed in (1, 2)]  # from 1000 on
     for curve, cost, ratio in (([0.4, 0.8, 0.8], 500, None), ([0.4, 0.5, 0.9], 1250, 1500 / 1250)):

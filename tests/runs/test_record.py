@@ -93,6 +93,26 @@ def test_only_arms_with_a_temperature_of_their_own_have_an_entropy_to_match(arms
     assert found == pytest.approx([0.486, 0.486])  # nine tenths of .54
 
 
+def test_two_per_cent_from_one_are_no_temperature_of_its_own() -> None:
+    heats = (0.97, 0.981, 1.0, 1.019, 1.03)
+    assert [record.has_its_own(t) for t in heats] == [True, False, False, False, True]
+
+
+def test_evaluations_of_a_truncated_sampler_match_no_entropy(tmp_path: Path) -> None:
+    row = {"rollout_step": 8, "n": [64, 32], "entropy_sum": 30.0, "tokens": 100}
+    rows = [
+        row | {"temperature": 1.0},
+        row | {"temperature": 1.1, "top_p": 1, "top_k": 0},
+        row | {"temperature": 1.2, "top_p": 0.9, "top_k": 0},
+        row | {"temperature": 1.3, "top_p": 1, "top_k": 20},
+        row | {"temperature": 1.4, "n": [64, 31]},
+        row | {"temperature": 1.5, "rollout_step": 4},
+        row | {"temperature": 0.0},
+    ]
+    (tmp_path / record.VALIDATION).write_text("\n".join(map(json.dumps, rows)) + "\n")
+    assert record.entropies_by_temperature(tmp_path, 8) == {1.0: 0.3, 1.1: 0.3}
+
+
 def test_each_seed_of_the_control_is_sampled_around_the_entropy_of_the_arms_of_its_seed(
     arms: Arms, tmp_path: Path, sampled: list[tuple[str, int, str, bool]]
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_test_of_fewer_than_five_seeds_has_the_degrees_of_the_seeds_alone():
     found = Estimate(6.0, 1.0, 40.0)
     assert limit_by_seeds(found, 3).df == 2
     assert limit_by_seeds(found, 3).p_value == pytest.approx(0.0267, abs=1e-4)
+    assert limit_by_seeds(found, 4).df == 3
     assert limit_by_seeds(found, 5) == limit_by_seeds(found, 1) == found
     assert limit_by_seeds(Estimate(6.0, 1.0, 1.2), 3).df == 1.2
 

@@ -43,6 +43,7 @@ def test_an_evaluation_at_the_very_entropy_needs_no_other() -> None:
         ({1.0: 0.30, 1.1: 0.39}, 1.1),  # nothing above
         ({1.0: 0.45, 1.1: 0.50}, 1.0),  # nothing below
         ({1.0: 0.38, 1.1: 0.43}, 1.1),  # 13 % apart: a curve is no line
+        ({1.0: 0.38, 1.1: 0.42}, 1.1),  # 10.5 %
     ],
 )
 def test_what_is_not_enclosed_closely_is_the_nearest_and_says_its_entropy(
