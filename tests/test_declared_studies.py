@@ -25,7 +25,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_budget": (141, 150),
     **dict.fromkeys(("carries_four_steps", "carries_four_steps_constants"), (236, 245)),
     **dict.fromkeys(("carries_four_steps_left_out", "carries_four_steps_more"), (236, 245)),
-    "carries_small_batches": (236, 245),
+    **dict.fromkeys(("carries_four_steps_tuned", "carries_small_batches"), (236, 245)),
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),
     "carries_measures": (171, 175),
@@ -42,6 +42,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
 RAN = {
+    "carries_four_steps_tuned": (236, 241),
     "carries_small_batches": (236, 241),
     "carries_constants": (131, 138),
     "carries_budget": (141, 146),

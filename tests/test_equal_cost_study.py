@@ -49,7 +49,7 @@ def test_the_table_of_changes_lists_all_that_change() -> None:
         [len({row[f"{cost}_verdict"] for cost in COSTS}) > 1 for _, row in found.iterrows()]
     ]
     table = TEXT.split("<!-- table: changed -->")[1].split("<!-- end -->")[0]
-    assert table.count("\n| carries_") == len(changes) == 15
+    assert table.count("\n| carries_") == len(changes) == 17
     for row in changes.to_dict("records"):
         assert f"| {row['page']} | {row['family']} | {row['arm']} | {row['against']} |" in table
 
@@ -97,7 +97,7 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
         ["carries_small_batches", "grpo"],
     ]
     assert f"three verdicts of {len(found)} change**" in verdict
-    assert (found["own_verdict"] != found["end_verdict"]).sum() == 14
+    assert (found["own_verdict"] != found["end_verdict"]).sum() == 16
     shift = (found["common_difference"] - found["own_difference"]).abs()
     assert 100 * shift.max() < 1.45
     assert 100 * shift[found["page"] != "carries_abort"].max() < 1.05

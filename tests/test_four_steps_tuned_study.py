@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from e3rl.analysis.sources.runs import group_by_arm, load_runs
 from pages import ROOT
-from study_scripts import rules_of_tuning
+from study_scripts import chosen_points, rules_of_tuning
 
 STUDY = ROOT / "experiments" / "carries_four_steps_tuned"
 
@@ -56,3 +57,39 @@ def test_a_coefficient_is_chosen_at_the_rate_that_was(tuning: Any) -> None:
         "++seed=51 ++module.optimizer.lr=5e-05 experiment=shootout/cool name=cool_0.9_lr_5e-05 "
         "temperature.temperature=0.9"
     )
+
+
+def test_every_arm_keeps_the_control_s_rate_and_fresh_runs_have_what_was_chosen(
+    tuning: Any,
+) -> None:
+    best = chosen_points(tuning, STUDY)
+    assert {point.rate for point in best.values()} == {1e-4}
+    chosen = {arm: point.value for arm, point in best.items()}
+    assert chosen == {"budget_cool": "", "cool": "0.9", "budget": "2-14", "e3": "", "dapo": "0.4"}
+    runs = group_by_arm(load_runs(STUDY / "runs"))
+    assert runs.keys() == {"cool_tuned", "budget_tuned", "dapo_tuned"}
+    for made in runs.values():
+        assert {(run.seed, run.config["data"]["train"]["seed"]) for run in made} == {
+            (seed, seed) for seed in range(236, 242)
+        }
+        for run in made:
+            assert run.config["module"]["optimizer"]["lr"] == 1e-4
+            assert run.config["module"]["settings"]["minibatches"] == 4
+    given = {arm: made[0].config for arm, made in runs.items()}
+    assert given["cool_tuned"]["temperature"]["temperature"] == 0.9
+    bounds = given["budget_tuned"]["budget"]
+    assert (bounds["n_low"], bounds["n_high"]) == (2, 14)
+    assert given["dapo_tuned"]["loss"]["surrogate"]["clip_high"] == 0.4
+
+
+def test_wider_bounds_of_the_budget_make_other_runs_from_the_fourth_pass_on() -> None:
+    """They widen by two rollouts at every pass of 32 steps, from 8 on."""
+    more = STUDY.parent / "carries_four_steps_more"
+    runs = {(run.name, run.seed): run for each in (more, STUDY) for run in load_runs(each / "runs")}
+    for seed in range(236, 242):
+        entropies = [
+            runs[arm, seed].train["policy/entropy"].round(5) for arm in ("budget", "budget_tuned")
+        ]
+        other = (entropies[0] - entropies[1]).abs() > 2e-5
+        assert not other[:96].any()
+        assert other[96]
