@@ -251,7 +251,7 @@ def _last_number(text: str) -> str | None:
 
 def _in_groups(gold: str) -> str | None:
     """A whole number of four digits or more, its thousands set apart as in LaTeX."""
-    plain = re.fullmatch(r"-?[1-9]\d{3,}", gold, re.ASCII)
+    plain = re.fullmatch(r"-?[1-9]\d{3,299}", gold, re.ASCII)
     return f"{int(gold):,}".replace(",", "{,}") if plain else None
 
 
