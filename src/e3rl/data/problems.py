@@ -112,24 +112,18 @@ def load_problems(
     answer_after: str | None = None,
     size: int | None = None,
 ) -> ProblemSet:
-    """Problems of a `.jsonl`, `.json` or `.parquet` file, in file order.
-
-    A row without an id gets `<name>:<row>`, a row without a source gets `<name>`.
+    """Problems of a `.jsonl`, `.json` or `.parquet` file, in file order; a row without an id gets
+    `<name>:<row>`, one without a source `<name>`.
 
     Args:
         path: the file, or `hf://datasets/OWNER/NAME[@REVISION]/FILE` on the hub.
-        columns: where the file keeps what.
+        columns, name: where the file keeps what; its stem unless given.
         on_bad_row: `skip` drops and counts bad rows.
-        name: the file's stem unless given.
         where: column -> the value, or list of values, that chosen rows have there.
         strip: fixed texts before or behind every question, which are removed.
-        repeats: `keep` warns of questions that occur again; `drop` drops and counts them, and all
-            problems of a question that has several answers.
-        limit: rows to read, from the first one; None for all.
-        answer_after: mark in the answer column behind which the gold answer stands, `####` in
-            GSM8K; None where the column holds nothing else.
-        size: problems to keep, the first ones of those that are usable; fewer where the file has
-            fewer; None for all.
+        repeats: `keep` warns of repeated questions, `drop` drops them, and disputed ones wholly.
+        limit, size: rows to read, usable problems to keep, the first ones; None for all.
+        answer_after: mark before the gold answer in its column, `####` in GSM8K; None without one.
 
     Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or
     holds no usable problem, where `repeats` leaves none, and for a `size` below 1; BadRowsError (a
@@ -144,15 +138,12 @@ def load_problems(
     problems = strip_wrapping(problems, strip)
     bad += _take_blank(problems)
     dropped = raise_or_drop_bad_rows(str(path), bad, len(rows), on_bad_row)
-    if not problems:
-        raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
-    if len(rows) < len(everything):
-        dropped[UNSELECTED] = len(everything) - len(rows)
+    _require_some(path, problems, rows, dropped)
+    dropped |= {UNSELECTED: len(everything) - len(rows)} if len(rows) < len(everything) else {}
     found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
     if repeats == "drop":
         return _first(_without_repeats(found), size)
-    found = _first(found, size)
-    _warn_of_repeats(path, found)
+    _warn_of_repeats(path, found := _first(found, size))
     return found
 
 
@@ -162,6 +153,14 @@ def _check_choices(repeats: str, size: int | None) -> None:
         raise ValueError(f"repeats is {repeats!r}: choose 'keep' or 'drop'")
     if size is not None and size < 1:
         raise ValueError(f"size is {size}: give the number of problems to keep, or null for all")
+
+
+def _require_some(
+    path: str | Path, problems: Mapping[int, Problem], rows: Rows, dropped: Mapping[str, int]
+) -> None:
+    """Raise ValueError where a file has no usable problem."""
+    if not problems:
+        raise ValueError(f"{path} holds no usable problem ({len(rows)} rows, dropped: {dropped})")
 
 
 def _take_blank(problems: dict[int, Problem]) -> list[BadRow]:

@@ -29,40 +29,24 @@ def greedy_marginal_gain(
     """Counts that maximise Σ Uᵢ(nᵢ) for concave utilities Uᵢ, as if always buying the best next.
 
     Exact for concave Uᵢ, where a prompt's marginal gains never rise: the result holds the largest
-    gains of all. They are found without listing them, by selection in sorted rows (Frederickson
-    and Johnson 1982): a trial level, the median of the middles of the open ranges, tells for every
-    prompt which gains lie above it, and halves at least half of the ranges. About 30 · B gains
-    are looked at for n_max = 64, whatever the total.
-
-    With costs cᵢ, the budget is what `total` rollouts of mean cost would cost,
-
-        Σ cᵢnᵢ <= total · c̄,
-
-    the best next is that of the largest gain per cost, and the first that is too dear ends it:
-    what is left is less than one rollout, and the value is best for what was spent.
-
-    Where many prompts are alike, `kinds` says so, and the gains are those of K kinds: they get the
-    same counts, but for the last rollouts, which the keys give out.
+    gains of all, which `_buy_greedily` finds without listing them. With costs cᵢ, the budget is
+    what `total` rollouts of mean cost would cost, Σ cᵢnᵢ <= total · c̄, the best next is that of the
+    largest gain per cost, and the first that is too dear ends it: less than one rollout is left.
 
     Args:
-        gains: `gains(i, n)` = Uᵢ(n + 1) - Uᵢ(n) for arrays of prompts (of kinds, where they are
-            given) i and counts n, the value of going from n to n + 1.
+        gains: `gains(i, n)` = Uᵢ(n + 1) - Uᵢ(n), of prompts (or kinds) i with n rollouts.
         total: rollouts to give out.
-        n_min: scalar or (B,) whole numbers, hard lower bound.
-        n_max: scalar or (B,) whole numbers, hard upper bound.
-        keys: (B,) uint64, a distinct hash per prompt; of equal gains the smaller key wins, and
-            takes all of them that it has.
+        n_min, n_max: scalars or (B,) whole numbers, hard bounds.
+        keys: (B,) uint64, a distinct hash per prompt; of equal gains the smaller key takes all.
         costs: (B,) > 0, of one rollout of each prompt; None where all cost the same.
-        kinds: (B,) whole numbers from 0 to K - 1, none left out; prompts of a kind have equal
-            gains, bounds and costs.
+        kinds: (B,) from 0 to K - 1, none left out; prompts of a kind have equal gains, bounds and
+            costs, and get the same counts, but for the last rollouts, which the keys give out.
         per_cost: makes gains per cost of gains and costs, or anything else in that order.
 
-    Returns:
-        (B,) int64, n_min <= nᵢ <= n_max, Σ = total without costs.
+    Returns (B,) int64, n_min <= nᵢ <= n_max, Σ = total without costs.
 
-    Raises:
-        ValueError: bounds that cannot hold `total`, costs that are not positive or whose budget
-            does not hold the lower bounds, or a gain that is NaN.
+    Raises ValueError for bounds that cannot hold `total`, costs that are not positive or whose
+    budget does not hold the lower bounds, or a gain that is NaN.
     """
     key = np.asarray(keys, dtype=np.uint64)
     low, high = whole_bounds(n_min, n_max, key.size, total)
@@ -71,15 +55,12 @@ def greedy_marginal_gain(
     size = np.bincount(kind)
     some = np.empty(size.size, dtype=np.int64)  # a prompt of every kind
     some[kind] = np.arange(key.size)
-    cost, left, value = np.ones(key.size), float(total - low.sum()), gain
+    cost = np.ones(key.size) if costs is None else _positive(costs)
+    left, value = float(total - low.sum()), gain
     if costs is not None:
-        cost = _positive(costs)
         left, value = _left_to_pay(total, cost, low), per_cost(gain, cost[some])
     bought, room, left = _buy_greedily(value, size * cost[some], left, low[some], high[some])
-    counts = bought[kind]
-    tied = np.flatnonzero(room[kind])
-    counts[tied] += _by_key(room[kind[tied]], left, key[tied], cost[tied])
-    return counts
+    return bought[kind] + _by_key(room[kind], left, key, cost)
 
 
 def _left_to_pay(total: int, cost: Reals, low: Counts) -> float:
@@ -107,7 +88,12 @@ def _buy_greedily(
     gain: Gains, cost: Reals, left: float, low: Counts, high: Counts
 ) -> tuple[Counts, Counts, float]:
     """`low` and what `left` buys, in the order of falling gains, up to the first that are equal and
-    not all affordable; then how many each has of those, and what is left for them."""
+    not all affordable; then how many each has of those, and what is left for them.
+
+    By selection in sorted rows (Frederickson and Johnson 1982): a trial level, the median of the
+    middles of the open ranges, tells for every prompt which gains lie above it, and halves at least
+    half of the ranges. About 30 · B gains are looked at for n_max = 64, whatever the total.
+    """
     room = np.zeros_like(low)
     while left > 0 and (rows := np.flatnonzero(low < high)).size:  # low <= result <= high
         price = cost[rows]

@@ -8,6 +8,15 @@ problems alone. Those of IQM and P(better) are over seeds, the problems as given
 **Verdict** (`families.judge_rows`): `better` or `worse` where p after Holm's correction, within a
 declared family or over all exploratory comparisons, is below 1 - level; else `not distinguishable`.
 With fewer than `means.ENOUGH_SEEDS` seeds the verdict says how many there were; one has none.
+
+**Columns**: arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds, problems;
+paired_problems, where the control lacks some of these; spent and against_spent, what the arm and
+its control had cost where not every validation has k rollouts and the last one is taken as it is,
+or entropies are matched there though there are others (at_the_end then is True); value, iqm (over
+seeds and families of problems), difference to the control and improvement (the probability that a
+run of the arm beats one of the control on a family), each with _low and _high; seed_share, what
+seeds make of the variance of value; difference_error and difference_df, the difference's standard
+error and degrees of freedom; by_seed; against, against_entropy and paired_seeds.
 """
 
 import math
@@ -71,32 +80,20 @@ def compare_arms(
     which is compared where both arms were first validated at the same cost.
 
     Args:
-        arms: runs by arm, from `runs.group_by_arm`.
-        control: arm that the others are compared with, None for none.
+        arms, control: runs by arm, from `runs.group_by_arm`, and what they are compared with.
         ks: of pass@k; those above the rollouts of some problem are left out.
-        axis: of the equal cost: steps, rollouts, tokens or seconds.
-        level: coverage of all intervals.
+        axis, cost, level: of the equal cost, as in `compare_family`; coverage of all intervals.
         at_equal_entropy: after the last step of each run, whatever it cost, with the control at the
             arm's entropy in every sampled evaluation, not in `live` alone; pass@k alone.
-        cost: as in `compare_family`.
         evaluations: names of those to compare; all that more arms than the control have, if empty.
         measures: those to compare, such as pass@16; all, if empty.
 
     Returns:
-        dicts with arm, evaluation, measure, temperature, entropy, axis, cost, level, seeds,
-        problems; paired_problems, where the control lacks some of these; spent and against_spent,
-        what the arm and its control had cost where not every validation has k rollouts and the last
-        one is taken as it is, or entropies are matched there though there are others (at_the_end
-        then is True); value, iqm (over seeds and families of problems), difference to the control
-        and improvement (the probability that a run of the arm beats one of the control on a
-        family), each with _low and _high; seed_share, what seeds make of the variance of value;
-        difference_error and difference_df, the difference's standard error and degrees of freedom;
-        by_seed; against, against_entropy, paired_seeds; and
-        what `families.judge_rows` adds, all comparisons being exploratory. What does not exist is
-        None.
+        dicts with the columns that the head of this module lists, and what `families.judge_rows`
+        adds, all comparisons being exploratory. What does not exist is None.
 
-    Raises:
-        ValueError: a control without validation, a cost that some run did not record, or reach.
+    Raises ValueError for a control without validation, a cost that some run did not record, or
+    reach.
     """
     if control is not None and control not in arms:
         raise ValueError(f"control={control!r} is no arm; there are {', '.join(arms)}")
@@ -104,12 +101,8 @@ def compare_arms(
     end = math.inf if at_equal_entropy else cost
     found = score_arms(arms, ks, axis, end, evaluations or None, measures)
     scored = _without_rungs(found, control)
-    controls = named_scores(scored, control)
-    rows = [
-        _compare(item, arms, control, controls, level, axis, cost, at_equal_entropy)
-        for item in scored
-    ]
-    return judge_rows(rows)
+    common = (arms, control, named_scores(scored, control), level, axis, cost, at_equal_entropy)
+    return judge_rows([_compare(item, *common) for item in scored])
 
 
 def _compare(

@@ -35,21 +35,19 @@ def deviation_rows(
     others of their arm are left out.
 
     Args:
-        arms, control: runs by arm, of which those with one seed have no row, and the arm that the
-            others are compared with, None for none.
-        evaluations, ks: names, such as t1, and of pass@k; those for which an arm has too few
-            rollouts have no row.
+        arms: runs by arm, of which those with one seed have no row.
+        control: arm that the others are compared with, None for none.
+        evaluations, ks: names, such as t1, and of pass@k; too few rollouts make no row.
         of: names of arms, without any all of them.
         level: coverage of all intervals.
 
     Returns:
         dicts with arm, evaluation, of (such as pass@1), level, seeds, mean, least, greatest,
         deviation, against, paired_seeds and ratio (None for the control), deviation and ratio with
-        _low and _high, and comparison and p of a ratio of 1, for `families.judge_rows`; where runs
-        of the arm were left out, their paths as left_out.
+        _low and _high, comparison and p of a ratio of 1, for `families.judge_rows`, and left_out,
+        the paths of runs that were.
 
-    Raises:
-        ValueError: the control, or a name in `of`, is no arm.
+    Raises ValueError where the control, or a name in `of`, is no arm.
     """
     names = list(of or arms)
     wanted = dict.fromkeys([*names, *([] if control is None else [control])])
@@ -62,10 +60,9 @@ def deviation_rows(
         for arm in (name for name in names if len(scores[name]) > 1):
             other = {} if arm == control else base
             label = f"{arm} - {control}: deviation of pass@{k}, {evaluation}"
-            about = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
-            against = {"against": control if len(other) > 1 else None}
-            found = about | against | _row(scores[arm], other, label, level)
-            rows.append(found | _left_out(kept[arm][1]))
+            found: Row = {"arm": arm, "evaluation": evaluation, "of": f"pass@{k}", "level": level}
+            found |= {"against": control if len(other) > 1 else None}
+            rows.append(found | _row(scores[arm], other, label, level) | _left_out(kept[arm][1]))
     return rows
 
 

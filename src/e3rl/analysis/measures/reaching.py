@@ -52,7 +52,7 @@ def costs_to_reach(
         control: arm whose cost the others' is divided by, None for none.
         targets: pass@1, as shares, in the evaluation `name`.
         axis, level: of the cost, see `axes.AXES`, and coverage of the intervals.
-        of: arms to have rows, None for all; the others count for the cost that all runs reached.
+        of: arms to have rows, None for all; others count for the cost that all runs reached.
 
     Returns:
         dicts with arm, target, seeds, axis, level, and cost and ratio with _low and _high;
@@ -61,16 +61,13 @@ def costs_to_reach(
         lies beyond; what does not exist is None, as a ratio whose control never gets there, or
         gets there before the first validation of the arm.
 
-    Raises:
-        ValueError: no targets, one that is no share between 0 and 1 or that an arm had when it was
-            first validated, some way into training; a control without this evaluation, runs
-            validated on different problems, or a cost not recorded.
+    Raises ValueError for no targets, one that is no share between 0 and 1 or that an arm had when
+    it was first validated, into training; a control without this evaluation, runs validated on
+    different problems, or a cost not recorded.
     """
     _check_targets(targets)
     points, found = _curves_of_arms(arms, control, name, axis, arms if of is None else of)
-    costs = {
-        arm: crossing_intervals(points, item.values, targets, level) for arm, item in found.items()
-    }
+    costs = {a: crossing_intervals(points, x.values, targets, level) for a, x in found.items()}
     rows = []
     for place, target in enumerate(targets):
         for arm, item in found.items():
