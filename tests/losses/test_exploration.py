@@ -42,6 +42,11 @@ def test_clip_cov_silences_one_of_the_tokens_in_the_band():
     assert figures == {"covariance": 2.0, "covariance_max": 5.0, "share": 0.25, "eligible": 0.5}
 
 
+@pytest.mark.parametrize("rule", [ClipCov(share=0.3, low=-1.0, high=9.0), KLCov(share=0.3)])
+def test_a_share_of_little_more_than_a_token_is_one(rule):
+    assert rule(tokens())[1]["share"] == 0.25
+
+
 @pytest.mark.parametrize("rule", [ClipCov(share=0.7, low=-1.0, high=9.0), KLCov(share=0.7)])
 def test_a_share_of_tokens_is_rounded_down(rule):
     effects, figures = rule(tokens())

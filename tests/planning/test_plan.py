@@ -246,6 +246,12 @@ def test_it_tells_the_step_at_which_annealing_does_begin(ratio: float, policy: P
     assert found.quantities["annealing"].startswith(f"from step {rule.start} on")
 
 
+def test_annealing_begins_at_the_last_whole_step(policy: Policy) -> None:
+    """Of six epochs of four steps: 24 times .6 is 14.4."""
+    found = plan(policy, "epochs=6", "validate_every=4", "temperature.annealing.ratio=0.4")
+    assert found.quantities["annealing"].startswith("from step 14 on")
+
+
 @pytest.mark.parametrize(("every", "near"), [(5, 4), (8, 6), (100, 12)])
 def test_a_last_step_without_validation_is_refused_with_a_number_that_works(
     every: int, near: int, policy: Policy

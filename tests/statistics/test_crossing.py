@@ -37,6 +37,42 @@ def test_a_bound_beyond_the_last_cost_is_infinite():
     assert math.isinf(found.high)
 
 
+COSTS = np.linspace(0.0, 2.0, 201)
+
+
+@pytest.mark.parametrize(
+    ("start", "slope", "weight"),
+    [
+        (0.3, 0.2, 0.5),  # half as steep as the control at .5
+        (0.48, 0.02, 0.25),  # a twentieth, of which no more than a quarter is taken
+    ],
+)
+def test_the_control_s_error_counts_as_much_as_the_curve_is_steeper(start, slope, weight):
+    """Both are at .5 at a cost of 1, the control give or take .05 of its problems. The error .05 /
+    sqrt 39 times the weight is, on the curve, that over its slope times the weight."""
+    off = np.tile([-0.05, 0.05], 20)
+    curve = np.repeat((start + slope * COSTS[:, None] + 0 * off)[None], 3, axis=0)
+    control = np.repeat((0.1 + 0.4 * COSTS[:, None] + off)[None], 3, axis=0)
+    found = crossing_ratio(COSTS, curve, control, 0.5, paired_seeds=True)
+    assert found is not None
+    reach = 2.022691 * 0.05 * weight / (slope * math.sqrt(39))
+    assert found.interval.mean == pytest.approx(1)
+    assert (found.interval.low, found.interval.high) == pytest.approx(
+        (max(0, 1 - reach), 1 + reach), abs=2e-4
+    )
+
+
+def test_p_of_a_ratio_of_three_seeds_has_their_two_degrees_of_freedom():
+    """Slopes .6 and .8 in turn less .5: .1 and .3, a mean of .2 with an error of .1 / sqrt 39; at
+    two degrees |t| > x is as likely as 1 - x / sqrt(2 + x²)."""
+    slopes = np.tile([0.6, 0.8], 20)
+    curve = np.repeat((COSTS[:, None] * slopes)[None], 3, axis=0)
+    control = np.repeat((COSTS[:, None] * np.full(40, 0.5))[None], 3, axis=0)
+    found = crossing_ratio(COSTS, curve, control, 0.5, paired_seeds=True)
+    assert found is not None
+    assert found.p_value == pytest.approx(1 - math.sqrt(156 / 158), rel=1e-3)
+
+
 def test_a_ratio_pairs_problems():
     # Every problem's slope is a quarter steeper: the ratio is .8, however problems differ.
     slopes = np.array([0.3, 0.5, 0.7, 0.5])

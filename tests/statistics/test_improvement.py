@@ -122,3 +122,11 @@ def test_one_run_has_no_interval():
 def test_senseless_scores_are_refused(a, b, message):
     with pytest.raises(ValueError, match=message):
         improvement_interval(a, b)
+
+
+def test_two_tasks_of_three_paired_runs_have_the_interval_that_is_worked_out_by_hand():
+    """Runs 1, 2, 3 half a point better on both: six of nine pairs are won, 2/3."""
+    runs = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    found = improvement_interval(runs + 0.5, runs, paired_runs=True)
+    assert found.mean == pytest.approx(2 / 3)
+    assert (found.low, found.high) == pytest.approx((0.397640, 0.854391), abs=1e-5)

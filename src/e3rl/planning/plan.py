@@ -1,6 +1,5 @@
 """What a configuration amounts to: the quantities that follow from it, shown before a run."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from e3rl.config.composition import ConfigurationError
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.planning.agreement import check_agreement
 from e3rl.policy.shape import ModelShape
+from e3rl.temperatures.annealing import annealing_start
 
 SCALES_THE_LOSS = ("16-mixed", "16", 16)  # precisions
 # Arguments of lightning.Trainer that are made of configuration groups, and those to use.
@@ -162,7 +162,7 @@ def _temperature_plan(cfg: Any, total: int) -> dict[str, str]:
     annealing = rule.get("annealing")
     if not annealing:
         return {}
-    start = math.floor((1 - annealing.ratio) * total + 1e-9)  # as CosineAnnealing.start
+    start = annealing_start(annealing.ratio, total)
     late = f"; the target is measured until step {measured}" if measured > start else ""
     return {"annealing": f"from step {start} on, to {annealing.eta} of the target entropy{late}"}
 

@@ -31,8 +31,7 @@ class CosineAnnealing:
     @property
     def start(self) -> int:
         """First step of the annealing. Raises RuntimeError before `bind`."""
-        # (1 - 0.9)·10 is 0.999... in floating point.
-        return math.floor((1 - self.ratio) * self._require_length() + 1e-9)
+        return annealing_start(self.ratio, self._require_length())
 
     def factor(self, step: int) -> float:
         """Factor at a rollout step (0-based). Raises RuntimeError before `bind`."""
@@ -45,6 +44,11 @@ class CosineAnnealing:
                 "step"
             )
         return self._total
+
+
+def annealing_start(ratio: float, total: int) -> int:
+    """⌊(1 - ratio)·total⌋, the step at which the last part of a run begins to anneal."""
+    return math.floor((1 - ratio) * total + 1e-9)  # (1 - 0.9)·10 is 0.999... in floating point
 
 
 def cosine_factor(step: int, start: int, total: int, eta: float) -> float:
