@@ -55,6 +55,14 @@ def test_worked_by_hand() -> None:
     assert row["difference_error"] == pytest.approx(0.1)
 
 
+def test_bounds_reach_as_far_as_two_differences_can() -> None:
+    """Two seeds: 1 - 0 - 0 + 1 = 2, and 1 - 1 - 1 + 1 = 0, which know nothing of others."""
+    one, none = np.ones(8), np.zeros(8)
+    mixed = np.array([none, one])
+    row = interaction_between(four(np.array([one, one]), mixed, mixed, np.array([one, one])))
+    assert (row["difference"], row["difference_low"], row["difference_high"]) == (1, -2, 2)
+
+
 def test_changes_that_add_up_have_none() -> None:
     rng = np.random.default_rng(0)
     neither = rng.uniform(0.3, 0.5, (4, 50))

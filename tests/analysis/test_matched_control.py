@@ -176,6 +176,27 @@ def test_a_truncated_or_greedy_evaluation_is_no_control() -> None:
     assert row_of(study(control, at(1.3, 0.31, 0.60)))["verdict"] is None
 
 
+def test_a_sampler_of_the_likeliest_tokens_is_no_control() -> None:
+    control = {"t1": at(1.0, 0.30, 0.40), "cut": at(1.05, 0.32, 0.40, top_k=20)}
+    assert row_of(study(control, at(1.3, 0.31, 0.60)))["verdict"] is None
+    whole = control | {"cut": at(1.05, 0.32, 0.40)}
+    assert row_of(study(whole, at(1.3, 0.31, 0.60)))["verdict"] is not None
+
+
+def test_a_control_of_other_seeds_is_read_at_the_mean_entropy_of_the_arm() -> None:
+    control = {"t1": at(1.0, 0.30, 0.60), "t1.05": at(1.05, 0.32, 0.50)}
+    arms = study(control, at(1.3, 0.30, 0.58))
+    arms["grpo"] = [replace(run, seed=run.seed + 2) for run in arms["grpo"]]
+    arms["ts"][1] = made_up("ts", 2, {"live": at(1.3, 0.32, 0.58)})
+    item = scores_at(arms["ts"], "live", 1, "tokens", math.inf)
+    assert item is not None
+    found = match_control(item, arms, "grpo")
+    assert found is not None
+    share = math.log(0.31 / 0.30) / math.log(0.32 / 0.30)  # .508
+    low, high = (np.mean(each["correct"]) / 64 for each in control.values())
+    assert found.scores.table.to_numpy().mean() == pytest.approx((1 - share) * low + share * high)
+
+
 def test_noise_of_the_entropies_is_told() -> None:
     control = {
         "t1": at(1.0, 0.30, 0.60, entropy_error=0.003),

@@ -215,6 +215,8 @@ def test_the_first_round_of_unseen_prompts_is_uniform(make: Make) -> None:
     assert counts is not None
     given_out = [n for n in counts if n]
     assert max(given_out) - min(given_out) <= 1
+    chooses = isinstance(make(), DynamicSampling | Mopps | Vcrl)  # prompts, which all get alike
+    assert len(given_out) == len(ids) or (chooses and len(given_out) > 1)
 
 
 def board_of(ids: list[str]) -> Any:

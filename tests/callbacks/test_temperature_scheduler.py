@@ -239,3 +239,13 @@ def test_state_is_the_rule_s() -> None:
     other.load_state_dict(slot.state_dict())
     assert other.state_dict() == slot.state_dict()
     assert other.strategy.decide(1) == slot.strategy.decide(1)
+
+
+def test_the_temperature_that_was_sampled_at_is_weighed_as_rollouts_count() -> None:
+    """Lengths 1, 3 and 4 that count twice, once and not at all: (2 · .5 + 3 · 1) / 5."""
+    batch = scored_batch([[(1.0, [-2.0]), (0.0, [-1.0] * 3)], [(0.0, [-4.0] * 4)]])
+    batch.weights = torch.tensor([2.0, 1.0, 0.0])
+    batch.temperatures = torch.tensor([0.5, 1.0, 2.0])
+    reading = read_entropy(batch, 0)
+    assert reading.temperature == pytest.approx(0.8)
+    assert reading.sampled == pytest.approx((2 * 2 + 3) / 5)

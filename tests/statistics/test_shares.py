@@ -171,6 +171,28 @@ def test_differences_of_most_problems_are_left_alone():
     assert over.standard_error == pytest.approx(first.standard_error / np.sqrt(2))
 
 
+def test_a_mean_of_sets_is_drawn_in_by_their_centres() -> None:
+    """Of 64 problems all of which differ by 1 the centre is 64/66."""
+    (over,) = differences_of_sets([np.ones((64, 1)), np.ones((64, 1))])
+    assert over.center == pytest.approx(64 / 66)
+
+
+def test_few_problems_that_are_solved_are_worth_one_rollout_each() -> None:
+    """Nine of 256 at a sixteenth, one too few for their own variance: Wilson's bound of 256."""
+    rates = np.zeros(256)
+    rates[:9] = 1 / 16
+    assert share_interval(rates).high == pytest.approx(0.018861, abs=1e-6)
+    rates[9] = 1 / 16
+    assert share_interval(rates).high < 0.018
+
+
+def test_a_gain_from_nothing_keeps_the_tail_of_few_lucky_runs() -> None:
+    lucky = np.repeat(np.array([0.01, 0.02, 0.04, 0.08, 0.16])[:, None], 10_000, axis=1)
+    found = gain_interval(lucky, np.zeros_like(lucky))
+    assert found.mean == pytest.approx(0.062)
+    assert found.high == pytest.approx(0.39636, abs=1e-4)
+
+
 def test_no_bound_of_a_difference_is_beyond_what_shares_can_differ_by() -> None:
     mine, other = [[0.0] * 8, [1.0] * 8], [[1.0] * 8, [0.0] * 8]  # two seeds: -1 and +1
     found = difference_of_shares(mine, other, paired_seeds=True).interval()
