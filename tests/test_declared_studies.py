@@ -42,7 +42,6 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_replication", "carries_tuned"), (111, 115)),
 }
 RAN = {
-    "carries_small_batches": (236, 241),
     "carries_constants": (131, 138),
     "carries_budget": (141, 146),
     "carries_factorial": (151, 156),

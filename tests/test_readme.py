@@ -194,7 +194,7 @@ def test_the_results_are_those_of_the_studies(
         ),
         (
             *("carries_small_batches", "one_step", "grpo", "one_step t1"),
-            *("problems of its own, {}.", True),
+            *("problems of its own, {} in a second look", True),
         ),
         (
             *("carries_other_problems", "pass_at_16", "e3", "grpo t1"),
