@@ -3,9 +3,9 @@
     .venv/bin/python experiments/carries_hotter/compare.py sample    # goes on when started again
     .venv/bin/python experiments/carries_hotter/compare.py report    # tables of README.md
 
-`sample` draws `ROLLOUTS` completions of every validation problem at each of `TEMPERATURES` from the
+`sample` draws `ROLLOUTS` completions of every validation problem at the temperatures of `ROUNDS` from the
 twelve policies that `../carries_budget/policies` keeps, and writes how many were right to
-`samples.json.xz`. `report` compares by them.
+`samples.json.xz`; a round whose samples are there is not drawn again. `report` compares by them.
 
 **Cross-fitting.** An arm at its best temperature is judged on problems that had no part in the
 choice: problems are two halves, by their place in the set; on each half the arm is read at the
@@ -43,10 +43,9 @@ FOLDER = Path(__file__).parent
 POLICIES = FOLDER.parent / "carries_budget" / "policies"
 SAMPLES = FOLDER / "samples.json.xz"
 ARMS, SEEDS = ("grpo", "budget"), range(141, 147)
-TEMPERATURES = (1.0, 1.1, 1.2, 1.4)
+ROUNDS = {1: (1.0, 1.1, 1.2, 1.4), 2: (1.6, 1.8, 2.0)}  # by the seed of the noise
 PROBLEMS, ROLLOUTS, LIMIT = 1024, 24, 80  # LIMIT: tokens of a completion
 LONG = 64  # tokens, where DAPO's penalty for completions near the limit begins
-SEED = 1  # of the noise
 KS = (1, 16)
 AT_ONE, AT_BEST = "at T = 1", "at its best temperature"  # where the budget is read
 Table = NDArray[np.float64]  # (S, P)
@@ -71,31 +70,36 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("sampled"), help="of completions")
     options = parser.parse_args()
     if options.action == "sample":
-        sample(options.out)
-        write_samples(gather(options.out))
+        known = read_samples() if SAMPLES.exists() else []
+        there = {each.temperature for each in known}
+        for seed, temperatures in ROUNDS.items():
+            if not there.issuperset(temperatures):
+                out = options.out / f"round_{seed}"
+                sample(out, seed, temperatures)
+                known += gather(out, temperatures)
+        write_samples(known)
     else:
         write_report(read_samples())
 
 
-def sample(out: Path) -> None:
-    """Draw all completions into a folder per policy; what is there is not drawn again."""
+def sample(out: Path, seed: int, temperatures: Sequence[float]) -> None:
+    """Draw a round's completions into a folder per policy; what is there is not drawn again."""
     models = ",".join(
-        f"{arm}_{seed}:{POLICIES.resolve()}/seed-{seed}_experiment-{arm}_engine-transformers"
-        for seed in SEEDS
+        f"{arm}_{run}:{POLICIES.resolve()}/seed-{run}_experiment-{arm}_engine-transformers"
+        for run in SEEDS
         for arm in ARMS
     )
-    temperatures = ",".join(map(str, TEMPERATURES))
     command = [
         *(sys.executable, "-m", "e3rl", "evaluate", f"models={{{models}}}", "problems=carries"),
         *(f"problems.size={PROBLEMS}", f"n={ROLLOUTS}", "ks=[1,16]", "engine=transformers"),
-        *(f"temperatures=[{temperatures}]", f"max_new_tokens={LIMIT}", f"seed={SEED}"),
+        *(f"temperatures={list(temperatures)}", f"max_new_tokens={LIMIT}", f"seed={seed}"),
         *(f"processes={len(os.sched_getaffinity(0))}", f"out={out}"),
     ]
     subprocess.run(command, check=True)
 
 
-def gather(out: Path) -> list[Samples]:
-    """What was drawn, problems in the order of the set. Raises ValueError where some lacks."""
+def gather(out: Path, temperatures: Sequence[float]) -> list[Samples]:
+    """What a round drew, problems in the order of the set. Raises ValueError where some lacks."""
     order = [problem.id for problem in carry_problems("validation", PROBLEMS)]
     found = []
     for arm in ARMS:
@@ -107,7 +111,7 @@ def gather(out: Path) -> list[Samples]:
                 raise ValueError(f"{arm} of seed {seed}: {len(by_id)} of {PROBLEMS} problems")
             found += [
                 _samples(arm, seed, temperature, [by_id[problem] for problem in order])
-                for temperature in TEMPERATURES
+                for temperature in temperatures
             ]
     return found
 
@@ -150,8 +154,13 @@ def tables_of(samples: Sequence[Samples], arm: str, k: int) -> dict[float, Table
                 if (each.arm, each.temperature) == (arm, temperature)
             ]
         )
-        for temperature in TEMPERATURES
+        for temperature in temperatures_of(samples)
     }
+
+
+def temperatures_of(samples: Sequence[Samples]) -> list[float]:
+    """All at which some policy was sampled, the coldest first."""
+    return sorted({each.temperature for each in samples})
 
 
 def choose_temperatures(tables: Mapping[float, Table]) -> tuple[float, float]:
@@ -227,7 +236,7 @@ def temperature_cells(samples: Sequence[Samples]) -> Cells:
     """Every arm at every temperature, with the budget's difference to GRPO at the same one."""
     cells = []
     for arm in ARMS:
-        for temperature in TEMPERATURES:
+        for temperature in temperatures_of(samples):
             here = [s for s in samples if (s.arm, s.temperature) == (arm, temperature)]
             row = {"arm": arm, "T": f"{temperature:.1f}"}
             row["entropy"] = f"{np.mean([each.entropy for each in here]):.3f}"
