@@ -3,8 +3,8 @@
     .venv/bin/python experiments/carries_hotter/compare.py sample    # goes on when started again
     .venv/bin/python experiments/carries_hotter/compare.py report    # tables of README.md
 
-`sample` draws `ROLLOUTS` completions of every validation problem at the temperatures of `ROUNDS` from the
-twelve policies that `../carries_budget/policies` keeps, and writes how many were right to
+`sample` draws `ROLLOUTS` completions of every validation problem at the temperatures of `ROUNDS`
+from the twelve policies that `../carries_budget/policies` keeps, and writes how many were right to
 `samples.json.xz`; a round whose samples are there is not drawn again. `report` compares by them.
 
 **Cross-fitting.** An arm at its best temperature is judged on problems that had no part in the
