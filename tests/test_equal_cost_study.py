@@ -1,12 +1,17 @@
 """What is said of declared verdicts at other costs is what its tables hold."""
 
+import json
+import lzma
 import math
 import re
 import runpy
 
+import numpy as np
 import pandas as pd
+import pytest
 import yaml
 
+from e3rl.analysis.sources.runs import load_runs
 from pages import ROOT
 
 STUDY = ROOT / "experiments" / "equal_cost"
@@ -124,3 +129,30 @@ def test_pages_that_put_studies_together_compare_at_the_common_cost() -> None:
         assert f"{words} {common:,.0f} tokens" in (folder / "README.md").read_text()
     sets = runpy.run_path(str(ROOT / "experiments" / "carries_all_seeds" / "sets.py"))
     assert sets["COMMON_TOKENS"] == common
+
+
+def test_the_line_is_where_other_code_finds_it_and_so_is_what_is_said() -> None:
+    """By the recorded counts and tokens, without the studies' own functions."""
+    module = runpy.run_path(str(STUDY / "line.py"))
+    readings = [module["read_page"](page) for page in module["PAGES"]]
+    cells = module["table_cells"](readings)
+    assert module["as_markdown"](cells, ("page",)) in TEXT
+    for reading in readings:
+        folder = ROOT / "experiments" / reading.page
+        early = json.loads(lzma.decompress((folder / "early.json.xz").read_bytes()))
+        runs = {(run.name, run.seed): run for run in load_runs(folder / "runs")}
+        gaps = []
+        for sample in early:
+            run = runs[sample["arm"], sample["seed"]]
+            tokens = run.train["cost/tokens"].to_numpy()  # after each step
+            counts = {step: run.counts["t1", step] for step in (64, 128)}
+            low, high = (float((c["correct"] / c["n"]).mean()) for c in counts.values())
+            line = np.interp(tokens[119], [tokens[63], tokens[127]], [low, high])
+            gaps.append(line - sum(sample["right"].values()) / 16 / 1024)
+        assert len(gaps) == 10
+        assert np.mean(gaps) == pytest.approx((reading.line - reading.sampled).mean(), abs=1e-6)
+    said = TEXT.split("**No bend shows")[1]
+    first, second = (row[-1] for row in cells.body)
+    assert f"a run has {first} and {second} points more on the line" in said
+    share = readings[0].share
+    assert f"{0.25 / (share * (1 - share)):.1f} times as much half-way" in said
