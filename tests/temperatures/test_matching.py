@@ -117,8 +117,9 @@ def test_a_noisy_policy_is_matched_within_its_noise_or_not_at_all(
     matcher = EntropyMatcher(measured(wanted))
     assert len(search(matcher, measured)) <= 8
     reading = matcher.reading
-    if abs(reading.entropy / matcher.target - 1) > MATCHED_WITHIN:
-        return  # noise hid what encloses it, and its entropy says so
+    if abs(reading.entropy / matcher.target - 1) > 0.005:
+        assert noise >= 0.005  # less never hides what encloses it; its entropy says so
+        return
     true = math.exp(sum(w * math.log(plant.moments(t)[0]) for t, w in reading.weights.items()))
     known = noise * math.sqrt(1 + sum(w**2 for w in reading.weights.values()))
     assert abs(math.log(true / arm)) <= 5 * known + 0.001
