@@ -327,8 +327,8 @@ def test_what_the_budget_has_beside_a_hotter_sampler_is_said_as_it_was_judged() 
     )
     open_, told = (with_interval(row, "difference") for row in (at_one, at_best))
     assert f"is {open_} of pass@16 from GRPO at T = 1.4" in flat(STUDIED)
-    assert f"beside GRPO at T = 1.4, the best of four, {open_}, and" in flat(README)
-    assert f"the budget has {told} (p .005)" in flat(STUDIED)
+    assert f"beside GRPO at T = 1.4, the best of seven, {open_}, and" in flat(README)
+    assert f"the budget has {told} (p .010, times" in flat(STUDIED)
     assert (at_one["verdict"], at_best["verdict"]) == ("not distinguishable", "better")
 
 
