@@ -229,9 +229,9 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     return drop_empty_columns(
         cells,
         "95 % intervals over seeds and problems, paired by both. p of pass@16 is of a declared "
-        f"family of one each, times {LOOKS} looks, that of pass@1 exploratory, corrected for two. Detectable: as in "
-        "other studies. Temperatures of problems of even and of odd place, where they differ, "
-        "each chosen on the other half.",
+        f"family of one each, times {LOOKS} looks, that of pass@1 exploratory, corrected for two. "
+        "Detectable: as in other studies. Temperatures of problems of even and of odd place, "
+        "where they differ, each chosen on the other half.",
     )
 
 
