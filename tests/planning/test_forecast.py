@@ -100,6 +100,8 @@ def test_hours_of_a_named_gpu_are_of_the_size_of_the_papers(
     assert told is not None
     hours, most = map(float, told.groups())
     assert published / 2 < hours < published
+    page = (Path(__file__).parents[2] / "docs" / "data_and_models.md").read_text(encoding="utf-8")
+    assert (f"{published} on 4 at 1.5B, where the plan says {hours:.1f}." in page) == (devices == 4)
     assert hours < most
     parts = re.findall(r"([\d.]+) s", found["time: a step"])
     step, rollouts, update, sync = map(float, parts)
