@@ -74,6 +74,16 @@ def test_the_page_has_the_tables_of_the_samples(study: dict[str, Any]) -> None:
         assert between.strip() == made.strip(), name
 
 
+def test_the_budget_has_more_at_every_temperature_but_the_hottest(study: dict[str, Any]) -> None:
+    samples = study["read_samples"]()
+    mine, other = (study["tables_of"](samples, arm, 16) for arm in ("budget", "grpo"))
+    gaps = {t: 100 * (mine[t] - other[t]).mean() for t in mine}
+    assert gaps.pop(2.0) < 0
+    text = (STUDY / "README.md").read_text(encoding="utf-8")
+    said = f"`budget` has +{min(gaps.values()):.1f} to +{max(gaps.values()):.1f} points of pass@16"
+    assert f"{said} at all but T = 2" in text
+
+
 @pytest.mark.parametrize(("family", "own_is_best"), [("at_one", False), ("at_best", True)])
 def test_the_differences_are_those_that_other_code_finds(family: str, own_is_best: bool) -> None:
     rows = json.loads(lzma.decompress((STUDY / "samples.json.xz").read_bytes()))

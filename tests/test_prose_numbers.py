@@ -183,7 +183,6 @@ HELD_ELSEWHERE = {  # by the tests of test_readme.py, or no numbers of a study
     "1.5B parameters, mean": "the size of the paper's model",
     "some 3.5 to 6 points": "in whole and half points, of several studies",
     "to hold more, .27 nats": "a setting",
-    "miss it by up to 4.4 %": "of the rows of entropy_control, without a verdict",
     "+3.8 [+1.4, +6.1] of pass@1 on easy problems beside E3": "as near at another cost",
 }
 
@@ -213,21 +212,6 @@ def test_a_summary_says_no_number_that_no_page_of_its_paragraph_has(name: str) -
 
 
 @pytest.mark.parametrize("name", SUMMARIES[:2])  # the list of studies has no intervals
-def test_another_last_digit_of_an_interval_in_a_summary_would_be_found(name: str) -> None:
-    checked, missed = 0, []
-    for part, tables in paragraphs(name):
-        for sentence in map(prose.bare, prose.sentences(part)):
-            for match in prose.WITH_INTERVAL.finditer(sentence):
-                low = match.group(2)
-                other = f"{low[:-1]}{(int(low[-1]) + 1) % 10}"
-                changed = sentence[: match.start(2)] + other + sentence[match.end(2) :]
-                checked += 1
-                missed += [] if prose.unknown_of(changed, tables) else [match[0]]
-    assert checked > 5
-    assert missed == []
-
-
-@pytest.mark.parametrize("name", SUMMARIES[:2])
 def test_another_last_digit_of_any_number_in_a_summary_would_be_found(name: str) -> None:
     """But for temperatures, which are settings, p below a bound, and what a cell or test holds."""
     of_cells = [prose_cells.said(name, words) for words in prose_cells.cells().get(name, ())]
@@ -237,7 +221,9 @@ def test_another_last_digit_of_any_number_in_a_summary_would_be_found(name: str)
             for words in of_cells:
                 sentence = sentence.replace(words, "")
             sentence = re.sub(r"T = \.?\d[\d.]*|p < \.001", "", sentence)
-            for match in re.finditer(r"(?<![\w.])[-+]?\d*\.\d+", sentence):
+            for match in prose.NUMBERS.finditer(sentence):
+                if "." not in match[0]:
+                    continue
                 other = f"{match[0][:-1]}{(int(match[0][-1]) + 1) % 10}"
                 checked += 1
                 if not prose.unknown_of(prose.replaced(sentence, match, other), tables):

@@ -184,7 +184,7 @@ def test_the_results_are_those_of_the_studies(
         ),
         (
             *("carries_four_steps_more", "again", "budget", "grpo t1"),
-            *("The gain is open on ten fresh seeds", False),
+            *("with four steps, on another make of processor and beside", False),
         ),
         (
             *("carries_small_batches", "one_step", "grpo", "one_step t1"),

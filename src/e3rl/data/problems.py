@@ -117,7 +117,7 @@ def load_problems(
 
     Args:
         path: the file, or `hf://datasets/OWNER/NAME[@REVISION]/FILE` on the hub.
-        columns, name: where the file keeps what; its stem unless given.
+        columns, name: where the file keeps what, and what to call it; its stem if None.
         on_bad_row: `skip` drops and counts bad rows.
         where: column -> the value, or list of values, that chosen rows have there.
         strip: fixed texts before or behind every question, which are removed.
@@ -125,9 +125,8 @@ def load_problems(
         limit, size: rows to read, usable problems to keep, the first ones; None for all.
         answer_after: mark before the gold answer in its column, `####` in GSM8K; None without one.
 
-    Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or
-    holds no usable problem, where `repeats` leaves none, and for a `size` below 1; BadRowsError (a
-    ValueError) listing all bad rows, unless these are to be skipped.
+    Raises FileNotFoundError; ValueError for a file that cannot be read, lacks a named column or has
+    no usable problem, for a `size` below 1, and BadRowsError, one too, that lists all bad rows.
     """
     _check_choices(repeats, size)
     file = local_file(path)
@@ -139,11 +138,12 @@ def load_problems(
     bad += _take_blank(problems)
     dropped = raise_or_drop_bad_rows(str(path), bad, len(rows), on_bad_row)
     _require_some(path, problems, rows, dropped)
-    dropped |= {UNSELECTED: len(everything) - len(rows)} if len(rows) < len(everything) else {}
+    if unselected := len(everything) - len(rows):
+        dropped[UNSELECTED] = unselected
     found = ProblemSet(tuple(problems.values()), str(path), tuple(problems), dropped)
-    if repeats == "drop":
-        return _first(_without_repeats(found), size)
-    _warn_of_repeats(path, found := _first(found, size))
+    found = _first(_without_repeats(found) if repeats == "drop" else found, size)
+    if repeats == "keep":
+        _warn_of_repeats(path, found)
     return found
 
 

@@ -67,7 +67,7 @@ def costs_to_reach(
     """
     _check_targets(targets)
     points, found = _curves_of_arms(arms, control, name, axis, arms if of is None else of)
-    costs = {a: crossing_intervals(points, x.values, targets, level) for a, x in found.items()}
+    costs = {arm: crossing_intervals(points, x.values, targets, level) for arm, x in found.items()}
     rows = []
     for place, target in enumerate(targets):
         for arm, item in found.items():
