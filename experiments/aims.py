@@ -113,11 +113,13 @@ def of_the_bed() -> Iterator[Aim]:
     seconds = [float(run["resources/cpu_s"].median()) for run in runs]
     verdict = judge(min(seconds), max(seconds), most=2.0)
     yield aim("processor seconds a step", "at most 2.0", spread(seconds, 2), scope, verdict)
-    (first,) = bed["load_runs"](HERE / "carries_bed" / "first_run")
-    clock = float(first.train["cost/seconds"].iloc[-1]) / len(first.train)
-    scope = "`make train`, one run, two cores; README has the clock of a slower make"
-    said = "seconds a step by the clock, validations left out, once"
-    yield aim(said, "at most 2.0", f"{clock:.1f}", scope, judge(clock, clock, most=2.0))
+    for processes, mine in pd.read_csv(bed["CLOCK"]).groupby("processes"):
+        clock = mine["seconds"]
+        how = "as it is" if processes == 1 else f"in {processes} processes"
+        scope = f"`make train` {how}, {len(mine)} runs, two cores of one make"
+        said = "seconds a step by the clock, validations left out"
+        verdict = judge(clock.min(), clock.max(), most=2.0)
+        yield aim(said, "at most 2.0", spread(clock, 2), scope, verdict)
 
 
 def spread(values: Sequence[float], digits: int) -> str:

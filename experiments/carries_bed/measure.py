@@ -2,6 +2,7 @@
 
     .venv/bin/python experiments/carries_bed/measure.py           # the tables again
     .venv/bin/python experiments/carries_bed/measure.py --sample  # samples what is missing, first
+    .venv/bin/python experiments/carries_bed/measure.py --clock RUN...  # adds what runs here took
 
 Sampling takes some two hours on one core. The trained policies are the last ones of plain GRPO in
 `../carries_core` (`e3rl train -m sweep=carries`), found in sweeps/carries.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from e3rl.analysis.page.study import write_tables
@@ -40,6 +42,7 @@ OFTEN = 256  # samples of a training problem, so that its pass@64 can be told fr
 EDGE = 1 - 0.5 ** (1 / 64)  # the chance of a right answer at which pass@64 is one half
 CLOSER = (512, 1024, 4096)  # more samples, by round, of problems whose side is not settled
 SETTLED = 0.02  # chance of the other side below which a problem's side is
+CLOCK = HERE / "results" / "clock.csv"
 STEPS = 16  # at either end of a run, over which shares of groups are taken
 Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
 
@@ -272,6 +275,34 @@ def group_rows() -> Iterator[list[str]]:
         yield [str(seed), *shares, *lengths, seconds]
 
 
+def add_clock(folders: Sequence[Path]) -> None:
+    """Add to results/clock.csv what finished runs of this machine took by the clock."""
+    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next(line.partition(":")[2].strip() for line in cpus if line.startswith("model name"))
+    rows = [] if not CLOCK.exists() else pd.read_csv(CLOCK).to_dict("records")
+    for folder in folders:
+        run = load_run(folder)
+        rows.append(
+            {
+                "processor": model,
+                "processes": int(run.config["trainer"]["devices"]),
+                "arm": run.config["name"],
+                "seed": int(run.config["seed"]),
+                "steps": len(run.train),
+                "seconds": round(float(run.train["cost/seconds"].iloc[-1]) / len(run.train), 3),
+            }
+        )
+    pd.DataFrame(rows).to_csv(CLOCK, index=False)
+
+
+def clock_rows() -> Iterator[list[str]]:
+    """Seconds a step by the clock of two cores, validations left out."""
+    yield ["processor", "processes", "runs", "seconds a step, by run"]
+    for (processor, processes), mine in pd.read_csv(CLOCK).groupby(["processor", "processes"]):
+        seconds = ", ".join(f"{each:.2f}" for each in mine["seconds"])
+        yield [str(processor), str(processes), str(len(mine)), seconds]
+
+
 def training_rows() -> Iterator[list[str]]:
     """Training problems that the untrained policy does not solve."""
     yield ["training problems", "share, %"]
@@ -298,6 +329,7 @@ def tables() -> Mapping[str, str]:
         "learned": learned_rows,
         "ten_seeds": ten_seed_rows,
         "groups": group_rows,
+        "clock": clock_rows,
         "training": training_rows,
     }
     return {name: markdown(make()) for name, make in makers.items()}
@@ -308,8 +340,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sample", action="store_true", help="sample what is missing first")
-    if parser.parse_args().sample:
+    parser.add_argument("--clock", nargs="+", type=Path, metavar="RUN", help="finished runs")
+    options = parser.parse_args()
+    if options.sample:
         sample()
+    if options.clock:
+        add_clock(options.clock)
     write_tables(HERE / "README.md", tables())
 
 

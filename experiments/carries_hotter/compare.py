@@ -4,8 +4,9 @@
     .venv/bin/python experiments/carries_hotter/compare.py report    # tables of README.md
 
 `sample` draws `ROLLOUTS` completions of every validation problem at the temperatures of `ROUNDS`
-from the twelve policies that `../carries_budget/policies` keeps, and writes how many were right to
-`samples.json.xz`; a round whose samples are there is not drawn again. `report` compares by them.
+from the twelve policies that `../carries_budget/policies` keeps, and at all of them from the policy
+before training, and writes how many were right to `samples.json.xz`; what is there is not drawn
+again. `report` compares by them, and draws the frontier.
 
 **Cross-fitting.** An arm at its best temperature is judged on problems that had no part in the
 choice: problems are two halves, by their place in the set; on each half the arm is read at the
@@ -27,9 +28,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from e3rl.analysis.figures.frontier_figure import draw_frontier
+from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_tables, interval_columns
 from e3rl.analysis.measures.families import judge_rows
+from e3rl.analysis.measures.frontier import UNTRAINED
 from e3rl.analysis.page.study import write_tables
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
 from e3rl.analysis.tables.comparison_table import judged_texts
@@ -44,6 +48,7 @@ POLICIES = FOLDER.parent / "carries_budget" / "policies"
 SAMPLES = FOLDER / "samples.json.xz"
 ARMS, SEEDS = ("grpo", "budget"), range(141, 147)
 ROUNDS = {1: (1.0, 1.1, 1.2, 1.4), 2: (1.6, 1.8, 2.0)}  # by the seed of the noise
+LADDER = tuple(temperature for temperatures in ROUNDS.values() for temperature in temperatures)
 PROBLEMS, ROLLOUTS, LIMIT = 1024, 24, 80  # LIMIT: tokens of a completion
 LONG = 64  # tokens, where DAPO's penalty for completions near the limit begins
 KS = (1, 16)
@@ -76,22 +81,32 @@ def main() -> None:
         for seed, temperatures in ROUNDS.items():
             if not there.issuperset(temperatures):
                 out = options.out / f"round_{seed}"
-                sample(out, seed, temperatures)
-                known += gather(out, temperatures)
+                policies = {(arm, run): out / f"{arm}_{run}" for arm in ARMS for run in SEEDS}
+                sample(out, trained_policies(), seed, temperatures)
+                known += gather(policies, temperatures)
+        if UNTRAINED not in {each.arm for each in known}:
+            out = options.out / UNTRAINED
+            sample(out, [], 1, LADDER)
+            known += gather({(UNTRAINED, 0): out}, LADDER)
         write_samples(known)
     else:
         write_report(read_samples())
 
 
-def sample(out: Path, seed: int, temperatures: Sequence[float]) -> None:
-    """Draw a round's completions into a folder per policy; what is there is not drawn again."""
+def trained_policies() -> list[str]:
+    """Which policies `e3rl evaluate` samples; the one before training where it is not told."""
     models = ",".join(
         f"{arm}_{run}:{POLICIES.resolve()}/seed-{run}_experiment-{arm}_engine-transformers"
         for run in SEEDS
         for arm in ARMS
     )
+    return [f"models={{{models}}}"]
+
+
+def sample(out: Path, policies: Sequence[str], seed: int, temperatures: Sequence[float]) -> None:
+    """Draw completions into a folder per policy; what is there is not drawn again."""
     command = [
-        *(sys.executable, "-m", "e3rl", "evaluate", f"models={{{models}}}", "problems=carries"),
+        *(sys.executable, "-m", "e3rl", "evaluate", *policies, "problems=carries"),
         *(f"problems.size={PROBLEMS}", f"n={ROLLOUTS}", "ks=[1,16]", "engine=transformers"),
         *(f"temperatures={list(temperatures)}", f"max_new_tokens={LIMIT}", f"seed={seed}"),
         *(f"processes={len(os.sched_getaffinity(0))}", f"out={out}"),
@@ -99,21 +114,22 @@ def sample(out: Path, seed: int, temperatures: Sequence[float]) -> None:
     subprocess.run(command, check=True)
 
 
-def gather(out: Path, temperatures: Sequence[float]) -> list[Samples]:
-    """What a round drew, problems in the order of the set. Raises ValueError where some lacks."""
-    order = [problem.id for problem in carry_problems("validation", PROBLEMS)]
-    found = []
-    for arm in ARMS:
-        for seed in SEEDS:
-            files = sorted((out / f"{arm}_{seed}").rglob("problems.jsonl"))
-            rows = [row for file in files for row in read_rows(file) if "problem_id" in row]
-            by_id = {row["problem_id"]: row["evaluations"] for row in rows}
-            if by_id.keys() != set(order):
-                raise ValueError(f"{arm} of seed {seed}: {len(by_id)} of {PROBLEMS} problems")
-            found += [
-                _samples(arm, seed, temperature, [by_id[problem] for problem in order])
-                for temperature in temperatures
-            ]
+def gather(
+    policies: Mapping[tuple[str, int], Path], temperatures: Sequence[float]
+) -> list[Samples]:
+    """What was drawn of policies, by arm and seed from their folders, problems in the order of the
+    set. Raises ValueError where some lacks."""
+    order, found = [problem.id for problem in carry_problems("validation", PROBLEMS)], []
+    for (arm, seed), folder in policies.items():
+        files = sorted(folder.rglob("problems.jsonl"))
+        rows = [row for file in files for row in read_rows(file) if "problem_id" in row]
+        by_id = {row["problem_id"]: row["evaluations"] for row in rows}
+        if by_id.keys() != set(order):
+            raise ValueError(f"{arm} of seed {seed}: {len(by_id)} of {PROBLEMS} problems")
+        found += [
+            _samples(arm, seed, temperature, [by_id[problem] for problem in order])
+            for temperature in temperatures
+        ]
     return found
 
 
@@ -235,24 +251,41 @@ def comparison_cells(rows: Sequence[Row]) -> Cells:
     )
 
 
-def temperature_cells(samples: Sequence[Samples]) -> Cells:
-    """Every arm at every temperature, with the budget's difference to GRPO at the same one."""
-    cells = []
-    for arm in ARMS:
+def frontier_rows(samples: Sequence[Samples]) -> list[Row]:
+    """Every arm, and the policy before training, at every temperature, as `draw_frontier` asks."""
+    rows = []
+    for arm in (*ARMS, UNTRAINED):
+        tables = {k: tables_of(samples, arm, k) for k in KS}
         for temperature in temperatures_of(samples):
             here = [s for s in samples if (s.arm, s.temperature) == (arm, temperature)]
-            row = {"arm": arm, "T": f"{temperature:.1f}"}
-            row["entropy"] = f"{np.mean([each.entropy for each in here]):.3f}"
-            for k in KS:
-                mine, other = (tables_of(samples, a, k)[temperature] for a in (arm, "grpo"))
-                row[f"pass@{k} %"] = _percent(share_interval(mine))
+            row = {"arm": arm, "temperature": temperature, "k": KS[-1]}
+            row["entropy"] = float(np.mean([each.entropy for each in here]))
+            for name, k in zip(("pass@1", "pass@k"), KS, strict=True):
+                row |= interval_columns(name, share_interval(tables[k][temperature]))
+            rows.append(row)
+    return rows
+
+
+def temperature_cells(samples: Sequence[Samples]) -> Cells:
+    """The frontier in numbers, with the budget's difference to GRPO at the same temperature."""
+    cells = []
+    tables = {k: {arm: tables_of(samples, arm, k) for arm in ARMS} for k in KS}
+    for row in frontier_rows(samples):
+        temperature = row["temperature"]
+        cell = {"arm": row["arm"], "T": f"{temperature:.1f}", "entropy": f"{row['entropy']:.3f}"}
+        for name, k in zip(("pass@1", "pass@k"), KS, strict=True):
+            cell[f"pass@{k} %"] = interval_text(row, name, ".1f", 100)
+            cell[f"Δ pass@{k}"] = ""
+            if row["arm"] == "budget":
+                mine, other = (tables[k][arm][temperature] for arm in ("budget", "grpo"))
                 found = difference_of_shares(mine, other, paired_seeds=True).interval()
-                row[f"Δ pass@{k}"] = "" if arm == "grpo" else _points(found)
-            cells.append(row)
+                cell[f"Δ pass@{k}"] = _points(found)
+        cells.append(cell)
     return drop_empty_columns(
         cells,
-        "Entropies in nats per token; 95 % intervals over seeds and problems; Δ to GRPO at the "
-        "same temperature, paired by seed and problem, in points. Not declared, not corrected.",
+        "Entropies in nats per token; 95 % intervals over seeds and problems (over problems alone "
+        "before training); Δ to GRPO at the same temperature, paired by seed and problem, in "
+        "points. Not declared, not corrected.",
     )
 
 
@@ -289,12 +322,8 @@ def _points(interval: Interval) -> str:
     return interval_text(interval_columns("x", interval), "x", "+.1f", 100)
 
 
-def _percent(interval: Interval) -> str:
-    return interval_text(interval_columns("x", interval), "x", ".1f", 100)
-
-
 def write_report(samples: Sequence[Samples]) -> None:
-    """The tables of README.md, and a file of results for each family."""
+    """The tables and the figure of README.md, and a file of results for each family."""
     readme, rows = FOLDER / "README.md", compare(samples)
     (FOLDER / "results").mkdir(exist_ok=True)
     for family, mine in pd.DataFrame(rows).groupby("family"):
@@ -305,6 +334,10 @@ def write_report(samples: Sequence[Samples]) -> None:
         "temperatures": temperature_cells(samples),
         "lengths": length_cells(samples),
     }
+    rollouts = f"{ROLLOUTS} rollouts a problem, {len(SEEDS)} seeds an arm, one untrained policy."
+    figure = draw_frontier(frontier_rows(samples), ARMS, rollouts)
+    (FOLDER / "figures").mkdir(exist_ok=True)
+    save_figure(figure, FOLDER / "figures" / "frontier.png", dpi=150)
     words = ("arm", "measure", "verdict")
     write_tables(readme, {name: as_markdown(cells, words) for name, cells in tables.items()})
 

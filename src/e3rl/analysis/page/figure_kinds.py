@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from e3rl.analysis.figures import comparison_figures, study_figures
+from e3rl.analysis.figures import comparison_figures, frontier_figure, study_figures
 from e3rl.analysis.figures import run_figures as figures
 from e3rl.analysis.sources.runs import Arms
 
@@ -30,7 +30,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "difficulty": figures.difficulty_figure,
     "pass_at_k": figures.pass_at_k_figure,
     "pass_at_1": figures.pass_at_1_figure,
-    "frontier": _without_control(comparison_figures.frontier_figure),
+    "frontier": _without_control(frontier_figure.frontier_figure),
     "response": _without_control(figures.response_figure),
     "length": study_figures.length_figure,
     "resources": _without_control(study_figures.resource_figure),
