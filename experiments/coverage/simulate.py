@@ -9,7 +9,8 @@ writes results.json and the table of README.md.
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -36,6 +37,7 @@ FAMILIES = 16  # of 8 problems each
 COSTS = np.array([0.0, 1.0, 2.0, 3.0, 4.0])  # of the validations of a run
 POINTS = np.linspace(0.0, 4.0, 9)
 SPEED = 1.3  # of the arm, by the control's
+MOSTLY_ALIKE = 0.5  # share of studies with one interval, from which cells are marked
 HEAD_START = 1.5  # of a trained policy, on the scale of logits
 
 Truths = dict[str, float]  # by what is estimated
@@ -48,14 +50,31 @@ def count_hits(draw: Draw, draws: int, seed: int = 0) -> dict[str, float]:
 
 
 def list_hits(draw: Draw, draws: int, seed: int = 0) -> dict[str, list[bool]]:
-    """Whether each drawn interval holds its truth, by what it estimates; fewer than `draws` where
-    a table would print none."""
-    rng, hits = np.random.default_rng(seed), dict[str, list[bool]]()
+    """Whether each drawn interval holds its truth, by what it estimates."""
+    return {
+        name: [each.low <= truth <= each.high for each, truth in drawn]
+        for name, drawn in list_intervals(draw, draws, seed).items()
+    }
+
+
+def list_intervals(
+    draw: Draw, draws: int, seed: int = 0
+) -> dict[str, list[tuple[Interval, float]]]:
+    """Drawn intervals and their truths, by what they estimate; fewer than `draws` where a table
+    would print none."""
+    rng, found = np.random.default_rng(seed), dict[str, list[tuple[Interval, float]]]()
     for _ in range(draws):
         intervals, truths = draw(rng)
         for name, each in intervals.items():
-            hits.setdefault(name, []).append(each.low <= truths[name] <= each.high)
-    return hits
+            found.setdefault(name, []).append((each, truths[name]))
+    return found
+
+
+def share_alike(intervals: Sequence[Interval]) -> float:
+    """Share of intervals that have the commonest bounds: near 1 where most studies see the same, so
+    that an interval holds its truth in nearly all of them or in nearly none."""
+    bounds = Counter((round(each.low, 9), round(each.high, 9)) for each in intervals)
+    return max(bounds.values()) / len(intervals)
 
 
 def draw_means(model: Model, n_seeds: int) -> Draw:
@@ -274,19 +293,26 @@ def table_cells(rows: list[dict[str, Any]]) -> Cells:
         "pass rate",
         *(f"{n} seed{'s' * (n > 1)}, {100 * s:g} %" for n, s in columns),
     ]
-    found = {(r["measure"], r["level"], r["n_seeds"], r["seed_share"]): r["covered"] for r in rows}
+    found = {(r["measure"], r["level"], r["n_seeds"], r["seed_share"]): r for r in rows}
     body = []
     for measure, level in dict.fromkeys((r["measure"], r["level"]) for r in rows):
-        values = [found.get((measure, level, *column)) for column in columns]
-        shown = ["" if value is None else f"{100 * value:.0f}" for value in values]
+        shown = [_cell_text(found.get((measure, level, *column))) for column in columns]
         if any(shown):
             body.append([measure, level, *shown])
     note = (
         "How many of 100 drawn 95 % intervals hold the truth; in the columns the share of the "
         "variance of a mean difference that seeds make; one seed: over 64 problems alone. Ratios "
-        "of costs where there is one: the control's mean curve reaches the accuracy."
+        "of costs where there is one: the control's mean curve reaches the accuracy. In brackets: "
+        "half of the studies or more have one and the same interval."
     )
     return Cells(header, body, note)
+
+
+def _cell_text(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    held = f"{100 * row['covered']:.0f}"
+    return f"({held})" if row["alike"] >= MOSTLY_ALIKE else held
 
 
 def main() -> None:
@@ -296,9 +322,11 @@ def main() -> None:
     for case in cases():
         wanted = max(2, round(draws * case.share_of_draws))
         facts = {"level": case.level, "seed_share": case.seed_share, "n_seeds": case.n_seeds}
-        for measure, held in list_hits(case.make(), wanted).items():
-            covered = float(np.mean(held))
-            rows.append({"measure": measure, **facts, "draws": len(held), "covered": covered})
+        for measure, drawn in list_intervals(case.make(), wanted).items():
+            held = float(np.mean([each.low <= truth <= each.high for each, truth in drawn]))
+            alike = round(share_alike([each for each, _ in drawn]), 4)
+            found = {"draws": len(drawn), "covered": held, "alike": alike}
+            rows.append({"measure": measure, **facts, **found})
             print(*rows[-1].values(), flush=True)
     (FOLDER / "results.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     readme = FOLDER / "README.md"
