@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from e3rl.statistics.interval import Interval
 from study_scripts import study_modules
 
 STUDY = Path(__file__).parents[2] / "experiments" / "coverage"
@@ -292,3 +293,10 @@ def test_the_table_of_first_policies_is_that_of_its_results(scripts: dict[str, A
     assert module.as_markdown(module.table_cells(rows), module.WORDS) in text
     here = [row["covered"] for row in rows if row["truth"] == module.HERE]
     assert min(here) >= 0.93
+
+
+def test_most_studies_are_alike_only_where_hardly_any_problem_tells(coverage: Any) -> None:
+    intervals = [Interval(0.5, 0.0, high, 0.95) for high in (1.0, 1.0, 0.5)]
+    assert coverage.share_alike(intervals) == pytest.approx(2 / 3)
+    alike = {(r["measure"], r["level"]) for r in recorded() if r["alike"] >= 0.5}
+    assert alike == {(name, ".98") for name in ("pass@16", "Δ pass@16", "Δ pass@16, noise shared")}
