@@ -24,7 +24,7 @@ FRONTIER = "Frontier over sampling temperatures"
 NARROWEST = 0.06  # that a panel of shares shows
 BARS = (
     "bars: 95 % intervals of an arm by itself; differences of arms, which are paired, "
-    "may be told where bars overlap"
+    "can be told even where bars overlap"
 )
 
 
