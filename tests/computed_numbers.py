@@ -45,6 +45,7 @@ from computed_values import (
     seconds_of_a_step,
     seconds_of_a_step_in_the_ledger,
     surer_than_said,
+    surer_where_studies_differ,
     token_means,
     updates_forecast,
     updates_of_trl,
@@ -226,6 +227,7 @@ COMPUTED = (
         "{} of these",
         surer_than_said,
     ),
+    Computed("coverage", "same interval, {} of {} are above 97", surer_where_studies_differ),
     Computed("coverage", "of these first policies in {} to {} of 100", of_policies("these")),
     Computed(
         "coverage", "in {} to {} where a method does the same", of_policies("first", multiple=0.0)

@@ -263,6 +263,14 @@ def surer_than_said() -> Iterator[str]:
     yield from map(str, map(len, (above, rows, sure, near_one)))
 
 
+def surer_where_studies_differ() -> Iterator[str]:
+    """As `surer_than_said`, of cells in which fewer than half of the studies have one interval."""
+    rows = json.loads((STUDIES / "coverage" / "results.json").read_text())
+    rows = [row for row in rows if of_seeds(row) and row["alike"] < 0.5]
+    sure = [row for row in rows if row["covered"] > 0.97 + 2 * (0.03 * 0.97 / row["draws"]) ** 0.5]
+    yield from map(str, map(len, (sure, rows)))
+
+
 def of_policies(truth: str, multiple: float | None = None) -> Callable[[], Iterator[str]]:
     """Of the truth that starts with this word, at one multiple or at all."""
     return lambda: covered(

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from e3rl.analysis.figures.saved import digest_figure, read_digest
+
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "experiments" / "carries_hotter"
 
@@ -62,7 +64,7 @@ def test_comparisons_are_of_the_policies_that_were_sampled(study: dict[str, Any]
 
 def test_the_page_has_the_tables_of_the_samples(study: dict[str, Any]) -> None:
     samples = study["read_samples"]()
-    assert len(samples) == 84
+    assert len(samples) == 84 + 7  # and the policy before training
     text = (STUDY / "README.md").read_text(encoding="utf-8")
     for name, cells in (
         ("hotter", study["comparison_cells"](study["compare"](samples))),
@@ -82,6 +84,37 @@ def test_the_budget_has_more_at_every_temperature_but_the_hottest(study: dict[st
     text = (STUDY / "README.md").read_text(encoding="utf-8")
     said = f"`budget` has +{min(gaps.values()):.1f} to +{max(gaps.values()):.1f} points of pass@16"
     assert f"{said} at all but T = 2" in text
+
+
+def test_the_frontier_is_that_of_the_samples(study: dict[str, Any]) -> None:
+    samples = study["read_samples"]()
+    assert read_digest(STUDY / "figures" / "frontier.png") == digest_figure(
+        study["draw_samples"](samples)
+    )
+    rows = study["frontier_rows"](samples)
+    assert len(rows) == 3 * 7
+    (row,) = (r for r in rows if (r["arm"], r["temperature"]) == ("untrained", 1.4))
+    (raw,) = (s for s in samples if (s.arm, s.temperature) == ("untrained", 1.4))
+    assert row["pass@1"] == pytest.approx(raw.right.sum() / (24 * 1024))
+    solved = [1 - math.comb(24 - right, 16) / math.comb(24, 16) for right in raw.right.tolist()]
+    assert row["pass@k"] == pytest.approx(math.fsum(solved) / 1024)
+
+
+def test_training_does_more_than_any_temperature(study: dict[str, Any]) -> None:
+    samples = study["read_samples"]()
+    before, *after = (study["tables_of"](samples, arm, 16) for arm in ("untrained", *study["ARMS"]))
+    means = {t: 100 * table.mean() for t, table in before.items()}
+    gaps = {t: min(100 * arm[t].mean() for arm in after) - mean for t, mean in means.items()}
+    best = max(means, key=lambda t: means[t])
+    assert (best, 20 < gaps[best] < 21, 14 < min(gaps.values()) < 15) == (1.6, True, True)
+    once = study["tables_of"](samples, "untrained", 1)
+    assert max(once, key=lambda t: once[t].mean()) == 1.0
+    bed = (ROOT / "experiments" / "carries_bed" / "README.md").read_text(encoding="utf-8")
+    assert f"pass@1 is highest at T = 1, pass@16 is highest at T = {best:g}." in bed
+    text = " ".join((STUDY / "README.md").read_text(encoding="utf-8").split())
+    assert f"highest at T = 1.6, {means[best]:.1f} [" in text
+    assert "have more than twenty points more" in text
+    assert "at every temperature they have at least fourteen" in text
 
 
 @pytest.mark.parametrize(("family", "own_is_best"), [("at_one", False), ("at_best", True)])

@@ -1,5 +1,6 @@
 """What is said of SmolLM2 with a controller and schedules is what was recorded."""
 
+import re
 import runpy
 
 from pages import ROOT
@@ -18,3 +19,17 @@ def test_the_schedules_were_declared_before_their_runs() -> None:
     protocol, results = text.split("\n## Results\n")
     assert "<!-- table" not in protocol
     assert "**After the protocol:**" in results
+
+
+def test_the_gains_are_in_one_order_in_both_seeds() -> None:
+    text = (STUDIES / "smollm2_control" / "README.md").read_text()
+    rows = re.findall(r"(?m)^\| control_(\w+) \|.*", text)
+    assert rows == ["paper", "elasticity", "solve"]
+    by_seed = [
+        [int(steps) for steps in line.split(" | ")[4].split(", ")]
+        for line in re.findall(r"(?m)^\| control_.*", text)
+    ]
+    assert "in the same order in both seeds" in text
+    assert [len(each) for each in by_seed] == [2, 2, 2]
+    for paper, elasticity, solve in zip(*by_seed, strict=True):
+        assert paper > elasticity > solve

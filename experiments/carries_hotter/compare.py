@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from e3rl.analysis.figures.frontier_figure import draw_frontier
@@ -266,6 +267,12 @@ def frontier_rows(samples: Sequence[Samples]) -> list[Row]:
     return rows
 
 
+def draw_samples(samples: Sequence[Samples]) -> Figure:
+    """The frontiers of both arms and of the policy before training."""
+    sources = f"{ROLLOUTS} rollouts a problem, {len(SEEDS)} seeds an arm, one untrained policy."
+    return draw_frontier(frontier_rows(samples), ARMS, sources)
+
+
 def temperature_cells(samples: Sequence[Samples]) -> Cells:
     """The frontier in numbers, with the budget's difference to GRPO at the same temperature."""
     cells = []
@@ -334,10 +341,8 @@ def write_report(samples: Sequence[Samples]) -> None:
         "temperatures": temperature_cells(samples),
         "lengths": length_cells(samples),
     }
-    rollouts = f"{ROLLOUTS} rollouts a problem, {len(SEEDS)} seeds an arm, one untrained policy."
-    figure = draw_frontier(frontier_rows(samples), ARMS, rollouts)
     (FOLDER / "figures").mkdir(exist_ok=True)
-    save_figure(figure, FOLDER / "figures" / "frontier.png", dpi=150)
+    save_figure(draw_samples(samples), FOLDER / "figures" / "frontier.png", dpi=150)
     words = ("arm", "measure", "verdict")
     write_tables(readme, {name: as_markdown(cells, words) for name, cells in tables.items()})
 
