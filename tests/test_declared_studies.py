@@ -23,6 +23,7 @@ DECLARED = {  # seeds, the first and the last
     "carries_breadth": (116, 120),
     "carries_bounds": (231, 235),
     "carries_budget": (141, 150),
+    "carries_budget_constants": (246, 255),
     **dict.fromkeys(("carries_four_steps", "carries_four_steps_constants"), (236, 245)),
     **dict.fromkeys(("carries_four_steps_left_out", "carries_four_steps_more"), (236, 245)),
     **dict.fromkeys(("carries_four_steps_tuned", "carries_small_batches"), (236, 245)),
@@ -44,6 +45,7 @@ DECLARED = {  # seeds, the first and the last
 RAN = {
     "carries_constants": (131, 138),
     "carries_budget": (141, 146),
+    "carries_budget_constants": (246, 251),
     "carries_factorial": (151, 156),
     "carries_more_constants": (105, 109),
 }  # where the hours ended before the last seed
