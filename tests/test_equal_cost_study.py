@@ -103,6 +103,10 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     ]
     assert f"three verdicts of {len(found)} change**" in verdict
     assert (found["own_verdict"] != found["end_verdict"]).sum() == 14
+    said = f"| {len(found)} declared comparisons: at one cost for all pages three change, after as "
+    studies = (STUDY.parents[1] / "docs" / "studies.md").read_text(encoding="utf-8")
+    assert f"{said}many steps fourteen |" in studies
+    assert "**After as many steps fourteen change**" in verdict
     shift = (found["common_difference"] - found["own_difference"]).abs()
     assert 100 * shift.max() < 1.45
     assert 100 * shift[found["page"] != "carries_abort"].max() < 1.05

@@ -62,7 +62,7 @@ def test_no_file_is_larger_than_a_clone_should_carry() -> None:
 def test_the_tree_is_light_beside_final_policies_that_are_kept() -> None:
     sizes = {path.relative_to(ROOT): path.stat().st_size for path in project_files()}
     kept = {path: size for path, size in sizes.items() if path.match("experiments/*/policies/*/*")}
-    assert sum(sizes.values()) - sum(kept.values()) < 18 * 2**20
+    assert sum(sizes.values()) - sum(kept.values()) < 19 * 2**20
     assert sum(kept.values()) < 32 * 2**20
     assert sizes[Path("experiments/runs.tar.xz")] < 2 * 2**20
 

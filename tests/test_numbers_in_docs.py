@@ -232,3 +232,23 @@ def test_what_the_schedules_protocol_says_of_data_and_temperatures_is_so() -> No
     taus = np.array([run.train["rollout/temperature"] for run in runs]).mean(axis=0)
     assert f"came to {taus.mean():.2f} on average over all steps" in text
     assert f"to {taus[20:115].mean():.2f} from step 20 to 115" in text
+
+
+def test_how_often_the_complete_method_gains_pass_at_16_is_counted() -> None:
+    """Of the declared families on carries that ask it, each less GRPO at T = 1."""
+    tables = {
+        "carries_core": "many_tries",
+        "carries_confirmation": "many_tries",
+        "carries_tuned": "many_tries",
+        "carries_first_policies": "pass_at_16",
+        "carries_other_problems": "pass_at_16",
+        "carries_four_steps": "pass_at_16",
+        "carries_other_validation": "pass_at_16",
+        "carries_budget_constants": "breadth",
+    }
+    asked = "arm == 'e3' and measure == 'pass@16' and against in ('grpo', 'grpo t1')"
+    told = [csv(study, table).query(asked)["verdict"].item() for study, table in tables.items()]
+    assert (told.count("better"), told.count("not distinguishable")) == (3, 5)
+    said = "gains pass@16, as its budget alone does, in three declared families"
+    assert said in flat(STUDIED)
+    assert "one of them on two sets of problems, and is open in five." in flat(STUDIED)

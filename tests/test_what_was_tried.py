@@ -20,7 +20,7 @@ def test_the_page_says_what_was_recorded() -> None:
         (
             "budget",
             "e3_rank",
-            "**trained** ([carries_budget], [carries_confirmation], [carries_core], ",
+            "**trained** ([carries_budget], [carries_budget_constants], [carries_confirmation], ",
         ),
         ("budget", "mopps", "**trained** ([carries_shootout])"),
         (
