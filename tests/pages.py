@@ -28,6 +28,7 @@ from e3rl.config.check import check, node_mistakes
 from e3rl.config.composition import accept_new_keys, conf_dir, register_resolvers
 from e3rl.evaluation.settings import check_settings, evaluations_of
 from e3rl.ledger.archive import open_run
+from e3rl.planning.agreement import check_agreement
 from e3rl.serve import check_serving
 
 ROOT = Path(__file__).parents[1]
@@ -185,11 +186,15 @@ def _check_train(arguments: Sequence[str]) -> None:
 def _check_job(overrides: tuple[str, ...]) -> None:
     given = [*overrides, "logger=ledger_only", "++paths.run_dir=x"]
     if not any(each.startswith("hydra.") for each in overrides):
-        check(composed(*given))
+        cfg = composed(*given)
+        check(cfg)
+        check_agreement(cfg)
         return
     register_resolvers()  # settings of Hydra's own are known to nobody but Hydra
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        check(compose("train", given))
+        cfg = compose("train", given)
+    check(cfg)
+    check_agreement(cfg)
 
 
 def _check_preflight(arguments: Sequence[str]) -> None:

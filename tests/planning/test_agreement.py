@@ -128,3 +128,9 @@ def test_a_rule_for_stopping_that_cannot_work_is_refused(settings: list[str], wo
     check_agreement(composed(*abort))
     with pytest.raises(ConfigurationError, match=rf"^[a-z.]+: .*{words}"):
         check_agreement(composed(*abort, *settings))
+
+
+def test_a_disturbance_of_weights_that_adapters_freeze_is_refused() -> None:
+    agree("callbacks=disturbed")
+    with pytest.raises(ConfigurationError, match=r"adapters freeze, .* use policy/lora=none"):
+        agree("callbacks=disturbed", "policy/lora=linear")

@@ -23,6 +23,7 @@ def check_agreement(cfg: Any) -> None:
     _check_processes(cfg)
     _check_group_size(cfg)
     _check_abort(cfg)
+    _check_disturbance(cfg)
 
 
 def _check_copies(cfg: Any) -> None:
@@ -105,3 +106,13 @@ def _check_abort(cfg: Any) -> None:
         abort.check(cfg.max_new_tokens, policy.get("stop") or (), policy.get("prefill") or "")
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def _check_disturbance(cfg: Any) -> None:
+    """Refuse a disturbance of weights that adapters freeze, before any model is loaded."""
+    if cfg.callbacks.get("disturbance") and cfg.policy.get("lora"):
+        raise ConfigurationError(
+            "callbacks=disturbed scales model.norm of the policy, which adapters freeze, so that "
+            "checkpoints would not have it: use policy/lora=none, or leave it out "
+            "(callbacks=default)"
+        )
