@@ -12,7 +12,7 @@ from e3rl.config.composition import conf_dir
 from pages import ROOT, UNCHECKED, blocks, mistake, own_command
 
 PAGES = sorted((ROOT / "experiments").glob("*/README.md"))
-ASSIGNED = re.compile(r"(\w+)=(\"[^\"]*\"|\S*)(?:\s+#.*)?")
+ASSIGNED = re.compile(r"(\w+)=(\"[^\"]*\"|\S*)\s*(.*)")
 LOOP = re.compile(r"for (\w+) in ([^;\s]+)[^;]*; do\b ?(.*)")
 RANGE = re.compile(r"\{(\w+)\.\.\w+\}")
 
@@ -26,9 +26,9 @@ def command_lines(block: str) -> Iterator[str]:
         while loop := LOOP.fullmatch(rest):
             name, first, rest = loop.groups()
             known[name] = RANGE.sub(r"\1", first)
-        if assigned := ASSIGNED.fullmatch(rest):
-            known[assigned[1]] = _put_in(assigned[2].strip('"'), known)
-            continue
+        while assigned := ASSIGNED.fullmatch(rest):
+            name, value, rest = assigned.groups()
+            known[name] = _put_in(value.strip('"'), known)
         for part in re.split(r"; | \| ", _put_in(rest, known)):
             if "$" not in part.replace("$'", ""):
                 yield part
@@ -60,6 +60,17 @@ def test_variables_and_loops_are_put_in() -> None:
     assert found == [["xargs", "-L", "1", "e3rl", "x"]]  # $c is nowhere given
     found = [shlex.split(line) for line in command_lines(f"c=2\n{block}") if "e3rl" in line]
     assert found[0] == ["e3rl", "train", "seed=236", "gain=paper_x", "a=1", "b=2"]
+
+
+def test_no_command_of_ours_is_left_out_but_in_functions_of_the_shell() -> None:
+    ours, left_out = re.compile(r"(?:^|[ /])e3rl "), set()
+    for path in PAGES:
+        for block in blocks(path.read_text(encoding="utf-8"), "bash"):
+            written = sum(map(bool, map(ours.search, block.text.replace("\\\n", " ").splitlines())))
+            if written > sum(map(bool, map(ours.search, command_lines(block.text)))):
+                left_out.add(path.parent.name)
+                assert '"$@"' in block.text
+    assert left_out == {"carries_more_policies", "carries_policies"}
 
 
 def test_what_a_sweep_varies_belongs_to_its_command() -> None:
