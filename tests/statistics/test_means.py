@@ -7,6 +7,7 @@ from e3rl.statistics.interval import Estimate
 from e3rl.statistics.means import (
     difference_of_units,
     difference_over_seeds_and_problems,
+    interval_of_another,
     limit_by_seeds,
     mean_of_estimates,
     mean_over_seeds_and_problems,
@@ -25,6 +26,20 @@ def test_a_mean_of_units_has_students_interval():
     assert (found.mean, found.df) == (2.5, 3)
     assert bounds(found) == pytest.approx((2.5 - 2.0543, 2.5 + 2.0543), abs=1e-4)
     assert found.p_value == pytest.approx(0.0305, abs=1e-4)
+
+
+def test_one_more_unit_is_looked_for_farther_out_than_the_mean():
+    # 1, 2, 3, 4: s = 1.2910, √(1 + 1/4) = 1.1180, t of three degrees 3.1824.
+    found = interval_of_another([1.0, 2.0, 3.0, 4.0])
+    assert (found.low, found.high) == pytest.approx((2.5 - 4.5934, 2.5 + 4.5934), abs=1e-4)
+    assert math.isnan(interval_of_another([1.0]).low)
+
+
+def test_one_more_unit_falls_within_its_interval_as_often_as_it_says():
+    rows = np.random.default_rng(0).normal(size=(4000, 6))
+    found = [interval_of_another(row[:5], level=0.8) for row in rows]
+    inside = [each.low <= row[5] <= each.high for each, row in zip(found, rows, strict=True)]
+    assert np.mean(inside) == pytest.approx(0.8, abs=0.02)  # three times what draws leave
 
 
 def test_a_two_way_table_worked_by_hand():

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from e3rl.statistics.interval import Estimate
+from e3rl.statistics.interval import Estimate, Interval
 
 Reals = NDArray[np.float64]
 ENOUGH_SEEDS = 5  # from which on a test may count degrees of freedom beyond those of the seeds
@@ -70,6 +70,21 @@ def difference_of_units(a: ArrayLike, b: ArrayLike, paired: bool) -> Estimate:
     if first.shape != second.shape:
         raise ValueError(f"pairs need equally many units, got {first.shape} and {second.shape}")
     return mean_over_units(first - second)
+
+
+def interval_of_another(values: ArrayLike, level: float = 0.95) -> Interval:
+    """Where one more unit of the population of these (N,) would lie, with this probability.
+
+    mean ± t·s·√(1 + 1/N) with N - 1 degrees of freedom, exact where units are normal: the interval
+    of prediction, for studies as units that of Higgins, Thompson and Spiegelhalter (2009, Journal
+    of the Royal Statistical Society A 172) with equal weights. It is wider than that of the mean,
+    and does not shrink to a point with many units. NaN bounds for a single unit.
+
+    Raises ValueError as `mean_over_units` and `Estimate.interval`.
+    """
+    mean = mean_over_units(values)
+    n = np.size(values)
+    return replace(mean, standard_error=mean.standard_error * math.sqrt(n + 1)).interval(level)
 
 
 def mean_over_seeds_and_problems(values: ArrayLike, skewed: bool = False) -> Estimate:
