@@ -85,12 +85,12 @@ def main() -> None:
         write_report(options.study, read_pairs(runs, read_samples(options.study)))
 
 
-def pairs_of(runs: Sequence[Run]) -> list[dict[str, Run]]:
+def pairs_of(runs: Sequence[Run], arm: str = ARM, control: str = CONTROL) -> list[dict[str, Run]]:
     """Both runs of each seed, by arm. Raises ValueError for a seed that lacks one."""
-    arms = {name: {run.seed: run for run in runs if run.name == name} for name in (ARM, CONTROL)}
-    if arms[ARM].keys() != arms[CONTROL].keys():
-        raise ValueError(f"seeds {sorted(arms[ARM].keys() ^ arms[CONTROL].keys())} lack an arm")
-    return [{name: arms[name][seed] for name in arms} for seed in sorted(arms[ARM])]
+    arms = {name: {run.seed: run for run in runs if run.name == name} for name in (arm, control)}
+    if arms[arm].keys() != arms[control].keys():
+        raise ValueError(f"seeds {sorted(arms[arm].keys() ^ arms[control].keys())} lack an arm")
+    return [{name: arms[name][seed] for name in arms} for seed in sorted(arms[arm])]
 
 
 def tokens_after(run: Run, steps: int) -> float:
@@ -151,11 +151,13 @@ def last_counts(run: Run) -> pd.DataFrame:
     return run.counts[EVALUATION, STEPS]
 
 
-def read_pairs(runs: Sequence[Run], samples: Sequence[Sample]) -> list[Reading]:
+def read_pairs(
+    runs: Sequence[Run], samples: Sequence[Sample], arm: str = ARM, control: str = CONTROL
+) -> list[Reading]:
     """All seeds that can be read at equal tokens."""
     early = {(each.arm, each.seed): each for each in samples}
     found = []
-    for pair in pairs_of(runs):
+    for pair in pairs_of(runs, arm, control):
         costlier = costlier_arm(pair)
         sample = early[costlier, pair[costlier].seed]
         if (reading := read_pair(pair, costlier, sample)) is not None:
@@ -170,7 +172,8 @@ def read_pair(pair: Mapping[str, Run], costlier: str, sample: Sample) -> Reading
     if early > at:
         return None
     share = (at - early) / (tokens[costlier] - early)
-    order = last_counts(pair[CONTROL])["problem_id"].astype(str).tolist()
+    *_, control = pair.values()
+    order = last_counts(control)["problem_id"].astype(str).tolist()
     values = {}
     for name, run in pair.items():
         counts = last_counts(run).astype({"problem_id": str}).set_index("problem_id").loc[order]
