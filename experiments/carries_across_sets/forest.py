@@ -1,6 +1,6 @@
 """The picture of carries_across_sets: every set's difference, and their average below."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,21 +10,31 @@ from e3rl.analysis.figures.style import INK, MUTED, arm_colour, note_below, with
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.families import BETTER, WORSE
 
+Paper = Mapping[str, Mapping[str, float]]
 KEYS = ("arm", "measure")
 AVERAGE, FURTHER = "average", "a further set"
 WIDTH, ROW = 9.2, 0.17  # inches; of a set
 NOTE = (
     "dots: an arm less GRPO on the seeds of one study, points, with its 95 % interval, each by "
     "itself; average: over sets and problems, filled where better or worse after the correction "
-    "for all of this page; a further set: where one more would come out in 95 of 100. pass@16 "
-    "after 128 steps, pass@1 at equal tokens, easy: problems that the first policy solves in half "
-    "or more. No dot: the set lacks the arm, or the endpoint."
+    "for all of this page; a further set: where one more would come out in 95 of 100; diamonds: "
+    "the paper, 1.5B. pass@16 after 128 steps, pass@1 at equal tokens, easy: problems that the "
+    "first policy solves in half or more. No dot: the set lacks the arm, or the endpoint."
 )
 
 
 @with_style
-def draw_sets(sets: Sequence[Row], averages: Sequence[Row], names: Sequence[str]) -> Figure:
-    """A column for each arm, a row of panels for each measure; sets from above to below."""
+def draw_sets(
+    sets: Sequence[Row], averages: Sequence[Row], names: Sequence[str], paper: Paper
+) -> Figure:
+    """A column for each arm, a row of panels for each measure; sets from above to below.
+
+    Args:
+        sets: differences of each set, by arm and measure.
+        averages: over sets, judged.
+        names: of all sets.
+        paper: what a paper reports, in points, by arm and measure.
+    """
     arms, measures = (list(dict.fromkeys(row[key] for row in averages)) for key in KEYS)
     places = {name: place for place, name in enumerate([*names, AVERAGE, FURTHER])}
     height = len(measures) * (0.75 + ROW * len(places))
@@ -37,6 +47,10 @@ def draw_sets(sets: Sequence[Row], averages: Sequence[Row], names: Sequence[str]
                 for rows in (sets, averages)
             ]
             draw_panel(ax, here[0], here[1], places)
+            claimed = paper.get(arm, {}).get(measure)
+            if claimed is not None:
+                place = [places[AVERAGE]]
+                ax.plot([claimed], place, "D", color=INK, markersize=4, markerfacecolor="white")
             ax.set_title(arm_label(arm), color=arm_colour(arm, arms), fontsize=9)
         row[0].set_ylabel(measure, color=INK)
     for ax in grid[-1]:
