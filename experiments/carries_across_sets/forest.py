@@ -11,7 +11,6 @@ from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.families import BETTER, WORSE
 
 Paper = Mapping[str, Mapping[str, float]]
-KEYS = ("arm", "measure")
 AVERAGE, FURTHER = "average", "a further set"
 WIDTH, ROW = 9.2, 0.17  # inches; of a set
 NOTE = (
@@ -25,7 +24,11 @@ NOTE = (
 
 @with_style
 def draw_sets(
-    sets: Sequence[Row], averages: Sequence[Row], names: Sequence[str], paper: Paper
+    sets: Sequence[Row],
+    averages: Sequence[Row],
+    names: Sequence[str],
+    paper: Paper,
+    measures: Sequence[str],
 ) -> Figure:
     """A column for each arm, a row of panels for each measure; sets from above to below.
 
@@ -34,8 +37,9 @@ def draw_sets(
         averages: over sets, judged.
         names: of all sets.
         paper: what a paper reports, in points, by arm and measure.
+        measures: those that are shown.
     """
-    arms, measures = (list(dict.fromkeys(row[key] for row in averages)) for key in KEYS)
+    arms = list(dict.fromkeys(row["arm"] for row in averages))
     places = {name: place for place, name in enumerate([*names, AVERAGE, FURTHER])}
     height = len(measures) * (0.75 + ROW * len(places))
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
