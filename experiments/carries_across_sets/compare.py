@@ -8,6 +8,7 @@ problem; over sets and problems these are judged as seeds and problems are elsew
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from forest import draw_sets
+from numpy.typing import NDArray
 
 from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import Row, arm_label
@@ -28,7 +30,11 @@ from e3rl.analysis.sources.runs import Run
 from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
 from e3rl.analysis.tables.comparison_table import judged_texts
 from e3rl.statistics.interval import Interval
-from e3rl.statistics.means import interval_of_another, mean_over_seeds_and_problems
+from e3rl.statistics.means import (
+    interval_of_another_set,
+    mean_over_seeds_and_problems,
+    mean_over_sets,
+)
 
 FOLDER = Path(__file__).parent
 FINDINGS = FOLDER.parents[1] / "docs" / "results.md"
@@ -50,6 +56,9 @@ COMMON_TOKENS = 1_145_860
 EASY = (0.5, 1.0)  # solved by the first policy that often
 AXIS, EVALUATION = "tokens", "t1"
 ENDS = ("low", "high")
+
+
+Table = NDArray[np.float64]
 
 
 class Endpoint(NamedTuple):
@@ -105,7 +114,7 @@ def easy_problems() -> frozenset[str]:
 
 def validated_on_the_way(run: Run) -> bool:
     """Whether a line from the middle of training to its end can be drawn."""
-    return run.problems.loc[run.problems["rollout_step"] > 0, "rollout_step"].nunique() > 1
+    return bool(run.problems.loc[run.problems["rollout_step"] > 0, "rollout_step"].nunique() > 1)
 
 
 def differences_in(name: str, arm: str, endpoint: Endpoint) -> pd.DataFrame | None:
@@ -129,13 +138,12 @@ def differences(arm: str, endpoint: Endpoint) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in found.items() if table is not None}
 
 
-def set_means(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """(N, P) mean difference of each set on the problems of all. Raises ValueError where sets
-    were validated on unlike ones."""
-    joined = pd.DataFrame({name: table.mean() for name, table in tables.items()}).T
-    if joined.isna().any(axis=None):
+def on_one_set_of_problems(tables: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """The tables with their problems in one order. Raises ValueError where these are unlike."""
+    order = sorted(next(iter(tables.values())))
+    if any(sorted(table) != order for table in tables.values()):
         raise ValueError(f"{', '.join(tables)}: sets were validated on unlike problems")
-    return joined
+    return {name: table[order].to_numpy(dtype=np.float64) for name, table in tables.items()}
 
 
 def bounds(name: str, found: Interval) -> Row:
@@ -144,21 +152,23 @@ def bounds(name: str, found: Interval) -> Row:
 
 def average_row(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]) -> Row:
     """An arm less the control over sets, with what `judge_rows` asks for."""
-    means = set_means(tables)
-    estimate = mean_over_seeds_and_problems(means.to_numpy())
-    by_set = means.mean(axis=1).to_numpy()
-    own = [table.mean(axis=1).var(ddof=1) / len(table) for table in tables.values()]
-    later = means.drop(index=FIRST, errors="ignore").to_numpy()
+    sets = on_one_set_of_problems(tables)
+    estimate = mean_over_sets(list(sets.values()))
+    by_sets_alone = replace(estimate, df=min(estimate.df, len(sets) - 1))  # as a test takes it
+    by_set = np.array([table.mean() for table in sets.values()])
+    own = [table.mean(axis=1).var(ddof=1) / len(table) for table in sets.values()]
+    later = [table for name, table in sets.items() if name != FIRST]
     comparison = f"{arm} less {CONTROL}, {endpoint.name}"
     return {
-        **{"arm": arm, "measure": endpoint.name, "problems": means.shape[1]},
-        "seeds": len(means),  # the units that are judged: sets
-        "seeds_of_sets": sum(len(table) for table in tables.values()),
-        **difference_columns(comparison, estimate, LEVEL, len(means)),
+        **{"arm": arm, "measure": endpoint.name, "problems": sets[FIRST].shape[1]},
+        "seeds": len(sets),  # the units that are judged: sets
+        "seeds_of_sets": sum(map(len, sets.values())),
+        **difference_columns(comparison, by_sets_alone, LEVEL, len(sets)),
+        **bounds("difference", estimate.interval()),
         "sd_of_sets": float(by_set.std(ddof=1)),
         "sd_by_seeds": math.sqrt(np.mean(own)),
-        **bounds("further", interval_of_another(by_set)),
-        **bounds("without_first", mean_over_seeds_and_problems(later).interval()),
+        **bounds("further", interval_of_another_set(list(sets.values()))),
+        **bounds("without_first", mean_over_sets(later).interval()),
     }
 
 
@@ -198,8 +208,9 @@ def average_cells(rows: Sequence[Row]) -> Cells:
         f"problem. p after Holm's correction (exploratory: {len(rows)} comparisons). Detectable: "
         "as in other studies, of as many sets. A further set: where one more like these would come "
         "out in 95 of 100. sd: of the sets' differences, and what the luck of their seeds alone "
-        "makes of it, points. pass@16 and at the end: after 128 steps; else at equal tokens; easy: on the "
-        f"{len(easy_problems())} problems that the first policy solves in half or more.",
+        "makes of it, points, which counts where it is more. pass@16 and at the end: after 128 "
+        f"steps; else at equal tokens; easy: on the {len(easy_problems())} problems that the first "
+        "policy solves in half or more.",
     )
 
 

@@ -7,10 +7,11 @@ from e3rl.statistics.interval import Estimate
 from e3rl.statistics.means import (
     difference_of_units,
     difference_over_seeds_and_problems,
-    interval_of_another,
+    interval_of_another_set,
     limit_by_seeds,
     mean_of_estimates,
     mean_over_seeds_and_problems,
+    mean_over_sets,
     mean_over_units,
 )
 
@@ -28,18 +29,47 @@ def test_a_mean_of_units_has_students_interval():
     assert found.p_value == pytest.approx(0.0305, abs=1e-4)
 
 
-def test_one_more_unit_is_looked_for_farther_out_than_the_mean():
-    # 1, 2, 3, 4: s = 1.2910, √(1 + 1/4) = 1.1180, t of three degrees 3.1824.
-    found = interval_of_another([1.0, 2.0, 3.0, 4.0])
-    assert (found.low, found.high) == pytest.approx((2.5 - 4.5934, 2.5 + 4.5934), abs=1e-4)
-    assert math.isnan(interval_of_another([1.0]).low)
+def test_sets_that_lie_apart_count_by_their_own_spread():
+    """One problem. Means 1, 2, 3, 4 of two seeds each, a tenth of a point apart: s² = 5/3 of the
+    sets, of their luck .005/2. t of three degrees is 3.1824, √(1 + 1/4) = 1.1180."""
+    sets = [[[mean - 0.05], [mean + 0.05]] for mean in (1.0, 2.0, 3.0, 4.0)]
+    found = mean_over_sets(sets)
+    assert (found.mean, found.df) == (2.5, pytest.approx(3))
+    assert found.standard_error == pytest.approx(math.sqrt(5 / 3 / 4))
+    further = interval_of_another_set(sets)
+    assert (further.low, further.high) == pytest.approx((2.5 - 4.5934, 2.5 + 4.5934), abs=1e-4)
 
 
-def test_one_more_unit_falls_within_its_interval_as_often_as_it_says():
-    rows = np.random.default_rng(0).normal(size=(4000, 6))
-    found = [interval_of_another(row[:5], level=0.8) for row in rows]
-    inside = [each.low <= row[5] <= each.high for each, row in zip(found, rows, strict=True)]
-    assert np.mean(inside) == pytest.approx(0.8, abs=0.02)  # three times what draws leave
+def test_sets_closer_together_than_the_luck_of_their_seeds_count_by_that_luck():
+    """Means of 2 from 1 and 3 and from 0 and 4: the sets do not differ, their luck is 2/2 and 8/2,
+    the mean's variance (1 + 4)/4, with 25/(1 + 16) degrees of freedom."""
+    sets = [[[1.0], [3.0]], [[0.0], [4.0]]]
+    found = mean_over_sets(sets)
+    assert (found.mean, found.standard_error) == (2.0, pytest.approx(math.sqrt(5) / 2))
+    assert found.df == pytest.approx(25 / 17)
+    further = interval_of_another_set(sets)
+    assert further.high - 2 == pytest.approx(math.sqrt(3) * (found.interval().high - 2))
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(0.0, 0.95, 0.98), (0.02, 0.93, 0.97)])
+def test_intervals_over_sets_of_unlike_sizes_hold_the_truth(spread, least, most):
+    """Ten sets of 5 to 10 seeds that differ by 2.5 points, on 64 problems that all sets share. Sets
+    that differ by the luck of their seeds alone have intervals that hold it a little too often."""
+    rng, sizes, n = np.random.default_rng(0), (10, 5, 10, 6, 6, 10, 10, 10, 6, 8), 1500
+    held = further_held = 0
+    for _ in range(n):
+        problems = rng.normal(scale=0.15, size=64)
+
+        def draw(size, problems=problems):
+            by_seed = rng.normal(scale=spread) + rng.normal(scale=0.025, size=(size, 1))
+            return problems + by_seed + rng.normal(scale=0.2, size=(size, 64))
+
+        sets = [draw(size) for size in sizes]
+        found, further = mean_over_sets(sets).interval(), interval_of_another_set(sets)
+        held += found.low <= 0 <= found.high
+        further_held += further.low <= draw(8).mean() <= further.high
+    assert least <= held / n <= most
+    assert least <= further_held / n <= most
 
 
 def test_a_two_way_table_worked_by_hand():
@@ -153,6 +183,9 @@ def test_equal_tables_have_equal_intervals_to_the_last_digit():
         ),
         (lambda: difference_of_units([1.0], [1.0, 2.0], True), "equally many units"),
         (lambda: mean_of_estimates([]), "at least one"),
+        (lambda: mean_over_sets([np.ones((3, 4))]), r"two or more .* got \[\(3, 4\)\]"),
+        (lambda: mean_over_sets([np.ones((3, 4)), np.ones((1, 4))]), "two or more seeds each"),
+        (lambda: mean_over_sets([np.ones((3, 4)), np.ones((3, 5))]), "on the same problems"),
     ],
 )
 def test_senseless_tables_are_refused(call, message):

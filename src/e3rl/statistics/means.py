@@ -72,21 +72,6 @@ def difference_of_units(a: ArrayLike, b: ArrayLike, paired: bool) -> Estimate:
     return mean_over_units(first - second)
 
 
-def interval_of_another(values: ArrayLike, level: float = 0.95) -> Interval:
-    """Where one more unit of the population of these (N,) would lie, with this probability.
-
-    mean ± t·s·√(1 + 1/N) with N - 1 degrees of freedom, exact where units are normal: the interval
-    of prediction, for studies as units that of Higgins, Thompson and Spiegelhalter (2009, Journal
-    of the Royal Statistical Society A 172) with equal weights. It is wider than that of the mean,
-    and does not shrink to a point with many units. NaN bounds for a single unit.
-
-    Raises ValueError as `mean_over_units` and `Estimate.interval`.
-    """
-    mean = mean_over_units(values)
-    n = np.size(values)
-    return replace(mean, standard_error=mean.standard_error * math.sqrt(n + 1)).interval(level)
-
-
 def mean_over_seeds_and_problems(values: ArrayLike, skewed: bool = False) -> Estimate:
     """The mean of (S, P) values of seeds that saw the same problems; of one seed over problems.
 
@@ -130,6 +115,37 @@ def difference_over_seeds_and_problems(
     (seeds_a, rest_a), (seeds_b, rest_b) = _mean_squares(first), _mean_squares(second)
     mean = float(first.mean() - second.mean())
     return _estimate(mean, [seeds_a, seeds_b], _term_of_problems(by_problem), [rest_a, rest_b])
+
+
+def mean_over_sets(tables: Sequence[ArrayLike]) -> Estimate:
+    """The mean over sets of seeds, such as studies, each (Sᵢ, P) on the same P problems; all sets
+    have one weight. It tells of other such sets: these may differ by more than their seeds do.
+
+    The variance is that of `mean_over_seeds_and_problems` with the sets' means in the place of
+    seeds, but sets that happen to lie closer together than the luck of their own seeds puts them
+    count with that luck: the estimate of random effects whose variance between sets is never below
+    0, as Knapp and Hartung (2003, Statistics in Medicine 22) bound theirs.
+
+    Raises ValueError as `mean_over_units`, for fewer than two sets, sets of one seed, and unlike
+    numbers of problems.
+    """
+    means = _set_means(tables)
+    problems = _term_of_problems(means.mean(axis=0))
+    return _estimate(float(means.mean()), [_spread_of_sets(tables)], problems, _rest_of(means))
+
+
+def interval_of_another_set(tables: Sequence[ArrayLike], level: float = 0.95) -> Interval:
+    """Where the difference of one more set would come out on the same problems, its luck in it:
+    mean ± t·s·√(1 + 1/N) of N sets, with the spread s of `mean_over_sets` (Higgins, Thompson and
+    Spiegelhalter 2009, Journal of the Royal Statistical Society A 172, with equal weights).
+
+    It is wider than the interval of the mean, and does not shrink to a point with many sets.
+
+    Raises ValueError as `mean_over_sets` and `Estimate.interval`.
+    """
+    spread = _spread_of_sets(tables)
+    error = math.sqrt(spread.value * (len(tables) + 1))
+    return Estimate(float(_set_means(tables).mean()), error, spread.df).interval(level)
 
 
 def limit_by_seeds(estimate: Estimate, n_seeds: int) -> Estimate:
@@ -200,6 +216,32 @@ def _mean_squares(table: Reals) -> tuple[Term, Term]:
     rest = table - by_seed[:, None] - table.mean(axis=0) + table.mean()
     df = (n_seeds - 1) * (n_problems - 1)
     return seeds, Term(float((rest**2).sum()) / df / table.size, df)
+
+
+def _set_means(tables: Sequence[ArrayLike]) -> Reals:
+    """(N, P) means of sets over their seeds."""
+    found = [_finite(table, 2) for table in tables]
+    if len(found) < 2 or min(map(len, found)) < 2 or len({table.shape[1] for table in found}) > 1:
+        raise ValueError(
+            "a mean over sets needs two or more of two or more seeds each, on the same problems, "
+            f"got {[table.shape for table in found]}"
+        )
+    return np.stack([table.mean(axis=0) for table in found])
+
+
+def _rest_of(means: Reals) -> list[Term]:
+    return [_mean_squares(means)[1]]
+
+
+def _spread_of_sets(tables: Sequence[ArrayLike]) -> Term:
+    """What sets make of the variance of their mean: by their own spread, or by the luck of their
+    seeds where that is more."""
+    between, _ = _mean_squares(_set_means(tables))
+    by_seed = [_finite(table, 2).mean(axis=1) for table in tables]
+    n = len(by_seed)
+    parts = [Term(float(x.var(ddof=1)) / len(x) / n**2, len(x) - 1) for x in by_seed]
+    luck = sum(part.value for part in parts)
+    return max(between, Term(luck, _satterthwaite(luck, parts)))
 
 
 def _satterthwaite(variance: float, terms: Sequence[Term]) -> float:
