@@ -173,7 +173,7 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
     row = find_row(test["study"], test["table"], test["row"])
     declared = is_declared(row)
-    scope = f"{ledger['scopes'][test['study']]}, {int(row['seeds'])} seeds, "
+    scope = f"{ledger['scopes'][test['study']]}, {name_units(row)}, "
     scope += "declared" if declared else "exploratory"
     if declared and test["study"] in ledger["caveats"]:
         scope += f" ({ledger['caveats'][test['study']]})"
@@ -185,6 +185,13 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     command = f"`{test.get('command', 'e3rl study experiments/' + test['study'])}`: {page}"
     marks = "†" * hangs_on_problems(test) + "‡" * hangs_on_cost(test)
     return found, scope, f"*{decide(test)}*{marks}", command
+
+
+def name_units(row: pd.Series) -> str:
+    """How many seeds a comparison has; of averages over sets, how many of both."""
+    if "seeds_of_sets" not in row:
+        return f"{int(row['seeds'])} seeds"
+    return f"{int(row['seeds_of_sets'])} seeds in {int(row['seeds'])} sets"
 
 
 def rows(ledger: Mapping[str, Any]) -> Iterator[str]:

@@ -12,13 +12,13 @@ import argparse
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from e3rl.analysis.measures.arms import Row
+from e3rl.analysis.measures.arms import AND, Row, arm_label
 from e3rl.analysis.measures.comparison import compare_tables
 from e3rl.analysis.measures.families import judge_rows
 from e3rl.analysis.page.study import write_tables
@@ -32,13 +32,6 @@ PAIRS = (("budget_tuned", "grpo"), ("both_tuned", "cool_tuned"))  # with the bud
 KS = SHARED["KS"]
 Readings = Mapping[int, Any]  # of one pair, by seed
 Table = NDArray[np.float64]
-
-
-class Compared(NamedTuple):
-    """What is printed in a row: of which pairs, and its numbers."""
-
-    pairs: Sequence[tuple[str, str]]
-    row: Row
 
 
 def main() -> None:
@@ -76,12 +69,11 @@ def table_of(readings: Readings, arm: str, k: int) -> Table:
     return np.array([each.values[arm][k] for each in readings.values()])
 
 
-def compare(both: Sequence[Readings]) -> list[Compared]:
+def compare(both: Sequence[Readings]) -> list[Row]:
     """The declared main effect, a family of one; its pass@1 and both parts are exploratory."""
     chosen = [(PAIRS, 16), (PAIRS, 1), *(([pair], 16) for pair in PAIRS)]
     rows = [compare_sides(both, pairs, k) for pairs, k in chosen]
-    judged = judge_rows(rows, {"equal_tokens": rows[:1]})
-    return [Compared(pairs, row) for (pairs, _), row in zip(chosen, judged, strict=True)]
+    return judge_rows(rows, {"equal_tokens": rows[:1]})
 
 
 def compare_sides(both: Sequence[Readings], pairs: Sequence[tuple[str, str]], k: int) -> Row:
@@ -91,24 +83,24 @@ def compare_sides(both: Sequence[Readings], pairs: Sequence[tuple[str, str]], k:
         np.mean([table_of(of_pair[pair], pair[side], k) for pair in pairs], axis=0)
         for side in (0, 1)
     )
-    arms, against = (" and ".join(names) for names in zip(*pairs, strict=True))
+    arms, against = (AND.join(names) for names in zip(*pairs, strict=True))
     about = {"arm": arms, "against": f"{against} t1", "evaluation": "t1", "measure": f"pass@{k}"}
     return {**about, **compare_tables(mine, other, f"{arms} - {against}, pass@{k}")}
 
 
-def comparison_cells(rows: Sequence[Compared]) -> Cells:
+def comparison_cells(rows: Sequence[Row]) -> Cells:
     """A row for each comparison."""
     cells = [
         {
-            "arm": ("mean of " if len(pairs) > 1 else "") + row["arm"],
+            "arm": arm_label(row["arm"]),
             "measure": row["measure"],
             "with the budget %": f"{100 * row['value']:.1f}",
             "without %": f"{100 * row['against_value']:.1f}",
             **judged_texts(row),
         }
-        for pairs, row in rows
+        for row in rows
     ]
-    first = rows[0].row
+    first = rows[0]
     return drop_empty_columns(
         cells,
         "At T = 1, each pair of a seed at the tokens of its cheaper run; 95 % intervals over seeds "
@@ -142,7 +134,7 @@ def write_report(both: Sequence[Readings]) -> None:
     """The tables of README.md, and the file of results."""
     rows = compare(both)
     (FOLDER / "results").mkdir(exist_ok=True)
-    table = pd.DataFrame([each.row for each in rows[:1]])
+    table = pd.DataFrame(rows[:1])
     table.to_csv(FOLDER / "results" / "equal_tokens.csv", index=False, float_format="%.6g")
     tables = {"equal_tokens": comparison_cells(rows), "seeds": seed_cells(both)}
     words = ("arm", "measure", "verdict", "pair")
