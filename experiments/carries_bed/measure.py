@@ -43,6 +43,7 @@ EDGE = 1 - 0.5 ** (1 / 64)  # the chance of a right answer at which pass@64 is o
 CLOSER = (512, 1024, 4096)  # more samples, by round, of problems whose side is not settled
 SETTLED = 0.02  # chance of the other side below which a problem's side is
 CLOCK = HERE / "results" / "clock.csv"
+UNDISTURBED = "nothing known"  # to have run beside what was timed
 STEPS = 16  # at either end of a run, over which shares of groups are taken
 Counts = dict[str, Any]  # of an evaluation, as in validation.jsonl
 
@@ -275,7 +276,7 @@ def group_rows() -> Iterator[list[str]]:
         yield [str(seed), *shares, *lengths, seconds]
 
 
-def add_clock(folders: Sequence[Path]) -> None:
+def add_clock(folders: Sequence[Path], beside: str) -> None:
     """Add to results/clock.csv what finished runs of this machine took by the clock."""
     cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next(line.partition(":")[2].strip() for line in cpus if line.startswith("model name"))
@@ -290,6 +291,7 @@ def add_clock(folders: Sequence[Path]) -> None:
                 "seed": int(run.config["seed"]),
                 "steps": len(run.train),
                 "seconds": round(float(run.train["cost/seconds"].iloc[-1]) / len(run.train), 3),
+                "beside": beside,
             }
         )
     pd.DataFrame(rows).to_csv(CLOCK, index=False)
@@ -297,10 +299,11 @@ def add_clock(folders: Sequence[Path]) -> None:
 
 def clock_rows() -> Iterator[list[str]]:
     """Seconds a step by the clock of two cores, validations left out."""
-    yield ["processor", "processes", "runs", "seconds a step, by run"]
-    for (processor, processes), mine in pd.read_csv(CLOCK).groupby(["processor", "processes"]):
+    yield ["processor", "processes", "what ran beside", "runs", "seconds a step, by run"]
+    groups = pd.read_csv(CLOCK).groupby(["processor", "processes", "beside"], sort=False)
+    for about, mine in groups:
         seconds = ", ".join(f"{each:.2f}" for each in mine["seconds"])
-        yield [str(processor), str(processes), str(len(mine)), seconds]
+        yield [*map(str, about), str(len(mine)), seconds]
 
 
 def training_rows() -> Iterator[list[str]]:
@@ -341,11 +344,12 @@ def main() -> None:
     )
     parser.add_argument("--sample", action="store_true", help="sample what is missing first")
     parser.add_argument("--clock", nargs="+", type=Path, metavar="RUN", help="finished runs")
+    parser.add_argument("--beside", default=UNDISTURBED, help="what ran beside them, if known")
     options = parser.parse_args()
     if options.sample:
         sample()
     if options.clock:
-        add_clock(options.clock)
+        add_clock(options.clock, options.beside)
     write_tables(HERE / "README.md", tables())
 
 
