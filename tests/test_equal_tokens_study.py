@@ -141,3 +141,36 @@ def rows_of(archive: tarfile.TarFile, name: str) -> list[dict[str, Any]]:
     data = file.read()
     text = lzma.decompress(data) if member.endswith(".xz") else data
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_main_effect_is_the_mean_of_both_pairs_read_each_at_its_own_tokens() -> None:
+    """`both_tuned` solves all of its last rollouts of three problems, `budget_tuned` of two, and
+    their controls of one and of two. Both budgets generate 102.4 tokens a step beside 100, so that
+    they are read 5 of 8 steps after step 120, where they solved nothing yet."""
+    fresh = runpy.run_path(str(EXPERIMENTS / "carries_four_steps_fresh" / "equal_tokens.py"))
+    runs = [
+        *(run("budget_tuned", 102.4, 2), run("grpo", 100, 1)),
+        *(run("both_tuned", 102.4, 3), run("cool_tuned", 100, 2)),
+    ]
+    assert [each.name for each in fresh["costlier_runs"](runs)] == ["budget_tuned", "both_tuned"]
+    sample = fresh["SHARED"]["Sample"]
+    nothing = dict.fromkeys("abc", 0)
+    both = fresh["read_both"](runs, [sample(x, 7, nothing) for x in ("budget_tuned", "both_tuned")])
+    rows = [
+        fresh["compare_sides"](both, fresh["PAIRS"], 16),
+        *(fresh["compare_sides"](both, [pair], 16) for pair in fresh["PAIRS"]),
+    ]
+    assert [row["value"] for row in rows] == pytest.approx([25 / 48, 10 / 24, 15 / 24])
+    assert [row["against_value"] for row in rows] == pytest.approx([1 / 2, 1 / 3, 2 / 3])
+    assert [row["difference"] for row in rows] == pytest.approx([1 / 48, 1 / 12, -1 / 24])
+
+
+def test_a_seed_of_which_one_pair_cannot_be_read_is_left_out_of_both() -> None:
+    fresh = runpy.run_path(str(EXPERIMENTS / "carries_four_steps_fresh" / "equal_tokens.py"))
+    runs = [
+        *(run("budget_tuned", 110, 2), run("grpo", 100, 1)),  # 13,200 after 120 steps
+        *(run("both_tuned", 102.4, 3), run("cool_tuned", 100, 2)),
+    ]
+    sample, nothing = fresh["SHARED"]["Sample"], dict.fromkeys("abc", 0)
+    both = fresh["read_both"](runs, [sample(x, 7, nothing) for x in ("budget_tuned", "both_tuned")])
+    assert both == [{}, {}]

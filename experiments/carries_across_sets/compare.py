@@ -8,7 +8,6 @@ problem; over sets and problems these are judged as seeds and problems are elsew
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +18,9 @@ from forest import draw_sets
 from numpy.typing import NDArray
 
 from e3rl.analysis.figures.saved import save_figure
-from e3rl.analysis.measures.arms import Row, arm_label
+from e3rl.analysis.measures.arms import AND, Row, arm_label
 from e3rl.analysis.measures.comparison import difference_columns
-from e3rl.analysis.measures.costs import common_cost
+from e3rl.analysis.measures.costs import common_cost, known_cost
 from e3rl.analysis.measures.families import LEVEL, NEITHER, judge_rows
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.measures.subsets import start_counts
@@ -44,6 +43,12 @@ SETS = (
     *("carries_budget_constants", "carries_four_steps_fresh"),
 )
 FIRST = SETS[0]  # the set that the others were asked after
+ONE_START = (  # of one set of training problems and one first policy, each a single draw
+    *("carries_core", "carries_tuned", "carries_budget", "carries_factorial"),
+    "carries_confirmation",
+)
+ALIKE, UNLIKE = "of one set of problems and one policy", "of others"
+FOUR_STEPS, OTHER_MAKE = "carries_four_steps", "carries_four_steps_more"  # the same seeds
 OTHER_POLICIES = "carries_first_policies"  # every seed from a first policy of its own
 ARMS = ("budget", "e3", "ts_an", "grpo_er", "dapo")
 CONTROL = "grpo"
@@ -154,22 +159,73 @@ def average_row(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]
     """An arm less the control over sets, with what `judge_rows` asks for."""
     sets = on_one_set_of_problems(tables)
     estimate = mean_over_sets(list(sets.values()))
-    by_sets_alone = replace(estimate, df=min(estimate.df, len(sets) - 1))  # as a test takes it
     by_set = np.array([table.mean() for table in sets.values()])
     own = [table.mean(axis=1).var(ddof=1) / len(table) for table in sets.values()]
-    later = [table for name, table in sets.items() if name != FIRST]
     comparison = f"{arm} less {CONTROL}, {endpoint.name}"
     return {
         **{"arm": arm, "measure": endpoint.name, "problems": sets[FIRST].shape[1]},
         "seeds": len(sets),  # the units that are judged: sets
         "seeds_of_sets": sum(map(len, sets.values())),
-        **difference_columns(comparison, by_sets_alone, LEVEL, len(sets)),
-        **bounds("difference", estimate.interval()),
+        **difference_columns(comparison, estimate, LEVEL, len(sets)),
         "sd_of_sets": float(by_set.std(ddof=1)),
         "sd_by_seeds": math.sqrt(np.mean(own)),
         **bounds("further", interval_of_another_set(list(sets.values()))),
-        **bounds("without_first", mean_over_sets(later).interval()),
+        "tokens": None if endpoint.at_tokens else more_tokens(arm, list(sets)),
     }
+
+
+def more_tokens(arm: str, names: Sequence[str]) -> float:
+    """By how much of the control's an arm's tokens are more after the last step, over sets."""
+    pairs = [pair for name in names if (pair := pair_of(name, arm))]
+    spent = [[np.mean([known_cost(run, AXIS) for run in runs]) for runs in pair] for pair in pairs]
+    return float(np.mean([mine / base for mine, base in spent]) - 1)
+
+
+def variant_rows(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]) -> list[Row]:
+    """An arm over some of the sets, and over all with one of them read elsewhere."""
+    variants = {
+        ALIKE: {name: tables[name] for name in ONE_START if name in tables},
+        UNLIKE: {name: table for name, table in tables.items() if name not in ONE_START},
+        f"without {FIRST}": {name: table for name, table in tables.items() if name != FIRST},
+    }
+    if arm == "budget":
+        again = differences_in(OTHER_MAKE, arm, endpoint)
+        assert again is not None
+        without = {name: table for name, table in tables.items() if name != FOUR_STEPS}
+        variants[f"{OTHER_MAKE} for {FOUR_STEPS}"] = without | {OTHER_MAKE: again}
+    return [
+        {
+            **{"arm": arm, "measure": endpoint.name, "of": words, "sets": len(chosen)},
+            **{"seeds": sum(map(len, chosen.values())), "names": AND.join(chosen)},
+            **bounds("difference", over(chosen)),
+        }
+        for words, chosen in variants.items()
+        if chosen
+    ]
+
+
+def over(tables: Mapping[str, pd.DataFrame]) -> Interval:
+    """Over sets and problems; of one set over its seeds."""
+    found = list(on_one_set_of_problems(tables).values())
+    if len(found) == 1:
+        return mean_over_seeds_and_problems(found[0]).interval()
+    return mean_over_sets(found).interval()
+
+
+def variant_cells(rows: Sequence[Row]) -> Cells:
+    cells = [
+        {
+            **{"arm": arm_label(row["arm"]), "measure": row["measure"], "sets": row["of"]},
+            **{"n": str(row["sets"]), "seeds": str(row["seeds"])},
+            "Δ points": points(row, "difference"),
+        }
+        for row in rows
+    ]
+    return drop_empty_columns(
+        cells,
+        f"95 % intervals as above, uncorrected; of one set over its seeds. {ALIKE.capitalize()}: "
+        f"{', '.join(ONE_START)}.",
+    )
 
 
 def set_rows(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]) -> list[Row]:
@@ -198,7 +254,7 @@ def average_cells(rows: Sequence[Row]) -> Cells:
             "a further set": " to ".join(f"{100 * row[f'further_{e}']:+.1f}" for e in ENDS),
             "sd of sets": f"{100 * row['sd_of_sets']:.1f}",
             "by seeds alone": f"{100 * row['sd_by_seeds']:.1f}",
-            f"without {FIRST}": points(row, "without_first"),
+            "tokens %": "" if row["tokens"] is None else f"{100 * row['tokens']:+.1f}",
         }
         for row in rows
     ]
@@ -206,11 +262,11 @@ def average_cells(rows: Sequence[Row]) -> Cells:
         cells,
         "Each arm less GRPO at T = 1; 95 % intervals over sets and problems, paired by seed and "
         f"problem. p after Holm's correction (exploratory: {len(rows)} comparisons). Detectable: "
-        "as in other studies, of as many sets. A further set: where one more like these would come "
-        "out in 95 of 100. sd: of the sets' differences, and what the luck of their seeds alone "
-        "makes of it, points, which counts where it is more. pass@16 and at the end: after 128 "
-        f"steps; else at equal tokens; easy: on the {len(easy_problems())} problems that the first "
-        "policy solves in half or more.",
+        "as in other studies, of as many sets. Tokens: of whole runs, more than the control's. A "
+        "further set: where one more like these would come out in 95 of 100. sd: of the sets' "
+        "differences, and what the luck of their seeds alone makes of it, points, which counts "
+        "where it is more. pass@16 and at the end: after 128 steps; else at equal tokens; easy: on "
+        f"the {len(easy_problems())} problems that the first policy solves in half or more.",
     )
 
 
@@ -221,13 +277,14 @@ def summary_cells(rows: Sequence[Row]) -> Cells:
         mine = [row for row in rows if row["arm"] == arm]
         sets = sorted(row["seeds"] for row in mine)
         ends = " to ".join(str(n) for n in dict.fromkeys((sets[0], sets[-1])))
-        body.append([arm_label(arm), ends, *map(told, mine)])
-    header = ["arm, less GRPO", "sets", *(endpoint.name for endpoint in ENDPOINTS)]
+        tokens = f"{100 * mine[0]['tokens']:+.1f}"
+        body.append([arm_label(arm), ends, *map(told, mine), tokens])
+    header = ["arm, less GRPO", "sets", *(endpoint.name for endpoint in ENDPOINTS), "tokens %"]
     note = (
-        "Points at T = 1, 95 % intervals over sets of seeds and problems; in brackets where one "
-        f"more set would come out in 95 of 100. Bold: told after Holm's correction over all "
+        "Points at T = 1, 95 % intervals over sets of seeds and problems; in round brackets where "
+        "one more set would come out in 95 of 100. Bold: told after Holm's correction over all "
         f"{len(rows)}. pass@16 and at the end: after 128 steps; else at equal tokens; easy: on "
-        "problems that the first policy solves in half or more."
+        "problems that the first policy solves in half or more; tokens: of whole runs."
     )
     return Cells(header, body, note)
 
@@ -242,12 +299,17 @@ def main() -> None:
     ends = [(arm, endpoint, differences(arm, endpoint)) for endpoint in ENDPOINTS for arm in ARMS]
     averages = judge_rows([average_row(*each) for each in ends], {})
     sets = [row for each in ends for row in set_rows(*each)]
+    variants = [row for each in ends if each[1] in ENDPOINTS[:3] for row in variant_rows(*each)]
     results = FOLDER / "results"
     results.mkdir(exist_ok=True)
-    for name, rows in (("averages", averages), ("sets", sets)):
+    for name, rows in (("averages", averages), ("sets", sets), ("variants", variants)):
         pd.DataFrame(rows).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
     words = ("arm", "measure", "verdict")
-    write_tables(FOLDER / "README.md", {"averages": as_markdown(average_cells(averages), words)})
+    tables = {
+        "averages": as_markdown(average_cells(averages), words),
+        "variants": as_markdown(variant_cells(variants), ("arm", "measure", "sets")),
+    }
+    write_tables(FOLDER / "README.md", tables)
     write_tables(FINDINGS, {"averages": as_markdown(summary_cells(averages), ("arm, less GRPO",))})
     paper = studies(FOLDER.parent / FIRST).figures["forest"]["paper"]
     save_figure(

@@ -123,8 +123,9 @@ def mean_over_sets(tables: Sequence[ArrayLike]) -> Estimate:
 
     The variance is that of `mean_over_seeds_and_problems` with the sets' means in the place of
     seeds, but sets that happen to lie closer together than the luck of their own seeds puts them
-    count with that luck: the estimate of random effects whose variance between sets is never below
-    0, as Knapp and Hartung (2003, Statistics in Medicine 22) bound theirs.
+    count with that luck, and with the sets' N - 1 degrees of freedom all the same, as Knapp and
+    Hartung (2003, Statistics in Medicine 22) bound theirs. So an interval of sets that differ by
+    luck alone holds the truth more often than it says.
 
     Raises ValueError as `mean_over_units`, for fewer than two sets, sets of one seed, and unlike
     numbers of problems.
@@ -139,7 +140,8 @@ def interval_of_another_set(tables: Sequence[ArrayLike], level: float = 0.95) ->
     mean ± t·s·√(1 + 1/N) of N sets, with the spread s of `mean_over_sets` (Higgins, Thompson and
     Spiegelhalter 2009, Journal of the Royal Statistical Society A 172, with equal weights).
 
-    It is wider than the interval of the mean, and does not shrink to a point with many sets.
+    What problems make of the mean's variance is not in it, since that set would have these; it
+    does not shrink to a point with many sets.
 
     Raises ValueError as `mean_over_sets` and `Estimate.interval`.
     """
@@ -241,7 +243,7 @@ def _spread_of_sets(tables: Sequence[ArrayLike]) -> Term:
     n = len(by_seed)
     parts = [Term(float(x.var(ddof=1)) / len(x) / n**2, len(x) - 1) for x in by_seed]
     luck = sum(part.value for part in parts)
-    return max(between, Term(luck, _satterthwaite(luck, parts)))
+    return max(between, Term(luck, min(between.df, _satterthwaite(luck, parts))))
 
 
 def _satterthwaite(variance: float, terms: Sequence[Term]) -> float:
