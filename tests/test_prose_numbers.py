@@ -168,7 +168,7 @@ HELD_ELSEWHERE = {  # by the tests of test_readme.py, or no numbers of a study
     "Python 3.11 to 3.13": "versions",
     "vLLM (0.24)": "a version",
     "ten seeds have 45.7 to 57.9 %": "of the control's file",
-    "by -3.0 [-5.7, -0.4] points, open": "of equal_cost",
+    "by -3.0 [-5.7, -0.4] points after as many": "of equal_cost",
     "to T = .74": "of the first run",
     "constant T = 1.2 and": "a setting",
     "beside T = .8:": "a setting",

@@ -375,7 +375,7 @@ def test_the_recorded_control_is_the_last_row_of_the_first_table() -> None:
         "records"
     )
     difference = with_interval(e3, "end_difference")
-    assert f"ten of E3 differ from them by {difference} points, open once" in flat(README)
+    assert f"ten of E3 differ from them by {difference} points after as many steps" in flat(README)
 
 
 def test_the_first_run_is_one_whose_ledger_is_kept() -> None:
