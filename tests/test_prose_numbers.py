@@ -181,7 +181,6 @@ HELD_ELSEWHERE = {  # by the tests of test_readme.py, or no numbers of a study
     "a constant T = 1.2 do": "a setting",
     "(p .032, uncorrected": "of a table of agreement",
     "1.5B parameters, mean": "the size of the paper's model",
-    "some 3.5 to 6 points": "in whole and half points, of several studies",
     "to hold more, .27 nats": "a setting",
     "+3.8 [+1.4, +6.1] of pass@1 on easy problems beside E3": "as near at another cost",
 }
