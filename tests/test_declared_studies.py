@@ -27,6 +27,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_four_steps", "carries_four_steps_constants"), (236, 245)),
     **dict.fromkeys(("carries_four_steps_left_out", "carries_four_steps_more"), (236, 245)),
     **dict.fromkeys(("carries_four_steps_tuned", "carries_small_batches"), (236, 245)),
+    "carries_four_steps_fresh": (256, 263),
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),
     "carries_measures": (171, 175),
