@@ -63,7 +63,7 @@ def is_of(row: Row, table: str) -> bool:
 
 
 def path_of(page: str) -> Path:
-    if page.startswith("docs/"):
+    if page == "README.md" or page.startswith("docs/"):
         return STUDIES.parent / page
     study = STUDIES / page / "README.md"
     return study if study.is_file() else STUDIES / f"{page}.md"

@@ -116,8 +116,8 @@ def test_the_verdict_says_what_the_tables_hold() -> None:
     lasting = found[alike & (found["own_verdict"] != "not distinguishable")]
     assert sorted(lasting["arm"]) == [
         *("abort", "abort", "balanced_by_prompt", "budget", "budget", "budget"),
-        *("budget_by_entropy", "budget_by_length", "budget_cool", "cispo"),
-        *("dapo_tuned", "dapo_tuned"),
+        *("budget_by_entropy", "budget_by_length", "budget_cool", "budget_tuned&both_tuned"),
+        *("cispo", "dapo_tuned", "dapo_tuned", "dapo_tuned", "dapo_tuned"),
         *("dapo_without_penalty", "dapo_without_penalty", "dapo_without_penalty"),
         *("e3", "e3", "e3"),
         *("four_steps", "four_steps", "grpo", "grpo", "overlong", "overlong"),

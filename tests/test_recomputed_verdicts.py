@@ -70,7 +70,8 @@ def families(
                             {x: math.fsum(each[x] for each in side) / len(side) for x in side[0]}
                             for side in own
                         ]
-                        table.append([pair[0][x] - pair[1][x] for x in pair[0]])
+                        these = [x for x in pair[0] if kept is None or x in kept]
+                        table.append([pair[0][x] - pair[1][x] for x in these])
                         continue
                     mine, other = runs[arm][seed], runs[control][seed]
                     if node.get("at_equal_entropy"):
