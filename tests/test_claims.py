@@ -174,15 +174,16 @@ def test_what_one_correction_over_all_that_was_declared_leaves_is_counted_again(
 def test_what_one_correction_leaves_is_said_in_short(ledger: dict[str, Any]) -> None:
     kept = ledger["count_declared"]()["kept"].split("; ")
     carries = [each for each in kept if "(carries_" in each and "less `grpo` in pass@" in each]
-    budget = [each for each in carries if each.startswith("`budget` ")]
-    assert sorted(each.split(" in ", 1)[1].split("(")[0] for each in budget) == [
-        "pass@1 on problems solved by the untrained policy in 50 to 100 % ",
+    kept_of_budget = [each for each in kept if each.startswith(("`budget` ", "`budget_tuned"))]
+    assert sorted(each.split(" in ", 1)[1] for each in kept_of_budget) == [
+        f"pass@1 on problems solved by the untrained policy in 50 to 100 % ({page})"
+        for page in ("carries_confirmation", "carries_four_steps_fresh")
     ]
     e3 = [each for each in carries if each.startswith("`e3` ")]
     assert all(" 50 to 100 % " in each or " on easy problems " in each for each in e3)
     assert len(e3) == 3
     said = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
-    assert "none of what the budget gains in pass@16, one loss of it on easy problems," in said
+    assert "none of what the budget gains in pass@16, two losses of it on easy problems," in said
     assert "and, of E3's losses, those on easy problems." in said
 
 

@@ -21,7 +21,7 @@ from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import AND, Row, arm_label
 from e3rl.analysis.measures.comparison import difference_columns
 from e3rl.analysis.measures.costs import common_cost, known_cost
-from e3rl.analysis.measures.families import LEVEL, NEITHER, judge_rows
+from e3rl.analysis.measures.families import DAGGER, LEVEL, NEITHER, hangs_on_problems, judge_rows
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.measures.subsets import start_counts
 from e3rl.analysis.page.study import read_study, write_tables
@@ -251,6 +251,7 @@ def average_cells(rows: Sequence[Row]) -> Cells:
             **{"arm": arm_label(row["arm"]), "measure": row["measure"]},
             **{"sets": str(row["seeds"]), "seeds": str(row["seeds_of_sets"])},
             **judged_texts(row),
+            "verdict": verdict_of(row),
             "a further set": " to ".join(f"{100 * row[f'further_{e}']:+.1f}" for e in ENDS),
             "sd of sets": f"{100 * row['sd_of_sets']:.1f}",
             "by seeds alone": f"{100 * row['sd_by_seeds']:.1f}",
@@ -261,13 +262,18 @@ def average_cells(rows: Sequence[Row]) -> Cells:
     return drop_empty_columns(
         cells,
         "Each arm less GRPO at T = 1; 95 % intervals over sets and problems, paired by seed and "
-        f"problem. p after Holm's correction (exploratory: {len(rows)} comparisons). Detectable: "
-        "as in other studies, of as many sets. Tokens: of whole runs, more than the control's. A "
-        "further set: where one more like these would come out in 95 of 100. sd: of the sets' "
-        "differences, and what the luck of their seeds alone makes of it, points, which counts "
-        "where it is more. pass@16 and at the end: after 128 steps; else at equal tokens; easy: on "
-        f"the {len(easy_problems())} problems that the first policy solves in half or more.",
+        f"problem. p after Holm's correction (exploratory: {len(rows)} comparisons); †: open with "
+        "the sets' degrees of freedom alone, those of the problems not counted. Detectable: as in "
+        "other studies, of as many sets. Tokens: of whole runs, more than the control's. A further "
+        "set: where one more like these would come out in 95 of 100. sd: of the sets' differences, "
+        "and what the luck of their seeds alone makes of it, points, which counts where it is "
+        "more. pass@16 and at the end: after 128 steps; else at equal tokens; easy: on the "
+        f"{len(easy_problems())} problems that the first policy solves in half or more.",
     )
+
+
+def verdict_of(row: Row) -> str:
+    return f"{row['verdict']}{DAGGER * hangs_on_problems(row)}"
 
 
 def summary_cells(rows: Sequence[Row]) -> Cells:
@@ -283,8 +289,9 @@ def summary_cells(rows: Sequence[Row]) -> Cells:
     note = (
         "Points at T = 1, 95 % intervals over sets of seeds and problems; in round brackets where "
         "one more set would come out in 95 of 100. Bold: told after Holm's correction over all "
-        f"{len(rows)}. pass@16 and at the end: after 128 steps; else at equal tokens; easy: on "
-        "problems that the first policy solves in half or more; tokens: of whole runs."
+        f"{len(rows)}; †: open with the sets' degrees of freedom alone. pass@16 and at the end: "
+        "after 128 steps; else at equal tokens; easy: on problems that the first policy solves in "
+        "half or more; tokens: of whole runs."
     )
     return Cells(header, body, note)
 
@@ -292,7 +299,8 @@ def summary_cells(rows: Sequence[Row]) -> Cells:
 def told(row: Row) -> str:
     text = points(row, "difference")
     further = " to ".join(f"{100 * row[f'further_{end}']:+.1f}" for end in ENDS)
-    return f"{text if row['verdict'] == NEITHER else f'**{text}**'} ({further})"
+    mark = DAGGER * hangs_on_problems(row)
+    return f"{text if row['verdict'] == NEITHER else f'**{text}**{mark}'} ({further})"
 
 
 def main() -> None:
