@@ -131,8 +131,8 @@ def mean_over_sets(tables: Sequence[ArrayLike]) -> Estimate:
     numbers of problems.
     """
     means = _set_means(tables)
-    problems = _term_of_problems(means.mean(axis=0))
-    return _estimate(float(means.mean()), [_spread_of_sets(tables)], problems, _rest_of(means))
+    (_, rest), problems = _mean_squares(means), _term_of_problems(means.mean(axis=0))
+    return _estimate(float(means.mean()), [_spread_of_sets(tables)], problems, [rest])
 
 
 def interval_of_another_set(tables: Sequence[ArrayLike], level: float = 0.95) -> Interval:
@@ -229,10 +229,6 @@ def _set_means(tables: Sequence[ArrayLike]) -> Reals:
             f"got {[table.shape for table in found]}"
         )
     return np.stack([table.mean(axis=0) for table in found])
-
-
-def _rest_of(means: Reals) -> list[Term]:
-    return [_mean_squares(means)[1]]
 
 
 def _spread_of_sets(tables: Sequence[ArrayLike]) -> Term:
