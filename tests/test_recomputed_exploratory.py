@@ -154,6 +154,8 @@ def together_and_parts(runs: Runs, row: Row) -> tuple[Reals, Reals]:
     k = int(row["measure"].rpartition("@")[2])
     every = [run for seeds in runs.values() for run in seeds.values()]
     budget = min(run.costs[row["axis"]][-1] for run in every)
+    if math.isinf(row["cost"]):  # after the last step, whatever it had cost
+        budget = math.inf
     four = [runs[row[cell]] for cell in ("arm", "first", "second", "neither")]
     found: tuple[list[list[float]], list[list[float]]] = [], []
     for seed in sorted(four[0]):
