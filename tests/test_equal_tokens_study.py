@@ -5,7 +5,7 @@ import json
 import lzma
 import runpy
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,25 +100,60 @@ def test_the_difference_is_what_other_code_finds_in_the_ledgers(page: str) -> No
     assert float(found["difference"]) == pytest.approx(sum(gaps) / len(gaps), abs=1e-6)
 
 
-def gaps_of(study: Path, seeds: Sequence[int]) -> list[float]:
-    """The budget's share of solved problems less GRPO's at equal tokens, seed by seed."""
+def test_the_main_effect_is_what_other_code_finds_in_the_ledgers() -> None:
+    folder = EXPERIMENTS / "carries_four_steps_fresh"
+    pairs = {
+        "budget_tuned": ("budget_name-budget_tuned_", "grpo_"),
+        "both_tuned": ("budget_name-both_tuned_", "shootout.cool_name-cool_tuned_"),
+    }
+    gaps = [
+        gaps_of(folder, range(256, 264), {arm: places[0], "control": places[1]})
+        for arm, places in pairs.items()
+    ]
+    with (folder / "results" / "equal_tokens.csv").open(encoding="utf-8") as file:
+        (found,) = csv.DictReader(file)
+    assert float(found["difference"]) == pytest.approx(float(np.mean(gaps)), abs=1e-6)
+
+
+def test_the_page_of_the_main_effect_has_the_tables_of_the_samples() -> None:
+    folder = EXPERIMENTS / "carries_four_steps_fresh"
+    fresh = runpy.run_path(str(folder / "equal_tokens.py"))
+    shared = fresh["SHARED"]
+    both = fresh["read_both"](shared["load_runs"](folder / "runs"), shared["read_samples"](folder))
+    assert list(both[0]) == list(range(256, 264))
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for name, cells in (
+        ("equal_tokens", fresh["comparison_cells"](fresh["compare"](both))),
+        ("seeds", fresh["seed_cells"](both)),
+    ):
+        between = text.split(f"<!-- table: {name} -->")[1].split("<!-- end -->")[0]
+        made = fresh["as_markdown"](cells, ("arm", "measure", "verdict", "pair"))
+        assert between.strip() == made.strip(), name
+
+
+BUDGET = {"budget": "budget_engine", "grpo": "grpo_engine"}  # arms, and how their folders begin
+
+
+def gaps_of(study: Path, seeds: Sequence[int], pair: Mapping[str, str] = BUDGET) -> list[float]:
+    """The first arm's share of solved problems less the second's at equal tokens, by seed. The
+    costlier of both must have samples before its end."""
     early = json.loads(lzma.decompress((study / "early.json.xz").read_bytes()))
     right = {(row["arm"], row["seed"]): row["right"] for row in early}
     gaps = []
     with tarfile.open(study / "runs.tar.xz") as archive:
         for seed in seeds:
             tokens, solved = {}, {}
-            for arm in ("budget", "grpo"):
-                run = f"seed-{seed}_experiment-{arm}_engine-transformers"
+            for arm, place in pair.items():
+                run = f"seed-{seed}_experiment-{place}"
                 steps = {
                     row["rollout_step"]: row["cost/tokens"]
-                    for row in rows_of(archive, f"{run}/metrics.jsonl")
+                    for row in rows_of(archive, run, "metrics.jsonl")
                     if "cost/tokens" in row
                 }
                 tokens[arm] = steps[119], steps[127]
                 (last,) = (
                     row
-                    for row in rows_of(archive, f"{run}/validation.jsonl")
+                    for row in rows_of(archive, run, "validation.jsonl")
                     if (row["rollout_step"], row["name"]) == (128, "t1")
                 )
                 assert set(last["n"]) == {16}  # so pass@16 is whether any was right
@@ -129,13 +164,14 @@ def gaps_of(study: Path, seeds: Sequence[int]) -> list[float]:
             share = (tokens[cheap][1] - first) / (whole - first)
             assert 0 < share < 1
             solved[dear] = before + share * (solved[dear] - before)
-            gaps.append(solved["budget"] - solved["grpo"])
+            first_arm, second_arm = pair
+            gaps.append(solved[first_arm] - solved[second_arm])
     return gaps
 
 
-def rows_of(archive: tarfile.TarFile, name: str) -> list[dict[str, Any]]:
-    """Rows of a ledger in the archive, packed or not, wherever its root is."""
-    (member,) = (each for each in archive.getnames() if name in each)
+def rows_of(archive: tarfile.TarFile, run: str, name: str) -> list[dict[str, Any]]:
+    """Rows of a run's ledger in the archive, packed or not, wherever its root is."""
+    (member,) = (each for each in archive.getnames() if run in each and f"/{name}" in each)
     file = archive.extractfile(member)
     assert file is not None
     data = file.read()

@@ -8,7 +8,6 @@ In each seed `budget_tuned` is read beside `grpo`, and `both_tuned` beside `cool
 judged. `sample` draws what that needs from the costlier runs of the sweep RUNS.
 """
 
-import argparse
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,19 +34,14 @@ Table = NDArray[np.float64]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    actions = parser.add_subparsers(dest="action", required=True)
-    sampling = actions.add_parser("sample")
-    sampling.add_argument("runs", type=Path, help="folder of the sweep, with its checkpoints")
-    sampling.add_argument("--out", type=Path, default=Path("sampled"), help="of completions")
-    actions.add_parser("report")
-    options = parser.parse_args()
+    options = SHARED["read_options"](__doc__, FOLDER)
     if options.action == "sample":
         runs = costlier_runs(load_runs(options.runs))
         SHARED["draw"](runs, options.out)
-        SHARED["write_samples"](FOLDER, SHARED["gather"](runs, options.out))
+        SHARED["write_samples"](options.study, SHARED["gather"](runs, options.out))
     else:
-        write_report(read_both(load_runs(FOLDER / "runs"), SHARED["read_samples"](FOLDER)))
+        samples = SHARED["read_samples"](options.study)
+        write_report(options.study, read_both(load_runs(options.study / "runs"), samples))
 
 
 def costlier_runs(runs: Sequence[Run]) -> list[Run]:
@@ -130,17 +124,16 @@ def seed_cells(both: Sequence[Readings]) -> Cells:
     return drop_empty_columns(cells, "Tokens generated in training, of whole runs but where read.")
 
 
-def write_report(both: Sequence[Readings]) -> None:
+def write_report(study: Path, both: Sequence[Readings]) -> None:
     """The tables of README.md, and the file of results."""
     rows = compare(both)
-    (FOLDER / "results").mkdir(exist_ok=True)
+    (study / "results").mkdir(exist_ok=True)
     table = pd.DataFrame(rows[:1])
-    table.to_csv(FOLDER / "results" / "equal_tokens.csv", index=False, float_format="%.6g")
+    table.to_csv(study / "results" / "equal_tokens.csv", index=False, float_format="%.6g")
     tables = {"equal_tokens": comparison_cells(rows), "seeds": seed_cells(both)}
     words = ("arm", "measure", "verdict", "pair")
-    write_tables(
-        FOLDER / "README.md", {name: as_markdown(cells, words) for name, cells in tables.items()}
-    )
+    shown = {name: as_markdown(cells, words) for name, cells in tables.items()}
+    write_tables(study / "README.md", shown)
 
 
 if __name__ == "__main__":

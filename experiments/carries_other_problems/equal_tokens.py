@@ -66,16 +66,21 @@ class Reading:
     values: dict[str, dict[int, Table]]  # pass@k (P,) by arm and k
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def read_options(about: str, study: Path) -> argparse.Namespace:
+    """Of the command, for a study that has its own samples and tables."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
     sampling = actions.add_parser("sample")
     sampling.add_argument("runs", type=Path, help="folder of the sweep, with its checkpoints")
     sampling.add_argument("--out", type=Path, default=Path("sampled"), help="of completions")
     reporting = actions.add_parser("report")
     for action in (sampling, reporting):
-        action.add_argument("--study", type=Path, default=FOLDER, help="folder of the study")
-    options = parser.parse_args()
+        action.add_argument("--study", type=Path, default=study, help="folder of the study")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options(__doc__, FOLDER)
     if options.action == "sample":
         runs = costlier_runs(pairs_of(load_runs(options.runs)))
         draw(runs, options.out)
