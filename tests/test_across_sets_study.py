@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from e3rl.analysis.figures.saved import digest_figure, read_digest
 from raw_ledgers import (
     ROOT,
     Judged,
@@ -170,3 +171,20 @@ def test_every_seed_counts_once_and_every_set_that_the_page_names() -> None:
     page = (STUDY / "README.md").read_text(encoding="utf-8")
     named = [line.split("]")[0][3:] for line in page.splitlines() if line.startswith("| [carries_")]
     assert tuple(named) == tuple(pairs)
+
+
+@pytest.mark.end_to_end
+def test_pages_and_picture_are_made_of_these_numbers() -> None:
+    """The tables of the study's page and of the findings, and what the picture shows."""
+    with study_modules(STUDY, "compare") as modules:
+        study = modules["compare"]
+        averages, sets, variants = study.measure_all()
+        tables = study.page_tables(averages, variants)
+        pages = [(STUDY / "README.md", name, table) for name, table in tables.items()]
+        pages.append((study.FINDINGS, "averages", study.summary_table(averages)))
+        drawn = digest_figure(study.draw(averages, sets))
+    for page, name, table in pages:
+        text = page.read_text(encoding="utf-8")
+        between = text.split(f"<!-- table: {name} -->")[1].split("<!-- end -->")[0]
+        assert between.strip() == table.strip(), (page.name, name)
+    assert read_digest(STUDY / "figures" / "sets.png") == drawn

@@ -13,6 +13,7 @@ import yaml
 
 from e3rl.analysis.sources.runs import load_runs
 from pages import ROOT
+from study_scripts import study_modules
 
 STUDY = ROOT / "experiments" / "equal_cost"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
@@ -133,6 +134,8 @@ def test_pages_that_put_studies_together_compare_at_the_common_cost() -> None:
         assert f"{words} {common:,.0f} tokens" in (folder / "README.md").read_text()
     sets = runpy.run_path(str(ROOT / "experiments" / "carries_all_seeds" / "sets.py"))
     assert sets["COMMON_TOKENS"] == common
+    with study_modules(ROOT / "experiments" / "carries_across_sets", "compare") as modules:
+        assert common == modules["compare"].COMMON_TOKENS
 
 
 def test_the_line_is_where_other_code_finds_it_and_so_is_what_is_said() -> None:

@@ -15,18 +15,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from forest import draw_sets
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from e3rl.analysis.figures.saved import save_figure
 from e3rl.analysis.measures.arms import AND, Row, arm_label
-from e3rl.analysis.measures.comparison import difference_columns
+from e3rl.analysis.measures.comparison import difference_columns, interval_columns
 from e3rl.analysis.measures.costs import common_cost, known_cost
 from e3rl.analysis.measures.families import DAGGER, LEVEL, NEITHER, hangs_on_problems, judge_rows
 from e3rl.analysis.measures.scores import scores_at
 from e3rl.analysis.measures.subsets import start_counts
 from e3rl.analysis.page.study import read_study, write_tables
 from e3rl.analysis.sources.runs import Run
-from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns
+from e3rl.analysis.tables.cells import Cells, as_markdown, drop_empty_columns, interval_text
 from e3rl.analysis.tables.comparison_table import judged_texts
 from e3rl.statistics.interval import Interval
 from e3rl.statistics.means import (
@@ -151,10 +152,6 @@ def on_one_set_of_problems(tables: Mapping[str, pd.DataFrame]) -> dict[str, Tabl
     return {name: table[order].to_numpy(dtype=np.float64) for name, table in tables.items()}
 
 
-def bounds(name: str, found: Interval) -> Row:
-    return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
 def average_row(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]) -> Row:
     """An arm less the control over sets, with what `judge_rows` asks for."""
     sets = on_one_set_of_problems(tables)
@@ -169,7 +166,7 @@ def average_row(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]
         **difference_columns(comparison, estimate, LEVEL, len(sets)),
         "sd_of_sets": float(by_set.std(ddof=1)),
         "sd_by_seeds": math.sqrt(np.mean(own)),
-        **bounds("further", interval_of_another_set(list(sets.values()))),
+        **interval_columns("further", interval_of_another_set(list(sets.values()))),
         "tokens": None if endpoint.at_tokens else more_tokens(arm, list(sets)),
     }
 
@@ -197,7 +194,7 @@ def variant_rows(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame
         {
             **{"arm": arm, "measure": endpoint.name, "of": words, "sets": len(chosen)},
             **{"seeds": sum(map(len, chosen.values())), "names": AND.join(chosen)},
-            **bounds("difference", over(chosen)),
+            **interval_columns("difference", over(chosen)),
         }
         for words, chosen in variants.items()
         if chosen
@@ -217,7 +214,7 @@ def variant_cells(rows: Sequence[Row]) -> Cells:
         {
             **{"arm": arm_label(row["arm"]), "measure": row["measure"], "sets": row["of"]},
             **{"n": str(row["sets"]), "seeds": str(row["seeds"])},
-            "Δ points": points(row, "difference"),
+            "Δ points": interval_text(row, "difference", "+.1f", 100),
         }
         for row in rows
     ]
@@ -233,15 +230,12 @@ def set_rows(arm: str, endpoint: Endpoint, tables: Mapping[str, pd.DataFrame]) -
     return [
         {
             **{"arm": arm, "measure": endpoint.name, "set": name, "seeds": len(table)},
-            **bounds("difference", mean_over_seeds_and_problems(table.to_numpy()).interval()),
+            **interval_columns(
+                "difference", mean_over_seeds_and_problems(table.to_numpy()).interval()
+            ),
         }
         for name, table in tables.items()
     ]
-
-
-def points(row: Row, name: str) -> str:
-    mean, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def average_cells(rows: Sequence[Row]) -> Cells:
@@ -297,32 +291,48 @@ def summary_cells(rows: Sequence[Row]) -> Cells:
 
 
 def told(row: Row) -> str:
-    text = points(row, "difference")
+    text = interval_text(row, "difference", "+.1f", 100)
     further = " to ".join(f"{100 * row[f'further_{end}']:+.1f}" for end in ENDS)
     mark = DAGGER * hangs_on_problems(row)
     return f"{text if row['verdict'] == NEITHER else f'**{text}**{mark}'} ({further})"
 
 
-def main() -> None:
+def measure_all() -> tuple[list[Row], list[Row], list[Row]]:
+    """Averages, the sets that they are of, and averages over some of these."""
     ends = [(arm, endpoint, differences(arm, endpoint)) for endpoint in ENDPOINTS for arm in ARMS]
     averages = judge_rows([average_row(*each) for each in ends], {})
     sets = [row for each in ends for row in set_rows(*each)]
     variants = [row for each in ends if each[1] in ENDPOINTS[:3] for row in variant_rows(*each)]
+    return averages, sets, variants
+
+
+def page_tables(averages: Sequence[Row], variants: Sequence[Row]) -> dict[str, str]:
+    """The tables of README.md."""
+    return {
+        "averages": as_markdown(average_cells(averages), ("arm", "measure", "verdict")),
+        "variants": as_markdown(variant_cells(variants), ("arm", "measure", "sets")),
+    }
+
+
+def summary_table(averages: Sequence[Row]) -> str:
+    """The table of `FINDINGS`."""
+    return as_markdown(summary_cells(averages), ("arm, less GRPO",))
+
+
+def draw(averages: Sequence[Row], sets: Sequence[Row]) -> Figure:
+    paper = studies(FOLDER.parent / FIRST).figures["forest"]["paper"]
+    return draw_sets(sets, averages, SETS, paper, DRAWN)
+
+
+def main() -> None:
+    averages, sets, variants = measure_all()
     results = FOLDER / "results"
     results.mkdir(exist_ok=True)
     for name, rows in (("averages", averages), ("sets", sets), ("variants", variants)):
         pd.DataFrame(rows).to_csv(results / f"{name}.csv", index=False, float_format="%.6g")
-    words = ("arm", "measure", "verdict")
-    tables = {
-        "averages": as_markdown(average_cells(averages), words),
-        "variants": as_markdown(variant_cells(variants), ("arm", "measure", "sets")),
-    }
-    write_tables(FOLDER / "README.md", tables)
-    write_tables(FINDINGS, {"averages": as_markdown(summary_cells(averages), ("arm, less GRPO",))})
-    paper = studies(FOLDER.parent / FIRST).figures["forest"]["paper"]
-    save_figure(
-        draw_sets(sets, averages, SETS, paper, DRAWN), FOLDER / "figures" / "sets.png", dpi=150
-    )
+    write_tables(FOLDER / "README.md", page_tables(averages, variants))
+    write_tables(FINDINGS, {"averages": summary_table(averages)})
+    save_figure(draw(averages, sets), FOLDER / "figures" / "sets.png", dpi=150)
 
 
 if __name__ == "__main__":
