@@ -36,7 +36,9 @@ comparisons; *untried*: nobody here has run it; †: open as well where the test
 freedom of its seeds alone ([few seeds](#how-to-read-these-verdicts)); ‡: open at the tokens that
 nearly all pages on carries reach ([costs](#how-to-read-these-verdicts)). The scope of a row is what
 was trained, how often, and whether the comparison was declared before its runs or is exploratory:
-a verdict says nothing beyond its scope, and *open* is not *false*.
+a verdict says nothing beyond its scope, and *open* is not *false*. Studies correct each for their
+own comparisons: of {comparisons} declared ones {told} are told, and one correction for all would
+leave {left}.
 [How to read these verdicts](#how-to-read-these-verdicts) stands below the table.
 
 """
@@ -172,6 +174,8 @@ def cells(test: Mapping[str, Any], ledger: Mapping[str, Any]) -> tuple[str, str,
     mean, low, high = (scale * x for x in difference(test))
     found = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] {unit}"
     row = find_row(test["study"], test["table"], test["row"])
+    if "target" in row:
+        found += f" to {100 * row['target']:g} % of pass@1"
     declared = is_declared(row)
     scope = f"{ledger['scopes'][test['study']]}, {name_units(row)}, "
     scope += "declared" if declared else "exploratory"
@@ -297,7 +301,9 @@ def _list_costed(rows: pd.DataFrame) -> str:
 def render() -> str:
     aims = runpy.run_path(str(HERE / "aims.py"))["render"]()
     claims = "\n".join(rows(load_ledger())) + "\n"
-    return HEAD + claims + TAIL.format(**count_declared(), **list_changes()) + AIMS + aims
+    counted = count_declared()
+    tail = TAIL.format(**counted, **list_changes())
+    return HEAD.format(**counted) + claims + tail + AIMS + aims
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The ledger of claims says what the studies' tables say."""
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -183,8 +184,16 @@ def test_what_one_correction_leaves_is_said_in_short(ledger: dict[str, Any]) -> 
     assert all(" 50 to 100 % " in each or " on easy problems " in each for each in e3)
     assert len(e3) == 3
     said = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
-    assert "none of what the budget gains in pass@16, two losses of it on easy problems," in said
-    assert "and, of E3's losses, those on easy problems." in said
+    assert "none of what the paper's budget gains over GRPO in pass@16" in said
+    assert "two losses of it on easy problems, and, of E3's losses, those on easy" in said
+    posterior = [each for each in kept if each.startswith("`budget_by_posterior`")]
+    assert len(posterior) == 1
+    assert "(one by a posterior mean is left)" in said
+    counted = ledger["count_declared"]()
+    for name in ("README.md", "docs/results.md"):
+        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        assert f"{counted['told']} of {counted['comparisons']} declared ones are told" in text
+        assert re.search(rf"would leave \[?{counted['left']}\b", text)
 
 
 def test_a_family_of_some_problems_is_named_by_them_where_its_table_is_not(
