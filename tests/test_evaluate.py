@@ -20,7 +20,7 @@ from e3rl.evaluate import evaluate, main
 from e3rl.evaluation import sampling as evaluating
 from e3rl.evaluation.log import PROBLEMS, claim_log
 from e3rl.evaluation.settings import check_problems
-from e3rl.evaluation.targets import Model, check_overrides, find_models
+from e3rl.evaluation.targets import Model, check_overrides, find_models, folder_name
 from e3rl.ledger.ledger import read_rows
 from e3rl.policy.policy import Policy, embedded_folder
 from e3rl.process.output import NoPlaceError
@@ -350,3 +350,40 @@ def test_a_file_in_place_of_the_folder_is_named_before_a_model_is_looked_for(
     cfg = composed(*SMALL, f"out={file}/out", "models=[nowhere]", root="evaluate")
     with pytest.raises(NoPlaceError, match=f"^out={file}/out: {file} is a file and no"):
         evaluate(cfg)
+
+
+def test_results_of_an_earlier_command_that_are_not_written_anew_are_removed(
+    evaluated: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated()
+    out = tmp_path / "out"
+    (out / "comparison.csv").write_text("of two models")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # the fixture's fresh start
+    evaluated()
+    assert not (out / "comparison.csv").exists()
+    assert (out / "results.csv").exists()
+    (out / "config.yaml").touch()
+    with pytest.raises(ConfigurationError, match="is a run's folder"):
+        evaluated()
+
+
+@pytest.mark.parametrize("setting", ["ckpt_path=", "models=[]", "sets=[]"])
+def test_a_setting_that_is_given_without_a_value_is_an_error(evaluated: Run, setting: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{setting.partition('=')[0]}= is empty"):
+        evaluated(setting)
+
+
+def test_a_model_in_the_folder_above_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(embedded_folder(), tmp_path / "mine")
+    (model / "work").mkdir()
+    monkeypatch.chdir(model / "work")
+    (found,) = find_models(composed(*SMALL, "policy.path=..", root="evaluate"))
+    assert found.label == "mine"
+
+
+@pytest.mark.parametrize("label", ["", ".", ".."])
+def test_a_label_that_names_no_folder_is_refused(label: str) -> None:
+    with pytest.raises(ConfigurationError, match="can be no folder's name"):
+        folder_name(label)

@@ -159,10 +159,8 @@ def test_what_all_seeds_say_together_is_what_their_page_has() -> None:
         STUDIED
     )
     (halves,) = sets.query("arm == 'budget&budget_by_prompt' and set == 'all'").to_dict("records")
-    assert (
-        f"disagree about the rollouts' half (p .{1000 * halves['p_of_agreement']:03.0f}, uncorrected"
-        in flat(STUDIED)
-    )
+    p = f"(p .{1000 * halves['p_of_agreement']:03.0f}, uncorrected"
+    assert f"disagree about the rollouts' half {p}" in flat(STUDIED)
     spread = pd.read_csv(results / "spread.csv").set_index("set")
     policies, seeds = (
         "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * spread.loc[page, ["sd", "sd_low", "sd_high"]]))

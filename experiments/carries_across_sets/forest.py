@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from e3rl.analysis.figures.style import INK, MUTED, arm_colour, note_below, with_style
 from e3rl.analysis.measures.arms import Row, arm_label
-from e3rl.analysis.measures.families import BETTER, WORSE
+from e3rl.analysis.measures.families import BETTER, WORSE, hangs_on_problems
 
 Paper = Mapping[str, Mapping[str, float]]
 AVERAGE, FURTHER = "average", "a further set"
@@ -16,8 +16,9 @@ WIDTH, ROW = 9.2, 0.17  # inches; of a set
 NOTE = (
     "dots: an arm less GRPO on the seeds of one study, points, with its 95 % interval, each by "
     "itself; average: over sets and problems, filled where better or worse after the correction "
-    "for all of this page; a further set: where one more would come out in 95 of 100; diamonds: "
-    "the paper, 1.5B. pass@16 after 128 steps, pass@1 at equal tokens, easy: problems that the "
+    "for all of this page, and with the sets' degrees of freedom alone too; a further set, dashed: "
+    "where one more would come out in 95 of 100; diamonds: the paper, 1.5B, which has no budget "
+    "alone. pass@16 after 128 steps, pass@1 at equal tokens, easy: problems that the "
     "first policy solves in half or more. No dot: the set lacks the arm, or the endpoint."
 )
 
@@ -53,7 +54,7 @@ def draw_sets(
             draw_panel(ax, here[0], here[1], places)
             claimed = paper.get(arm, {}).get(measure)
             if claimed is not None:
-                place = [places[AVERAGE]]
+                place = [places[AVERAGE] - 0.45]  # beside the average and not on it
                 ax.plot([claimed], place, "D", color=INK, markersize=4, markerfacecolor="white")
             ax.set_title(arm_label(arm), color=arm_colour(arm, arms), fontsize=9)
         row[0].set_ylabel(measure, color=INK)
@@ -72,7 +73,7 @@ def draw_panel(
         _draw(ax, places[row["set"]], row, "difference", MUTED, 3.0)
     for row in averages:
         colour = arm_colour(row["arm"])
-        found = row["verdict"] in (BETTER, WORSE)
+        found = row["verdict"] in (BETTER, WORSE) and not hangs_on_problems(row)
         _draw(ax, places[AVERAGE], row, "difference", colour, 5.5, None if found else "white")
         ends = [100 * row[f"further_{end}"] for end in ("low", "high")]
         ax.plot(ends, [places[FURTHER]] * 2, color=colour, linewidth=1.2, linestyle=(0, (2, 2)))

@@ -57,7 +57,7 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     from e3rl.config.check import check_command
     from e3rl.evaluation.cautions import find_cautions
     from e3rl.evaluation.parts import parse_part
-    from e3rl.evaluation.results import TableSettings, write_results
+    from e3rl.evaluation.results import TableSettings, check_replaceable, write_results
     from e3rl.evaluation.settings import check_problems, check_settings, evaluations_of, table_ks
     from e3rl.evaluation.targets import check_overrides, find_models, load_problem_sets
 
@@ -65,6 +65,7 @@ def evaluate(cfg: DictConfig, overrides: "Sequence[str]" = ()) -> float:
     check_settings(cfg)
     check_problems(cfg, overrides)
     check_folder("out=", Path(cfg.out))
+    check_replaceable(Path(cfg.out))
     part = None if cfg.part is None else parse_part(str(cfg.part))
     if part is not None and overrides and not any(each.startswith("out=") for each in overrides):
         raise ConfigurationError(

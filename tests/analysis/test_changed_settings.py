@@ -1,5 +1,6 @@
 """What the report says of settings that arms differ in, of code and of first policies."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from e3rl.analysis.warnings.changed_settings import (
     unlike_runs,
     weighty_rollouts,
 )
+from e3rl.analysis.warnings.rewards import edited_rewards
 
 
 def test_an_arm_that_differs_in_one_slot_is_a_clean_comparison(tmp_path: Path) -> None:
@@ -190,3 +192,15 @@ def test_first_policies_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert other_base_policy(compared(tmp_path)) == []
     configure(tmp_path / "mine-2", policy={"path": "policy-1"})
     assert len(other_base_policy(compared(tmp_path))) == 1
+
+
+def test_a_reward_that_was_edited_between_runs_is_told(tmp_path: Path) -> None:
+    root = folder(tmp_path)
+    for run, digest in zip(sorted(root.iterdir()), ("aa", "aa", "aa", "bb"), strict=True):
+        (run / "environment.json").write_text(json.dumps({"reward_code": {"my.py:score": digest}}))
+    (line,) = edited_rewards(compared(root))
+    assert line.startswith("my.py:score was edited between these runs, of which 2 versions judged")
+    assert "GRPO, mine; mine" in line
+    for run in root.iterdir():
+        (run / "environment.json").write_text(json.dumps({"reward_code": {"my.py:score": "aa"}}))
+    assert edited_rewards(compared(root)) == []

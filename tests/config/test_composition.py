@@ -57,6 +57,18 @@ def test_last_is_the_newest_run_of_that_name_that_has_a_checkpoint(tmp_path: Pat
     assert run_dir(str(tmp_path), "e3", "last") == str(newest)
 
 
+def test_last_is_no_copy_that_somebody_has_made_of_a_run(tmp_path: Path) -> None:
+    own = make_run(tmp_path / "e3" / "2025-01-01_00-00-00-000001", 1)
+    make_run(tmp_path / "e3" / "backup", 1)
+    make_run(tmp_path / "e3" / "2025-copy", 1)
+    assert run_dir(str(tmp_path), "e3", "last") == str(own)
+
+
+def test_an_empty_ckpt_path_is_not_the_working_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^ckpt_path= is empty: give it a value, or"):
+        run_dir(str(tmp_path), "e3", "")
+
+
 @pytest.mark.parametrize("below", ["", "checkpoints", "checkpoints/step-000002.ckpt"])
 def test_a_run_is_continued_in_its_own_folder_however_it_is_named(
     below: str, tmp_path: Path

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e3rl.config.saved import MOVED, read_saved_configuration
+from e3rl.config.composition import ConfigurationError
+from e3rl.config.saved import MOVED, is_run_configuration, read_saved_configuration
 
 
 @pytest.mark.parametrize("moved", sorted(set(MOVED.values())))
@@ -35,3 +36,11 @@ def test_what_is_no_yaml_is_named(tmp_path: Path) -> None:
     path.write_text("name: [torn")
     with pytest.raises(ValueError, match=r"config\.yaml cannot be read as YAML: while parsing"):
         read_saved_configuration(path)
+
+
+@pytest.mark.parametrize("text", ["", "[1]\n", "word\n"])
+def test_what_is_no_mapping_is_no_configuration(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match="is damaged: it holds no settings"):
+        read_saved_configuration(tmp_path / "config.yaml")
+    assert not is_run_configuration(tmp_path / "config.yaml")

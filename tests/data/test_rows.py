@@ -34,6 +34,17 @@ def test_an_entry_that_is_no_object_is_a_fault(tmp_path):
     assert read_rows(tmp_path / "c.json")[0].reason == "broken JSON"
 
 
+def test_a_list_that_was_cut_short_is_one_mistake_and_not_one_a_line(tmp_path):
+    (tmp_path / "a.json").write_text('\n[{"a": 1},\n{"a": 2},\n')
+    with pytest.raises(ValueError, match=r"a\.json is no complete list, write it again: Expecting"):
+        read_rows(tmp_path / "a.json")
+
+
+def test_a_folder_is_no_problem_file(tmp_path):
+    with pytest.raises(ValueError, match="is a folder: give a file in it"):
+        read_rows(tmp_path)
+
+
 def test_a_limit_counts_rows_and_not_blank_lines(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n{"a": 3}\n')
     assert read_rows(tmp_path / "a.jsonl", limit=2) == {0: {"a": 1}, 2: {"a": 2}}

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from e3rl.rewards.functions import Score
 
 
@@ -49,6 +51,15 @@ def too_few(completions: Sequence[str], answers: Sequence[str]) -> list[float]:
 
 def text(completion: str, answer: str) -> str:
     return "good"
+
+
+def near(completion: str, answer: str) -> Any:
+    """As `np.isclose` answers: no number of Python's."""
+    return np.bool_(completion == answer)
+
+
+def says_no(completion: str, answer: str) -> Score:
+    return Score(1.0, correct="no")  # type: ignore[arg-type]
 
 
 def fails(completion: str, answer: str) -> float:

@@ -202,11 +202,16 @@ def test_what_hangs_or_dies_in_a_batch_costs_itself_only(bad: str, status: Verdi
     assert verdicts[1] == status
 
 
+def test_a_truth_value_of_numpy_is_a_reward() -> None:
+    assert [verdict.reward for verdict in judge(pool("near"), "3", "4")] == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("name", "completion", "reason"),
     [
         ("fails", "  ", "ZeroDivisionError"),
         ("text", "x", "reward function text returned 'good': return a finite number"),
+        ("says_no", "x", r"says_no returned Score\(correct='no'\): give True, False, or None"),
     ],
 )
 def test_what_a_function_raises_is_shown_with_the_row(

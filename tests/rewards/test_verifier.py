@@ -52,6 +52,16 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         (r"2^{2014}", r"4^{1007}", "correct"),
         ("{2, 1}", "1,2", "correct"),
         (r"\left[0, 1\right)", "[0,1)", "correct"),
+        ("2√2", r"2\sqrt{2}", "correct"),
+        (r"\sqrt{x+1}", "√(x+1)", "correct"),
+        ("x²", "x^2", "correct"),
+        ("10⁻²", "0.01", "correct"),
+        ("2½", "5/2", "correct"),
+        (r"(-\infty, 3]", "(-∞,3]", "correct"),
+        ("12\u202f345", "12345", "correct"),  # one blank that breaks no line
+        ("12 345", "12345", "wrong"),  # and two numbers
+        ("x³", "x^2", "wrong"),
+        ("√3", r"\sqrt{2}", "wrong"),
         ("47", "46", "wrong"),
         (r"\sqrt{3}", r"\sqrt{2}", "wrong"),
         ("1, 3", "1,2", "wrong"),

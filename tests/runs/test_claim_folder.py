@@ -1,4 +1,4 @@
-"""A run folder has one writer."""
+"""A run folder has one writer, who writes over nothing that no run has written."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from e3rl.config.composition import ConfigurationError
-from e3rl.runs.run import claim_folder
+from e3rl.ledger.logger import LedgerLogger
+from e3rl.runs.run import check_folder_is_free, claim_folder, clear_unfinished_run
 
 
 def ranked(zero: bool) -> Any:
@@ -26,3 +27,32 @@ def test_a_second_run_is_refused_while_the_first_one_writes(tmp_path: Path) -> N
             pass
     with claim_folder(folder, ranked(True)):
         assert list(folder.iterdir()) == []  # nothing is left of a claim
+
+
+RUN = "name: e3\nseed: 1\npolicy: {path: embedded}\n"
+
+
+@pytest.mark.parametrize("name", ["validation.jsonl", "summary.json", "metrics.csv"])
+@pytest.mark.parametrize("config", [None, "mine: 1\n", ""])
+def test_files_of_others_are_not_replaced(tmp_path: Path, name: str, config: str | None) -> None:
+    (tmp_path / "notes.txt").write_text("no name that a run writes")
+    check_folder_is_free(tmp_path)
+    (tmp_path / name).write_text("mine")
+    if config is not None:
+        (tmp_path / "config.yaml").write_text(config)
+    with pytest.raises(ConfigurationError, match="and is no run's folder: the run would replace"):
+        check_folder_is_free(tmp_path)
+
+
+def test_what_an_unfinished_run_left_is_set_aside_with_its_settings(tmp_path: Path) -> None:
+    left = {"config.yaml": RUN, "environment.json": "{}", "summary.json": "{}"}
+    for name, text in left.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "validation.jsonl").write_text("{}\n")
+    check_folder_is_free(tmp_path)
+    clear_unfinished_run(tmp_path, [LedgerLogger(str(tmp_path))])
+    kept = {f"{name}.superseded": text for name, text in left.items()}
+    kept |= {"validation.jsonl.superseded": "{}\n"}
+    found = {each.name: each.read_text() for each in tmp_path.iterdir()}
+    assert kept.items() <= found.items()
+    assert left.keys().isdisjoint(found)

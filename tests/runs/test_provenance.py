@@ -57,3 +57,5 @@ def test_a_run_of_an_earlier_version_is_not_compared(tmp_path: Path) -> None:
     cfg = with_own_reward(tmp_path / "paid_rewards.py", tmp_path / "run")
     (tmp_path / "run" / "environment.json").write_text("{}")
     assert find_edited_rewards(cfg, tmp_path / "run") == []
+    (tmp_path / "run" / "environment.json").write_text("")  # as a full disk leaves it
+    assert find_edited_rewards(cfg, tmp_path / "run") == []

@@ -26,6 +26,7 @@ from e3rl.runs.control import check_control, unlike_control
 from e3rl.runs.extent import WHOLE, Extent, shorten_row
 from e3rl.runs.light_copies import check_recorded, copy_new_runs, copy_run
 from e3rl.runs.outcome import control_evaluations
+from e3rl.runs.provenance import write_provenance
 from e3rl.runs.recording import Sampling
 from e3rl.runs.resampling import last_weights
 from e3rl.temperatures.matching import read_at_entropy
@@ -273,6 +274,44 @@ def test_a_control_of_several_arms_is_refused_before_anything_is_done(arms: Arms
     cfg = OmegaConf.create({"control": str(arms["grpo"][0].path.parent)})
     with pytest.raises(ConfigurationError, match="has runs of e3, grpo, ts_an: give the folder of"):
         check_control(cfg)
+
+
+def test_a_control_whose_reward_was_edited_since_is_not_compared(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def score(completion, answer):\n    return 0.0\n")
+    own = ("reward=function", f"reward.path={file}:score", f"control={tmp_path / 'control'}")
+    cfg = composed(*own, f"paths.run_dir={tmp_path / 'control'}", "logger=ledger_only")
+    write_provenance(cfg, tmp_path / "control", None)
+    (tmp_path / "control" / "metrics.jsonl").touch()
+    assert unlike_control(cfg) is None
+    file.write_text("def score(completion, answer):\n    return 1.0\n")
+    found = unlike_control(cfg)
+    assert found is not None
+    assert "which has reward.code=" in found
+
+
+@pytest.mark.parametrize("given", ["", []])
+def test_a_control_that_is_given_without_a_value_is_an_error(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^control= is empty"):
+        check_control(OmegaConf.create({"control": given}))
+
+
+def test_nothing_but_a_copy_that_was_cut_short_is_replaced(arms: Arms, tmp_path: Path) -> None:
+    run = arms["grpo"][0]
+    folder = tmp_path / run.path.name
+    folder.mkdir()
+    for name in ("config.yaml", "metrics.jsonl.xz", ".validation.jsonl.xz.tmp"):
+        (folder / name).touch()
+    check_recorded([run], tmp_path)
+    (folder / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="holds checkpoints, which a copy would replace: rename"):
+        check_recorded([run], tmp_path)
+
+
+def test_a_run_is_not_recorded_over_itself(arms: Arms) -> None:
+    run = arms["grpo"][0]
+    with pytest.raises(ValueError, match="is the run itself, which its light copy would replace"):
+        check_recorded([run], run.path.parent)
 
 
 def test_what_is_recorded_already_is_neither_copied_nor_sampled_again(

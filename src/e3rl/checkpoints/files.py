@@ -141,7 +141,7 @@ def newest_sound(path: Path) -> Path:
     if not candidates:
         raise FileNotFoundError(
             f"no checkpoint at {path}: give a file like step-000064.ckpt or a run's checkpoints "
-            "folder, or leave ckpt_path out to start a new run"
+            "folder"
         )
     reasons = []
     for candidate in reversed(candidates):

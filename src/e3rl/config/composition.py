@@ -23,6 +23,7 @@ UNTOLD = ("paths.", "logger", "sweep", "hydra")  # overrides that say nothing ab
 # so few wait for their launches (experiments/gpu_smoke).
 TOKENS_PER_PASS = {"cpu": 2048, "gpu": 16384}
 MAX_SUBDIR = 200  # bytes; file systems end at 255
+_BEGAN = re.compile(r"\d{4}-\d\d-\d\d_[\d-]+$")  # as a run's folder is called
 
 
 class ConfigurationError(CompactHydraException):
@@ -87,12 +88,13 @@ def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
     Where `ckpt_path` leads nowhere it is a new one too; `checkpoint_to_resume` says so then.
 
     Raises ConfigurationError where processes that were started together would each make a folder
-    of their own.
+    of their own, and where `ckpt_path` is empty.
     """
-    if ckpt_path == "last":
+    check_given("ckpt_path", ckpt_path)
+    if ckpt_path == "last":  # by their names, which say when they began; a copy has another
         found = [p for p in Path(runs, name).glob("*") if checkpoints(p / "checkpoints")]
         if found:
-            return str(max(found, key=lambda p: p.name))
+            return str(max(found, key=lambda p: (bool(_BEGAN.match(p.name)), p.name)))
     elif ckpt_path is not None and run_folder_of(Path(ckpt_path)).is_dir():
         return str(run_folder_of(Path(ckpt_path)))
     if (count := count_launched_processes()) > 1:
@@ -102,6 +104,13 @@ def run_dir(runs: str, name: str, ckpt_path: str | None) -> str:
             "when it is started again, or give hydra.run.dir=FOLDER"
         )
     return str(Path(runs) / name / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
+
+
+def check_given(setting: str, value: object) -> None:
+    """Raise ConfigurationError for a setting that is given without a value, as by a variable of a
+    shell that is not set: it would mean this folder, or what is so by default."""
+    if value == "" or value == []:
+        raise ConfigurationError(f"{setting}= is empty: give it a value, or leave it out")
 
 
 def count_launched_processes() -> int:
@@ -127,7 +136,10 @@ def checkpoint_to_resume(ckpt_path: str, run_dir: Path) -> Path:
     path = run_dir if ckpt_path == "last" else Path(ckpt_path)
     try:
         return newest_sound(path if path.suffix == ".ckpt" else run_folder_of(path) / "checkpoints")
-    except (FileNotFoundError, DamagedCheckpointError) as error:
+    except FileNotFoundError as error:
+        anew = "or leave ckpt_path out to start a new run"
+        raise ConfigurationError(f"ckpt_path={ckpt_path}: {error}, {anew}") from error
+    except DamagedCheckpointError as error:
         raise ConfigurationError(f"ckpt_path={ckpt_path}: {error}") from error
 
 

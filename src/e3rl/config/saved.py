@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from e3rl.config.composition import ConfigurationError
+
 # Where the classes of a configuration were before they moved, and are now.
 MOVED = {
     "e3rl.adapters.LoRA": "e3rl.policy.adapters.LoRA",
@@ -26,13 +28,33 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TARGET = re.compile(r"(?<=_target_: )[\w.]+")
 
 
-def read_saved_configuration(path: Path) -> Any:
+class DamagedConfigurationError(ConfigurationError, ValueError):
+    """A file of a run folder that holds no configuration."""
+
+
+def read_saved_configuration(path: Path) -> dict[str, Any]:
     """A saved configuration as plain values, its classes by the names that they have now.
 
-    Raises FileNotFoundError where there is none, ValueError for what is not YAML.
+    Raises FileNotFoundError where there is none, DamagedConfigurationError for what is no YAML, and
+    for what is no mapping.
     """
-    text = path.read_text(encoding="utf-8")
     try:
-        return yaml.load(TARGET.sub(lambda match: MOVED.get(match[0], match[0]), text), LOADER)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+        text = TARGET.sub(lambda m: MOVED.get(m[0], m[0]), path.read_text(encoding="utf-8"))
+        found = yaml.load(text, LOADER)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DamagedConfigurationError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise DamagedConfigurationError(
+            f"{path} is damaged: it holds no settings; take it from a copy of the run"
+        )
+    return found
+
+
+def is_run_configuration(path: Path) -> bool:
+    """Whether a file is the configuration of a run, of whichever version."""
+    if not path.is_file():
+        return False
+    try:
+        return {"name", "policy"} <= read_saved_configuration(path).keys()
+    except DamagedConfigurationError:
+        return False

@@ -22,13 +22,16 @@ Rows = dict[int, Record | Fault]  # row number, counting from 0 -> the row, or w
 def read_rows(path: Path, limit: int | None = None) -> Rows:
     """The rows of a file, or the first `limit` of them.
 
-    A `.json` file holds one list of objects, or one object per line like a `.jsonl` file.
+    A `.json` file holds one list of objects, or one object per line like a `.jsonl` file; one that
+    begins like a list is one.
 
     Raises FileNotFoundError; ValueError for an unknown kind of file, one that cannot be read, or a
     limit below 1.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: give the number of rows to read, or null for all")
+    if path.is_dir():
+        raise ValueError(f"problem file {path} is a folder: give a file in it")
     if not path.is_file():
         raise FileNotFoundError(
             f"problem file {path.absolute()} does not exist: correct the path, or give an "
@@ -65,7 +68,11 @@ def lookup(record: Record, column: str | None) -> object:
 def _read_json(path: Path, limit: int | None) -> Rows:
     try:
         content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            start = file.read(RECORD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
+        if start.startswith(b"["):
+            raise ValueError(f"{path} is no complete list, write it again: {error}") from error
         return _read_jsonl(path, limit)
     if not isinstance(content, list):
         return _read_jsonl(path, limit)

@@ -11,14 +11,17 @@ IRRELEVANT = {"workers", "memory_limit_mb"}
 HEX = 12  # digits of a digest that are kept
 
 
-def reward_identity(reward: Mapping[str, Any]) -> dict[str, Any]:
+def reward_identity(
+    reward: Mapping[str, Any], code: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The settings of a reward that change verdicts, from its configuration.
 
-    `code` holds the digest of every file that functions of the user are taken from, by path; it is
-    left out where there are none.
+    `code` holds the digest of every file that functions of the user are taken from, by path: the
+    one that is given, as a run recorded it, else that of the files as they are now. It is left out
+    where there are none.
     """
     settings = {str(key): value for key, value in reward.items() if key not in IRRELEVANT}
-    code = reward_code(reward)
+    code = reward_code(reward) if code is None else dict(code)
     return settings | ({"code": code} if code else {})
 
 

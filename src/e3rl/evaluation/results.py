@@ -14,11 +14,14 @@ from e3rl.analysis.measures.model_scores import ModelResult, model_rows
 from e3rl.analysis.tables.arm_table import arm_rows, arm_table_text
 from e3rl.analysis.tables.cells import Cells, as_latex, as_markdown, as_text
 from e3rl.analysis.tables.model_table import WORDS, model_cells, model_comparison_cells
+from e3rl.config.composition import ConfigurationError
 from e3rl.evaluation.sampling import merge_rows, to_evaluation_result
+from e3rl.ledger.files import CONFIG, METRICS, SUMMARY, VALIDATION
 from e3rl.rewards.answer_reader import READ_ANSWERS
 from e3rl.temperatures.matching import MATCHED_WITHIN
 
 Row = dict[str, Any]
+WRITTEN = ("results.csv", "comparison.csv", "table.md", "table.tex", "pass_at_k.png")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,29 @@ class TableSettings:
     latex: bool = False
 
 
+def check_replaceable(out: Path) -> None:
+    """Raise ConfigurationError where results would replace files that no evaluation has written:
+    those of a run, whose counts have the same name, or somebody's own."""
+    another = "which the results would replace: give another out=FOLDER"
+    if (out / CONFIG).exists() or (out / METRICS).exists():
+        raise ConfigurationError(f"out={out} is a run's folder, with a {VALIDATION}, {another}")
+    counts = out / VALIDATION
+    if counts.exists() and not _is_of_evaluation(counts):
+        raise ConfigurationError(f"{counts} is of no evaluation, {another}")
+    for name in () if counts.exists() else (SUMMARY, *WRITTEN):
+        if (out / name).exists():
+            raise ConfigurationError(f"{out / name} is of no evaluation, {another}")
+
+
+def _is_of_evaluation(counts: Path) -> bool:
+    """Whether every row says which model was sampled on which set."""
+    try:
+        rows = [json.loads(line) for line in counts.read_text(encoding="utf-8").splitlines()]
+    except ValueError:
+        return False
+    return all(isinstance(row, dict) and {"model", "set"} <= row.keys() for row in rows)
+
+
 def write_results(
     found: Sequence[SampledSet], wanted: TableSettings, out: Path
 ) -> tuple[str, list[Row]]:
@@ -51,8 +77,10 @@ def write_results(
     """
     sampled = [s for f in found for s in ModelResult.of_rows(f.model, f.problem_set, f.rows)]
     write_counts(found, out)
+    for name in WRITTEN:  # not all are written anew
+        (out / name).unlink(missing_ok=True)
     summary = summary_rows(found, wanted)
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
     rows = model_rows(sampled, wanted.ks)
     pd.DataFrame(rows).to_csv(out / "results.csv", index=False)
     tables = {"table": model_cells(rows, wanted.table_ks)}
@@ -102,7 +130,7 @@ def write_counts(found: Sequence[SampledSet], out: Path) -> None:
         for f in found
         for counts in merge_rows(f.rows)
     ]
-    (out / "validation.jsonl").write_text("\n".join(lines) + "\n")
+    (out / VALIDATION).write_text("\n".join(lines) + "\n")
 
 
 def summary_rows(found: Sequence[SampledSet], wanted: TableSettings) -> list[Row]:

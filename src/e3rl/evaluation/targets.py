@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from e3rl.checkpoints.files import PATTERN, checkpoints, newest_sound
 from e3rl.config.build import build, check_rewards
 from e3rl.config.check import node_mistakes
-from e3rl.config.composition import ConfigurationError, conf_dir, run_folder_of
+from e3rl.config.composition import ConfigurationError, check_given, conf_dir, run_folder_of
 from e3rl.config.saved import read_saved_configuration
 from e3rl.data.problems import ProblemSet
 from e3rl.engines.randomness import preserve_torch_rng
@@ -86,9 +86,12 @@ def find_models(cfg: DictConfig) -> list[Model]:
     """The models of `models`, or the one of `ckpt_path` and `policy`.
 
     Raises ConfigurationError for a model that is not there or has no room for `max_new_tokens`,
-    for settings that no policy has, and for labels that are not unique; FileNotFoundError or
-    DamagedCheckpointError for a run without a sound checkpoint.
+    for settings that no policy has, for labels that are not unique, and for `models`, `ckpt_path`
+    or `sets` that are empty; FileNotFoundError or DamagedCheckpointError for a run without a sound
+    checkpoint.
     """
+    for setting in ("ckpt_path", "models", "sets"):
+        check_given(setting, cfg.get(setting))
     models = _read_models(cfg) if cfg.models else [_read_model(cfg)]
     for model in models:
         model.check(cfg.max_new_tokens)
@@ -138,7 +141,7 @@ def _read_model(cfg: DictConfig) -> Model:
             raise ConfigurationError(
                 "policy.path is missing: give policy.path=MODEL, or models=[MODEL, ...]"
             )
-        return Model(Path(cfg.policy.path).name, cfg)
+        return Model(_name_of(cfg.policy.path), cfg)
     model = model_of_run(newest_sound(checkpoint_path(cfg.ckpt_path)))
     assert model.checkpoint is not None
     return Model(model.checkpoint.stem, model.source, model.checkpoint)
@@ -159,7 +162,13 @@ def _model(cfg: DictConfig, entry: Any) -> Model:
         return model_of_run(newest_sound(checkpoint_path(path)))
     source = OmegaConf.create({"policy": OmegaConf.to_container(cfg.policy, resolve=True)})
     source.policy = OmegaConf.merge(source.policy, settings)
-    return Model(Path(path).name, source)
+    return Model(_name_of(path), source)
+
+
+def _name_of(path: str) -> str:
+    """What a model is called: the last part of its path, of a folder such as `..` its own name."""
+    name = Path(path).name
+    return name if name.strip(".") else Path(path).resolve().name
 
 
 def is_run(path: Path) -> bool:
@@ -268,9 +277,14 @@ def set_name(node: Mapping[str, Any]) -> str:
 def folder_name(label: str) -> str:
     """A label as the name of a folder.
 
-    Raises ConfigurationError for one that is longer than file systems take.
+    Raises ConfigurationError for one that names none, or is longer than file systems take.
     """
     name = re.sub(r"[^\w.-]", "_", label)
+    if not name.strip("."):
+        raise ConfigurationError(
+            f"{label!r} can be no folder's name: give another by models={{LABEL: PATH, ...}} or "
+            "+problems@sets.NAME=..."
+        )
     if (length := len(name.encode())) > LONGEST_NAME:
         raise ConfigurationError(
             f"a name of {length} bytes is too long for a folder ({LONGEST_NAME} at most): "

@@ -10,6 +10,23 @@ PROMPTS, VALIDATION, SUMMARY = "prompts.jsonl", "validation.jsonl", "summary.jso
 SECONDS = "seconds"  # of a run from the start of its process on, in its summary
 
 
+def read_environment(run_dir: Path) -> dict[str, Any]:
+    """What a run wrote of its code, machine and rewards; empty where it has not, or where a kill
+    or an edit left something else."""
+    try:
+        found = json.loads((run_dir / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def recorded_code(run_dir: Path) -> dict[str, str] | None:
+    """The digests of the files of the user's reward functions, by path, when a run began; None
+    where the run does not tell."""
+    found = read_environment(run_dir).get("reward_code")
+    return found if isinstance(found, dict) else None
+
+
 def read_summary(run_dir: Path) -> dict[str, Any] | None:
     """What a run wrote when it ended; None where it has not.
 

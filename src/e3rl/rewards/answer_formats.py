@@ -28,6 +28,7 @@ from e3rl.rewards.wording import (
     mark_words,
     read_unit,
     set_clock,
+    spell_symbols,
 )
 
 INTEGER = re.compile(r"-?\d+", re.ASCII)
@@ -142,7 +143,7 @@ def bare_latex(text: str) -> str:
     a number, last `.`, `,`, `\,` or `%`; `3 1/2`, `5\text{ million}`, times of day and the empty
     set in one spelling."""
     box = last_box(text)
-    line = _SEPARATOR.sub("", _DELIMITER.sub(" ", text if box is None else box))
+    line = _SEPARATOR.sub("", spell_symbols(_DELIMITER.sub(" ", text if box is None else box)))
     line = _EMPTY_SET.sub(r"\\emptyset ", line)
     line = _MIXED.sub(r"\1\\frac{\2}{\3}", re.sub(r"\s+", " ", line).strip())
     line = set_clock(fold_scales(line)).strip()

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from e3rl.rewards.answer_formats import INTEGER, LATEX_GROUPS, compact, last_box
 from e3rl.rewards.spellings import usual_spellings
+from e3rl.rewards.wording import NO_BREAK
 
 AnswerFormat = Literal[
     "integer_box",
@@ -48,7 +49,7 @@ READ_ANSWERS = (
     "(policy/template=asked)"
 )
 
-_HASHES = re.compile(r"####[ \t]*([^\n]*)")
+_HASHES = "####"
 _TAG = re.compile(r"<answer>|</answer>", re.IGNORECASE)
 _MARKS = re.compile(r"([*_]{1,3}|`)([^\n]+)\1")  # of bold, italics and code in Markdown
 _LABEL = r"(?i:option|choice|letter|answer)\b"
@@ -198,7 +199,7 @@ class AnswerReader:
             case "last_number":
                 return _last_number(text)
             case "hashes":
-                return _last(_HASHES, text)
+                return _behind_hashes(text)
             case "answer_tags":
                 return _tagged(text)
             case "choice":
@@ -234,10 +235,18 @@ def _last(pattern: re.Pattern[str], text: str) -> str | None:
     return next((group for group in found.groups() if group is not None), None)
 
 
+def _behind_hashes(text: str) -> str | None:
+    """What stands in the line behind the last `####` that anything stands behind."""
+    for part in reversed(text.split(_HASHES)[1:]):
+        if line := part.partition("\n")[0].strip():
+            return line
+    return None
+
+
 def _last_number(text: str) -> str | None:
     """The last number with its sign, in front of a currency and behind `= ` too; groups of digits
     that LaTeX sets apart are one number, as 12{,}345."""
-    text = LATEX_GROUPS.sub(",", text)
+    text = LATEX_GROUPS.sub(",", text.translate(NO_BREAK))
     found: re.Match[str] | None = None
     for match in _NUMBER.finditer(text):
         found = match

@@ -264,11 +264,18 @@ class FunctionScorer:
     def _as_score(self, name: str, value: Any) -> Score:
         """What a function returned, checked."""
         score = value if isinstance(value, Score) else None
-        reward = score.reward if score else value
+        reward: Any = score.reward if score else value
+        if getattr(reward, "ndim", None) == 0:  # a scalar of numpy or torch, perhaps no Real
+            reward = reward.item()
         if not isinstance(reward, Real) or not math.isfinite(reward):
             raise TypeError(
                 f"reward function {name} returned {value!r}: return a finite number, or an "
                 "e3rl.rewards.functions.Score"
+            )
+        if score and not (score.correct is None or score.correct in (False, True)):
+            raise TypeError(
+                f"reward function {name} returned Score(correct={score.correct!r}): give True, "
+                "False, or None"
             )
         return score or Score(float(reward))
 

@@ -9,6 +9,7 @@ held against an answer.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
@@ -17,6 +18,12 @@ from fractions import Fraction
 WORDING = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsc|textsf|textnormal|mathrm|mathbf|mbox)\s*\{([^{}]*)\}"
 )
+_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True))
+_EXPONENT = re.compile(f"(?<=[\\w)}}\\]])[{''.join(_RAISED)}]+")
+_FRACTIONS = {c: unicodedata.normalize("NFKC", c).split("⁄") for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+_FRACTION = re.compile(f" ?([{''.join(_FRACTIONS)}])")
+NO_BREAK = str.maketrans(dict.fromkeys("\xa0\u2007\u2009\u202f", "~"))  # blanks within a number
+_ROOT = re.compile(r"√ ?(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
 UNIT, OTHER_WORDS = "□", "■"  # what stands for words behind a number
 
 _SCALES = {
@@ -152,6 +159,15 @@ _HALF_OF_DAY = re.compile(r"\b([ap])\. ?m\b", re.IGNORECASE)
 _UNIT_TOKEN = re.compile(
     r"\s*(?:(?P<word>[a-zA-Zµ¢€]+)\.?|\^?\{?(?P<power>-?\d)\}?|(?P<mark>[/*·]))\s*"
 )
+
+
+def spell_symbols(line: str) -> str:
+    r"""Letters of Unicode that stand for commands as these: `2√3`, `x²`, `2½`, `∞`, and blanks that
+    break no line."""
+    line = line.translate(NO_BREAK).replace("∞", r"\infty ")
+    line = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", line)
+    line = _EXPONENT.sub(lambda m: f"^{{{''.join(map(_RAISED.__getitem__, m[0]))}}}", line)
+    return _FRACTION.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*_FRACTIONS[m[1]]), line)
 
 
 def fold_scales(line: str) -> str:

@@ -6,18 +6,20 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from e3rl.config.composition import ConfigurationError, to_plain_dict
+from e3rl.config.composition import ConfigurationError, check_given, to_plain_dict
 from e3rl.config.saved import read_saved_configuration
 from e3rl.evaluation.judging import reward_identity
 from e3rl.ledger.archive import archive_of, ledger_folders
-from e3rl.ledger.files import CONFIG, METRICS
+from e3rl.ledger.files import CONFIG, METRICS, recorded_code
 
 SHARED = ("max_new_tokens", "policy", "reward")  # settings that a run has as its control
 PATIENCE = ("deadline_s", "batch_size")  # of a reward, which the machine asks for
 
 
 def check_control(cfg: DictConfig) -> None:
-    """Raise ConfigurationError where the control's runs, if there are any, are not one arm's."""
+    """Raise ConfigurationError where the control's runs, if there are any, are not one arm's, and
+    where it is given and empty."""
+    check_given("control", cfg.control)
     arms = {str(read_saved_configuration(path / CONFIG)["name"]) for path in control_folders(cfg)}
     if len(arms) > 1:
         raise ConfigurationError(
@@ -47,7 +49,10 @@ def unlike_control(cfg: DictConfig) -> str | None:
                 f"not compared with the control in {cfg.control}, which does not record "
                 f"{', '.join(absent)}"
             )
-        recorded = _comparable(there["policy"]["path"], there["max_new_tokens"], there["reward"])
+        recorded = _comparable(
+            *(there["policy"]["path"], there["max_new_tokens"], there["reward"]),
+            recorded_code(folder),
+        )
         for key in sorted(own.keys() | recorded.keys()):
             if own.get(key) != recorded.get(key):
                 return (
@@ -57,9 +62,17 @@ def unlike_control(cfg: DictConfig) -> str | None:
     return None
 
 
-def _comparable(path: str, max_new_tokens: int, judge: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run shares with a control, by dotted name; null ones are left out."""
-    reward = reward_identity(judge).items()
+def _comparable(
+    path: str,
+    max_new_tokens: int,
+    judge: Mapping[str, Any],
+    code: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The settings that a run shares with a control, by dotted name; null ones are left out.
+
+    `code` is that of the user's reward functions, by default as it is now.
+    """
+    reward = reward_identity(judge, code).items()
     shared = {
         "policy.path": path,
         "max_new_tokens": max_new_tokens,

@@ -12,7 +12,7 @@ from e3rl.analysis.sources.runs import Run
 from e3rl.config.differences import ABSENT, differences
 from e3rl.config.saved import read_saved_configuration
 from e3rl.ledger.archive import archive_of, pack_runs
-from e3rl.ledger.files import CONFIG, ENVIRONMENT, SUMMARY, VALIDATION
+from e3rl.ledger.files import CONFIG, ENVIRONMENT, METRICS, SUMMARY, VALIDATION
 from e3rl.ledger.ledger import find_ledger, pack, read_rows
 from e3rl.runs.extent import LEDGERS, WHOLE, Extent, check_metrics, last_rows
 
@@ -40,10 +40,17 @@ def copy_new_runs(runs: Sequence[Run], out: Path, extent: Extent = WHOLE) -> lis
 
 
 def check_recorded(runs: Sequence[Run], out: Path) -> None:
-    """Raise ValueError where a folder of `out` has the name of one of the runs and is another's."""
+    """Raise ValueError where a folder of `out` has the name of one of the runs and is another's, is
+    the run itself, or holds what no recording wrote."""
     for run in runs:
         folder = out / run.path.name
+        if folder.resolve() == run.path.resolve() and (folder / METRICS).is_file():
+            raise ValueError(
+                f"{folder} is the run itself, which its light copy would replace: record into "
+                "another OUT"
+            )
         if not is_recorded(folder):
+            _check_half_copied(folder)
             continue
         different = [*differences_of_settings(run, folder), *differences_of_counts(run, folder)]
         if different:
@@ -53,6 +60,19 @@ def check_recorded(runs: Sequence[Run], out: Path) -> None:
                 f"{folder} is recorded of another run than {run.path}:{listed}{more}\n"
                 "record these runs into another OUT, or rename the folder of the run"
             )
+
+
+def _check_half_copied(folder: Path) -> None:
+    """Raise ValueError where a folder without a summary is more than a copy that was cut short."""
+    if not folder.exists():
+        return
+    kept = {*COPIED, *(f"{name}.jsonl.xz" for name in LEDGERS)}
+    there = [each.name for each in folder.iterdir()] if folder.is_dir() else [folder.name]
+    if unknown := sorted(name for name in there if name not in kept and ".tmp" not in name):
+        raise ValueError(
+            f"{folder} is there, is no recorded run and holds {unknown[0]}, which a copy would "
+            "replace: rename it, or record into another OUT"
+        )
 
 
 def is_recorded(folder: Path) -> bool:

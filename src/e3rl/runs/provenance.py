@@ -18,7 +18,7 @@ from e3rl.config.composition import ConfigurationError, to_plain_dict
 from e3rl.config.differences import ABSENT, differences
 from e3rl.config.saved import read_saved_configuration
 from e3rl.evaluation.judging import reward_code
-from e3rl.ledger.files import CONFIG, ENVIRONMENT
+from e3rl.ledger.files import CONFIG, ENVIRONMENT, recorded_code
 
 # A resumed run may change these and what is below them: where and how it is observed, and the
 # machine it runs on. Everything else decides its numbers.
@@ -86,7 +86,7 @@ def write_provenance(cfg: DictConfig, run_dir: Path, resume: Path | None) -> Non
     if resume is None or not (run_dir / CONFIG).exists():
         write_atomically(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(to_plain_dict(cfg))))
         facts = json.dumps(describe_environment(cfg), indent=1)
-        (run_dir / ENVIRONMENT).write_text(facts + "\n")
+        write_atomically(run_dir / ENVIRONMENT, facts + "\n")
 
 
 def find_edited_rewards(cfg: DictConfig, run_dir: Path) -> list[str]:
@@ -94,8 +94,7 @@ def find_edited_rewards(cfg: DictConfig, run_dir: Path) -> list[str]:
 
     A file may have been mended after it ended the run, so this is told and not refused.
     """
-    path = run_dir / ENVIRONMENT
-    began = json.loads(path.read_text()).get("reward_code", {}) if path.is_file() else {}
+    began = recorded_code(run_dir) or {}
     now = reward_code(to_plain_dict(cfg.reward))
     return [
         f"{file} has been edited since this run began: its steps are judged by two versions, and "

@@ -14,7 +14,7 @@ from e3rl.config.build import silence_libraries
 from e3rl.evaluation.judging import reward_identity
 from e3rl.evaluation.sampling import evaluate_policy, load_weights
 from e3rl.ledger.archive import archive_of, open_runs, pack_runs
-from e3rl.ledger.files import VALIDATION
+from e3rl.ledger.files import VALIDATION, recorded_code
 from e3rl.ledger.ledger import pack, read_rows
 from e3rl.process.output import check_folder
 from e3rl.runs.exporting import export
@@ -207,7 +207,7 @@ def start_of(run: Run) -> list[Any]:
     """Settings that decide what the untrained policy scores, and by which reward."""
     policy, data = run.config.get("policy", {}), run.config.get("data", {})
     own = {key: value for key, value in policy.items() if key not in TRAINING_ONLY}
-    reward = reward_identity(run.config.get("reward", {}))
+    reward = reward_identity(run.config.get("reward", {}), recorded_code(run.path))
     fresh = policy.get("path") == "random" or bool(policy.get("random_weights"))
     weights = run.seed if fresh else None  # that they follow
     return [own, weights, run.config.get("max_new_tokens"), data.get("validation"), reward]

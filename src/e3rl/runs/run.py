@@ -32,9 +32,11 @@ from e3rl.config.build import (
 from e3rl.config.cautions import find_cautions
 from e3rl.config.check import check
 from e3rl.config.composition import ConfigurationError, to_plain_dict
+from e3rl.config.saved import is_run_configuration
 from e3rl.data.datamodule import PromptDataModule
 from e3rl.evaluation.policy_check import check_positions
 from e3rl.ledger.clock import PhaseClock
+from e3rl.ledger.files import CONFIG, ENVIRONMENT, METRICS, PROMPTS, SUMMARY, VALIDATION
 from e3rl.ledger.logger import LedgerLogger
 from e3rl.ledger.wandb_mirror import WandbMirror
 from e3rl.planning.plan import ProblemCounts, check_before_policy, derive_plan
@@ -49,6 +51,8 @@ from e3rl.runs.sweep_jobs import check_resumed_settings, find_resume_checkpoint,
 
 if TYPE_CHECKING:
     from e3rl.runs.outcome import Outcome
+
+WRITTEN = (CONFIG, ENVIRONMENT, SUMMARY, METRICS, PROMPTS, VALIDATION, "metrics.csv")
 
 
 def execute(cfg: DictConfig) -> "Outcome | None":
@@ -182,10 +186,17 @@ def connect(trainer: Trainer, stop: StopRequest, data: PromptDataModule) -> None
 
 
 def check_folder_is_free(run_dir: Path) -> None:
-    """Raise ConfigurationError where the folder holds a run that can be resumed."""
+    """Raise ConfigurationError where the folder holds a run that can be resumed, or files that a
+    run writes and no run has written, which would be lost."""
     if not all(find_damage(path) for path in checkpoints(run_dir / "checkpoints")):
         raise ConfigurationError(
             f"{run_dir} holds a run already: go on with it by ckpt_path={run_dir}, or choose "
+            "another folder"
+        )
+    there = [name for name in WRITTEN if (run_dir / name).exists()]
+    if there and not is_run_configuration(run_dir / CONFIG):
+        raise ConfigurationError(
+            f"{run_dir} has a {there[0]} and is no run's folder: the run would replace it; choose "
             "another folder"
         )
 
@@ -193,6 +204,9 @@ def check_folder_is_free(run_dir: Path) -> None:
 def clear_unfinished_run(run_dir: Path, loggers: Sequence[Logger]) -> None:
     """Set aside what a run left that has no whole checkpoint: killed before its first one was, or
     finished, and its checkpoints removed."""
+    for name in (CONFIG, ENVIRONMENT):
+        if (run_dir / name).is_file():
+            (run_dir / name).replace(run_dir / f"{name}.superseded")
     set_summary_aside(run_dir)
     set_aside(run_dir / "checkpoints", finished=0)
     for logger in loggers:

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from e3rl.checkpoints.files import checkpoints, find_damage, newest_sound
-from e3rl.config.composition import checkpoint_to_resume, run_folder_of
+from e3rl.config.composition import ConfigurationError, checkpoint_to_resume, run_folder_of
 from e3rl.config.saved import read_saved_configuration
 from e3rl.ledger.files import CONFIG, read_summary
 from e3rl.runs.provenance import check_same_run
@@ -32,6 +32,8 @@ def finished_job(cfg: DictConfig) -> dict[str, Any] | None:
     summary = read_summary(run_dir) if is_job(cfg) else None
     if summary is None:
         return None
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigurationError(f"{run_dir / CONFIG} is missing, so whose run it is is not known")
     asked = cfg.copy()
     # Only a policy knows it, and none is built to find out that there is nothing to do.
     asked.vocabulary_size = read_saved_configuration(run_dir / CONFIG)["vocabulary_size"]

@@ -1,12 +1,11 @@
 """Which code recorded a run, and which settings only came with a version of it."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from e3rl.analysis.sources.config_differences import ABSENT, NULL, TARGET, settings_by_run
 from e3rl.analysis.sources.runs import Arms, Run
-from e3rl.ledger.files import ENVIRONMENT
+from e3rl.ledger.files import read_environment
 
 
 class Recorded(NamedTuple):
@@ -19,14 +18,7 @@ class Recorded(NamedTuple):
 
 def commit_of(run: Run) -> str | None:
     """The commit of the code that recorded a run; None where the run does not tell."""
-    file = run.path / ENVIRONMENT
-    if not file.is_file():
-        return None
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return (str(facts.get("commit") or "") or None) if isinstance(facts, dict) else None
+    return str(read_environment(run.path).get("commit") or "") or None
 
 
 def commits_of(runs: Iterable[Run]) -> frozenset[str]:

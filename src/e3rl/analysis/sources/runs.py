@@ -98,7 +98,7 @@ def load_run(run_dir: str | Path) -> Run:
         if not found:
             raise FileNotFoundError(f"{path / needed} is missing: is {path} a run folder?")
     config = read_saved_configuration(path / CONFIG)
-    if not isinstance(config, dict) or not {"name", "seed"} <= config.keys():
+    if not {"name", "seed"} <= config.keys():
         raise ValueError(f"{path / CONFIG} must have the top-level keys `name` and `seed`")
     metrics = pd.DataFrame(read_rows(path / METRICS))
     evaluations = _rows_or_none(path / VALIDATION)

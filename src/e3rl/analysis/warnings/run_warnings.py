@@ -10,6 +10,7 @@ from e3rl.analysis.warnings.changed_settings import (
     weighty_rollouts,
 )
 from e3rl.analysis.warnings.compared import Compared
+from e3rl.analysis.warnings.rewards import edited_rewards
 from e3rl.analysis.warnings.selection import many_arms, tried_on_validation, tuned_on_validation
 from e3rl.analysis.warnings.validation import (
     lacking_counts,
@@ -27,6 +28,7 @@ WARNINGS: tuple[Callable[[Compared], list[str]], ...] = (
     several_settings,
     weighty_rollouts,
     unlike_runs,
+    edited_rewards,
     repeated_seeds,
     unmatched_entropies,
     unequal_entropies,

@@ -68,7 +68,7 @@ def proposes_values(sweep: Path) -> bool:
     if not (sweep / MULTIRUN).is_file():
         return False
     try:
-        asked = read_saved_configuration(sweep / MULTIRUN) or {}
+        asked = read_saved_configuration(sweep / MULTIRUN)
     except ValueError:
         return False  # broken: it tells nothing
     return "optuna" in str(asked.get("hydra", {}).get("sweeper", {}).get(TARGET, "")).lower()
@@ -83,8 +83,6 @@ def _configs_on(sweep: Path, judged: Problems) -> Iterator[Mapping[str, Any]]:
             config = read_saved_configuration(file)
         except ValueError:
             continue  # broken, as below: it tells nothing
-        if not isinstance(config, Mapping):
-            continue
         data = _data_of(config)
         if data not in known:
             asked = _asked(config)
