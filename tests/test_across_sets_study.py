@@ -108,6 +108,7 @@ def judge_sets(tables: list[Reals]) -> Judged:
     columns = (math.fsum(x * x for x in of_problem) / (problems - 1) / problems, problems - 1)
     variance = spread[0] + max(columns[0] - noise[0], 0)
     df = variance**2 / math.fsum(value**2 / free for value, free in (spread, columns, noise))
+    df = max(df, 1.0)
     half = quantile(df) * math.sqrt(variance)
     of_test = df if n >= 5 else min(df, n - 1)
     p = two_sided_p(mean / math.sqrt(variance), of_test)

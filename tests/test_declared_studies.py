@@ -28,6 +28,7 @@ DECLARED = {  # seeds, the first and the last
     **dict.fromkeys(("carries_four_steps_left_out", "carries_four_steps_more"), (236, 245)),
     **dict.fromkeys(("carries_four_steps_tuned", "carries_small_batches"), (236, 245)),
     "carries_four_steps_fresh": (256, 263),
+    **dict.fromkeys(("carries_fresh_advantages", "carries_fresh_parts"), (264, 273)),
     "carries_factorial": (151, 158),
     "carries_left_out": (161, 165),
     "carries_measures": (171, 175),
@@ -48,6 +49,7 @@ RAN = {
     "carries_budget": (141, 146),
     "carries_budget_constants": (246, 251),
     "carries_factorial": (151, 156),
+    **dict.fromkeys(("carries_fresh_advantages", "carries_fresh_parts"), (264, 269)),
     "carries_more_constants": (105, 109),
 }  # where the hours ended before the last seed
 JUDGED = tuple(DECLARED)

@@ -41,7 +41,7 @@ FINDINGS = FOLDER.parents[1] / "docs" / "results.md"
 SETS = (
     *("carries_core", "carries_tuned", "carries_first_policies", "carries_budget"),
     *("carries_factorial", "carries_confirmation", "carries_other_problems", "carries_four_steps"),
-    *("carries_budget_constants", "carries_four_steps_fresh"),
+    *("carries_budget_constants", "carries_four_steps_fresh", "carries_fresh_parts"),
 )
 FIRST = SETS[0]  # the set that the others were asked after
 ONE_START = (  # of one set of training problems and one first policy, each a single draw

@@ -11,7 +11,6 @@ left out.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -54,11 +53,12 @@ def common_or_own(page: Study, common: float) -> float:
 
 
 def families_at_cost(page: Study) -> Iterator[Family]:
-    """Families of a page, with those of their endpoints that are compared at equal tokens."""
+    """Families of a page all of whose endpoints are compared at equal tokens: of others a part
+    alone would be corrected."""
     for family in page.families.values():
-        ends = tuple(end for end in family.endpoints if end[1] == MEASURE)
-        if ends and family.axis == AXIS and not family.at_equal_entropy:
-            yield replace(family, endpoints=ends)
+        costed = family.endpoints and all(end[1] == MEASURE for end in family.endpoints)
+        if costed and family.axis == AXIS and not family.at_equal_entropy:
+            yield family
 
 
 def compare_page(page: Study, common: float) -> list[Row]:
