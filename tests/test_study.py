@@ -388,6 +388,38 @@ def test_made_again_it_is_the_same(folder: Path) -> None:
             "mine: table at_equal_tokens: pass@99: no validation has so many rollouts",
         ),
         (
+            {"tables": {"x": {"kind": "comparison", "measures": ["pass@x"]}}},
+            "table x: measures: 'pass@x' is none; they are called pass@k, such as pass@16",
+        ),
+        (
+            {"tables": {"x": {"kind": "comparison", "untrained": [0, 10]}}},
+            "table x: comparison: untrained=[0, 10]: give shares, the lower first",
+        ),
+        (
+            {"tables": {"x": {"kind": "comparison", "untrained": [0.5, 0.1]}}},
+            "table x: comparison: untrained=[0.5, 0.1]: give shares, the lower first",
+        ),
+        (
+            {"tables": {"x": {"kind": "gain", "evaluations": ["t1", "liev"]}}},
+            "table x: evaluations: no arm has 'liev'; there are t1, greedy, live, matched",
+        ),
+        (
+            {"tables": {"x": {"kind": "deviation", "evaluations": ["t1", "liev"]}}},
+            "table x: evaluations: no arm has 'liev'; there are t1, greedy, live, matched",
+        ),
+        (
+            {"tables": {"x": {"kind": "gain", "evaluations": ["t1", "greedy"], "ks": [16, 64]}}},
+            "greedy, pass@64: no arm was validated so before training and at its end, with so many",
+        ),
+        (
+            {"tables": {"x": {"kind": "deviation", "ks": [1, 64]}}},
+            "table x: pass@64: no two seeds of an arm were validated so at their end, with so many",
+        ),
+        (
+            {"tables": {"x": {"kind": "deviation", "of": ["e3"]}}},
+            "table x: t1, pass@1: no two seeds of an arm were validated so at their end",
+        ),
+        (
             {"tables": {"x": {"kind": "comparison", "seeds": [2]}}},
             "seeds=[2], of which e3 has none",
         ),

@@ -57,6 +57,18 @@ def test_all_columns_of_a_difference_are_of_the_problems_that_both_have(noise: n
         assert row[column] == pytest.approx(same[column])
 
 
+@pytest.mark.parametrize("names", [("family 1", "family 0"), ("all", "all")])
+def test_families_of_problems_are_paired_whatever_the_arm_calls_them(
+    noise: np.ndarray, names: tuple[str, str]
+) -> None:
+    """The arm, .1 better throughout, beats the control in either family, one hard and one easy."""
+    hard = np.where(np.arange(40) % 2, -0.2, 0.3) + noise / 10
+    control, arm = scores("grpo", hard + 0.3), scores("e3", hard + 0.4)
+    renamed = {problem: names[int(of[-1])] for problem, of in arm.sources.items()}
+    row = judged(replace(arm, sources=renamed), control)
+    assert row["improvement"] == judged(arm, control)["improvement"] == 1.0
+
+
 def test_a_control_of_two_seeds_leaves_one_degree_of_freedom() -> None:
     """As few seeds hardly know how seeds differ; every problem alike, so that seeds are all."""
     mine = np.repeat([[0.1], [0.2], [0.3], [0.4], [0.5]], 40, axis=1)

@@ -199,6 +199,24 @@ def test_families_are_read_and_know_their_size(arms: Arms) -> None:
         ),
         ({"comparisons": []}, "compares nothing"),
         ({"arms": ["e3"]}, "must have endpoints and comparisons"),
+        ({"comparisons": [["e3", "e3"]]}, "primary: e3 beside itself: name two arms"),
+        (
+            {"comparisons": [[["e3", "ts_an"], ["ts_an", "e3"]]]},
+            "primary: e3&ts_an beside itself: name two arms",
+        ),
+        (
+            {"comparisons": [*ASKED["comparisons"], ["ts_an", "grpo"]]},
+            r"primary: comparison \['ts_an', 'grpo'\] is there twice: drop one",
+        ),
+        (
+            {"comparisons": [[["e3", "ts_an"], "grpo"], [["ts_an", "e3"], "grpo"]]},
+            r"comparison \['e3&ts_an', 'grpo'\] is there twice",
+        ),
+        (
+            {"endpoints": ASKED["endpoints"] * 2},
+            r"primary: endpoint \['t1', 'pass@1'\] is there twice: drop one",
+        ),
+        ({"endpoints": [REACH, REACH]}, r"endpoint \['t1', 0\.3\] is there twice"),
         ({"looks": 0}, "primary: looks=0 is to be a whole number from 1 on"),
         ({"looks": True}, "looks=True is to be"),
         ({"comparisons": [[["e3", "ppo"], "grpo"]]}, "no recorded arm 'ppo'"),
@@ -236,6 +254,12 @@ def test_a_family_of_arms_that_are_not_there_is_an_early_error(
         read_families({"primary": {**ASKED, **changed}}, arms)
     with pytest.raises(ValueError, match="name it otherwise"):
         read_families({"exploratory": ASKED}, arms)
+
+
+def test_a_pair_may_be_compared_either_way(arms: Arms) -> None:
+    """At equal entropy the second arm is read at the first one's, so these are two questions."""
+    both = {**ASKED, "comparisons": [["e3", "grpo"], ["grpo", "e3"]]}
+    assert len(read_families({"primary": both}, arms)[0]) == 2
 
 
 def test_the_looks_of_a_family_are_said_below_its_table(arms: Arms) -> None:

@@ -155,6 +155,28 @@ def test_an_entropy_of_0_or_none_is_matched_with_nothing(entropy: float) -> None
     assert "GRPO + TS (its entropy is 0 or not recorded)" in warned
 
 
+@pytest.mark.parametrize("gone", [(1, 2), (2,)])
+def test_an_arm_without_samples_at_its_end_is_matched_with_nothing(gone: tuple[int, ...]) -> None:
+    """Of these seeds `live` was sampled at steps 2 and 5, and not at step 10, their last one."""
+    arms = study({"t1": at(1.0, 0.30, 0.40)}, at(1.3, 0.30, 0.60))
+
+    def thrice(rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([rows.assign(rollout_step=step) for step in (2, 5, 10)], ignore_index=True)
+
+    for runs in arms.values():
+        runs[:] = [
+            replace(run, evaluations=thrice(run.evaluations), problems=thrice(run.problems))
+            for run in runs
+        ]
+    for run in (run for run in arms["ts"] if run.seed in gone):
+        for rows in (run.evaluations, run.problems):
+            rows.loc[rows["rollout_step"] == 10, "name"] = "other"
+    rows = compare_arms(arms, "grpo", [1], cost=math.inf)
+    (live,) = [row for row in rows if row["evaluation"] == "live"]
+    assert (live["seeds"], live["value"]) == (2, pytest.approx(0.6, abs=0.01))
+    assert (live["verdict"], live["p"], live["unmatched"]) == (None, None, NO_ENTROPY)
+
+
 def test_greedy_answers_are_compared_with_greedy_ones_where_entropies_are_to_be_equal() -> None:
     greedy = {"greedy": at(0.0, 0.0, 0.40)}
     arms = study({"t1": at(1.0, 0.30, 0.40)} | greedy, at(1.3, 0.3, 0.6))

@@ -292,7 +292,7 @@ def test_a_column_with_a_dot_in_its_own_name_is_found(tmp_path):
 def test_files_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.jsonl does not exist"):
         load_problems(tmp_path / "none.jsonl")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+    with pytest.raises(FileNotFoundError, match="is a folder"):
         load_problems(tmp_path)
     (tmp_path / "a.csv").write_text("prompt,answer\nx,1\n")
     with pytest.raises(ValueError, match=r"a\.csv: unknown kind of file '\.csv'"):

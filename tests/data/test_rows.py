@@ -41,7 +41,7 @@ def test_a_list_that_was_cut_short_is_one_mistake_and_not_one_a_line(tmp_path):
 
 
 def test_a_folder_is_no_problem_file(tmp_path):
-    with pytest.raises(ValueError, match="is a folder: give a file in it"):
+    with pytest.raises(FileNotFoundError, match="is a folder: give a file in it"):
         read_rows(tmp_path)
 
 

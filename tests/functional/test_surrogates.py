@@ -100,6 +100,7 @@ def test_a_huge_log_ratio_stays_finite():
         ({"clip_high": -1.0}, "clip_high=-1.0"),
         ({"clip_high": float("nan")}, "clip_high=nan"),
         ({"dual_clip": 1.0}, "dual_clip=1.0"),
+        ({"dual_clip": float("nan")}, "dual_clip=nan"),
     ],
 )
 def test_bounds_out_of_range_are_refused(bounds, message):

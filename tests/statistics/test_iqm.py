@@ -50,6 +50,16 @@ def test_the_error_is_that_of_winsorised_runs():
     assert found.df == 1.0  # the middle half is of two runs
 
 
+def test_runs_that_tie_by_chance_leave_the_noise_of_single_tasks():
+    """.2 and .4 of two tasks, and the other way round: all is kept by winsorising, the rest is ±.1,
+    MSₑ = .04, a quarter of it .01, and .1 over the half that is kept."""
+    found = estimate_iqm([[0.2, 0.4], [0.4, 0.2]])
+    assert (found.mean, found.standard_error) == pytest.approx((0.3, 0.2))
+    assert found.df == 1.0
+    assert estimate_iqm([[0.2, 0.4], [0.2, 0.4]]).standard_error == 0
+    assert estimate_iqm([[0.3], [0.3]]).standard_error == 0  # one task tells nothing
+
+
 def test_runs_that_differ_less_than_tasks_all_count():
     tasks = np.linspace(0, 1, 16)
     scores = tasks + np.array([[0.001], [0.0], [-0.001], [0.002], [0.003]])

@@ -80,6 +80,20 @@ def test_a_two_way_table_worked_by_hand():
     assert found.df == pytest.approx((17 / 4) ** 2 / ((9 / 4) ** 2 * 2 + (1 / 4) ** 2))
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.1])  # tenths tie up to rounding
+def test_seeds_that_tie_by_chance_leave_the_noise_of_single_values(scale):
+    """Two seeds solve one of two problems each, another one: seeds and problems have equal means,
+    the rest is ±1/2, MSₑ = 1 of one degree, and the mean's variance 1/4, not 0. t = 1, p = 1/2."""
+    table = scale * np.array([[1.0, 0.0], [0.0, 1.0]])
+    found = mean_over_seeds_and_problems(table)
+    assert (found.mean, found.standard_error) == pytest.approx((scale / 2, scale / 2))
+    assert (found.df, found.p_value) == pytest.approx((1, 0.5))
+    apart = difference_over_seeds_and_problems(table, np.zeros((3, 2)))  # no pairs
+    assert (apart.standard_error, apart.df) == pytest.approx((scale / 2, 1))
+    alike = mean_over_seeds_and_problems(np.full((2, 2), scale))
+    assert (alike.standard_error, alike.p_value) == (0.0, 0.0)
+
+
 def test_where_seeds_or_problems_make_the_variance_it_is_their_own_t():
     rng = np.random.default_rng(0)
     seeds, problems = rng.normal(size=(5, 1)), rng.normal(size=(1, 40))

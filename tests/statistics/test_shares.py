@@ -102,6 +102,15 @@ def test_away_from_the_edges_the_effective_number_is_that_of_the_variance():
     assert n > 40  # not held to the number of problems
 
 
+def test_a_share_of_seeds_that_tie_by_chance_has_a_width():
+    """Two seeds solve half of 40 problems each, the other half: all of ±1/2 is rest, MSₑ = 20/39,
+    of which 80 values make the squared error 1/156, as 39 trials at one half have."""
+    first = np.tile([1.0, 0.0], 20)
+    interval = share_interval(np.stack([first, 1 - first]))
+    assert interval.mean == 0.5
+    assert bounds(interval) == pytest.approx(bounds(wilson_interval(0.5, 39, df=39)))
+
+
 def test_where_too_few_problems_are_solved_no_more_is_known_than_of_one_rollout_each():
     rare = np.zeros(256)
     rare[:3] = 1 / 16

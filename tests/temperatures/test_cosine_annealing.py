@@ -37,6 +37,14 @@ def test_start_is_the_last_whole_step_before_the_part_that_anneals(
     assert annealing.factor(start) == 1 > annealing.factor(start + 1)
 
 
+@pytest.mark.parametrize("ratio", [1e-3, 1e-12])
+def test_the_smallest_part_of_a_run_is_its_last_step(ratio: float) -> None:
+    annealing = CosineAnnealing(0.9, ratio)
+    annealing.bind(128)
+    assert annealing.start == 127  # (1 - 1e-12)·128 is 128 up to rounding
+    assert [annealing.factor(step) for step in (0, 127, 128)] == [1, 1, pytest.approx(0.9)]
+
+
 def test_factor_before_bind_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="bind"):
         CosineAnnealing().factor(0)

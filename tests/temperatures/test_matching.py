@@ -158,7 +158,7 @@ def test_an_entropy_out_of_reach_is_not_called_matched() -> None:
 def test_a_policy_that_has_become_deterministic_sends_it_upwards() -> None:
     matcher = EntropyMatcher(0.4)
     matcher.observe(1.0, 0.0)
-    assert matcher.next() == 4.0
+    assert matcher.next() == EntropyMatcher(0.4, {1.0: 0.0}).next() == 4.0
 
 
 def test_no_temperature_is_asked_for_twice() -> None:

@@ -94,6 +94,8 @@ def test_every_step_has_the_last_stage_that_has_begun(starts: list[float], total
         ([1.0, 1.1], [0.1, 0.5], "run", "must rise from 0"),
         ([1.0, 1.1, 1.2], [0.0, 0.5, 0.5], "run", "must rise from 0"),
         ([1.0, 1.1], [0.0, 64.0], "run", "for rollout steps set unit=step"),
+        ([1.0, 1.1], [0, 0.5], "step", "for parts of the run set unit=run"),
+        ([1.0, 1.1], [0, math.inf], "step", "are rollout steps, whole numbers"),
         ([1.0], [0.0], "epoch", "use run .* or step"),
     ],
 )

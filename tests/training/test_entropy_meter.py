@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 import torch
@@ -180,5 +181,6 @@ def test_settings_that_cannot_work_are_refused():
     for share in (0, 1.1):
         with pytest.raises(ValueError, match=rf"probe\.share={share}"):
             EntropyMeter(share=share)
-    with pytest.raises(ValueError, match=r"probe\.factors=.*must be > 0"):
-        EntropyMeter(factors=(1.0, 0.0))
+    for factors in ((1.0, 0.0), (1.0, math.inf), (1.0, math.nan), (0.7, 1.0, 1.0)):
+        with pytest.raises(ValueError, match=r"module\.probe\.factors=.*> 0 and finite, .* once"):
+            EntropyMeter(factors=factors)

@@ -25,13 +25,13 @@ def read_rows(path: Path, limit: int | None = None) -> Rows:
     A `.json` file holds one list of objects, or one object per line like a `.jsonl` file; one that
     begins like a list is one.
 
-    Raises FileNotFoundError; ValueError for an unknown kind of file, one that cannot be read, or a
+    Raises FileNotFoundError, also for a folder; ValueError for an unknown kind of file, one that cannot be read, or a
     limit below 1.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: give the number of rows to read, or null for all")
     if path.is_dir():
-        raise ValueError(f"problem file {path} is a folder: give a file in it")
+        raise FileNotFoundError(f"problem file {path} is a folder: give a file in it")
     if not path.is_file():
         raise FileNotFoundError(
             f"problem file {path.absolute()} does not exist: correct the path, or give an "

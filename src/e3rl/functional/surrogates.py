@@ -65,7 +65,7 @@ def clipped(
     """
     if not 0 <= clip_low <= 1 or not 0 <= clip_high < math.inf:
         raise ValueError(f"clip_low={clip_low} must lie in [0, 1], clip_high={clip_high} in [0, ∞)")
-    if dual_clip is not None and dual_clip <= 1:
+    if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip={dual_clip} must be above 1 (published: 3), or null for none")
     ratio = inputs.log_ratios.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     negative = inputs.advantages < 0

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from e3rl.statistics.interval import Estimate, Interval
+from e3rl.statistics.means import TIED
+from e3rl.statistics.power import variance_components
 from e3rl.statistics.student import t_bound
 
 CUT = 0.25
@@ -31,7 +33,8 @@ def estimate_iqm(scores: ArrayLike) -> Estimate:
     That of a trimmed mean is the one of winsorised scores over the share that is kept (Tukey &
     McLaughlin 1963, Sankhya A 25). A run's scores stand or fall together, so the runs' means of
     winsorised scores are the units, with one degree of freedom fewer than runs that the middle
-    half is made of: 1/Σ gᵣ², for run r's share gᵣ of it. Tasks count as given. NaN for one run.
+    half is made of: 1/Σ gᵣ², for run r's share gᵣ of it. Tasks count as given. Where runs happen to
+    tie, what they differ by in their single tasks stands in, as in `means`. NaN for one run.
 
     Raises ValueError as `interquartile_mean`.
     """
@@ -44,11 +47,15 @@ def estimate_iqm(scores: ArrayLike) -> Estimate:
     cut = int(CUT * table.size)
     order = np.argsort(table, axis=None, kind="stable")
     low, high = table.flat[order[cut]], table.flat[order[-1 - cut]]
-    by_run = np.clip(table, low, high).mean(axis=1) * table.size / (table.size - 2 * cut)
+    winsorised = np.clip(table, low, high)
+    by_run = winsorised.mean(axis=1) * table.size / (table.size - 2 * cut)
     kept = np.bincount(order[cut : table.size - cut] // table.shape[1], minlength=n_runs)
     runs = 1 / float(((kept / kept.sum()) ** 2).sum())
-    error = math.sqrt(by_run.var(ddof=1) / n_runs)
-    return Estimate(mean, error, max(1.0, runs - 1))
+    variance = float(by_run.var(ddof=1)) / n_runs
+    if variance <= TIED and table.shape[1] > 1:
+        share_kept = 1 - 2 * cut / table.size
+        variance = variance_components(winsorised).residual / table.size / share_kept**2
+    return Estimate(mean, math.sqrt(variance), max(1.0, runs - 1))
 
 
 def iqm_interval(scores: ArrayLike, level: float = 0.95) -> Interval:

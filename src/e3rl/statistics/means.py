@@ -14,8 +14,11 @@ with as many degrees of freedom as Satterthwaite (1946, Biometrics Bulletin 2) c
     df = V² / Σ vⱼ²/dfⱼ,   of the three terms vⱼ with S-1, P-1 and (S-1)(P-1) degrees, at least 1.
 
 Where seeds make the variance this is Student's t with S - 1 degrees, where problems do the one
-with P - 1. No replicates are drawn, so equal tables have equal intervals to the last digit. The
-problem is the unit, never the single rollout: rollouts of one problem share its difficulty.
+with P - 1. Where seeds happen to tie and problems differ no more than the rest does, this comes to
+0, and MSₑ/(S·P) stands in, which neither term is below in the mean.
+
+No replicates are drawn, so equal tables have equal intervals to the last digit. The problem is the
+unit, never the single rollout: rollouts of one problem share its difficulty.
 How often such intervals hold the truth is simulated in experiments/coverage.
 """
 
@@ -30,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from e3rl.statistics.interval import Estimate, Interval
 
 Reals = NDArray[np.float64]
+TIED = 1e-24  # a variance of shares that is no more than rounding
 ENOUGH_SEEDS = 5  # from which on a test may count degrees of freedom beyond those of the seeds
 
 
@@ -183,8 +187,10 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
 def _estimate(mean: float, seeds: Sequence[Term], problems: Term, rest: Sequence[Term]) -> Estimate:
     """From the terms of each method's seeds, of problems and of each method's rest."""
-    of_problems = max(problems.value - sum(term.value for term in rest), 0.0)
-    variance = sum(term.value for term in seeds) + of_problems
+    noise = sum(term.value for term in rest)
+    variance = sum(term.value for term in seeds) + max(problems.value - noise, 0.0)
+    if variance <= TIED:
+        variance = noise
     df = _satterthwaite(variance, [*seeds, problems, *rest])
     return Estimate(mean, math.sqrt(variance), df)
 

@@ -47,8 +47,10 @@ class CosineAnnealing:
 
 
 def annealing_start(ratio: float, total: int) -> int:
-    """⌊(1 - ratio)·total⌋, the step at which the last part of a run begins to anneal."""
-    return math.floor((1 - ratio) * total + 1e-9)  # (1 - 0.9)·10 is 0.999... in floating point
+    """⌊(1 - ratio)·total⌋, the step at which the last part of a run begins to anneal: with the
+    smallest ratio the last one."""
+    start = math.floor((1 - ratio) * total + 1e-9)  # (1 - 0.9)·10 is 0.999... in floating point
+    return min(start, total - 1)
 
 
 def cosine_factor(step: int, start: int, total: int, eta: float) -> float:

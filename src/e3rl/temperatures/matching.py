@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 MATCHED_WITHIN = 0.005  # relative difference up to which two entropies count as equal
 WIDEST = 0.1  # relative difference of entropies up to which a line is drawn between them
+SMALLEST = 1e-6  # nats that a policy without entropy counts with, so that it has a logarithm
 FEWEST_ROLLOUTS = 32  # per problem, of an evaluation whose entropy others are matched with
 
 STEP = 1.05  # ratio of temperatures that are tried; entropies are then 4 to 10 % apart
@@ -92,7 +93,7 @@ class EntropyMatcher:
             raise ValueError(f"entropy={target}: an entropy to match must be > 0 nats per token")
         self.target = target
         self.bounds = bounds
-        self.entropies = dict(entropies or {})
+        self.entropies = {tau: max(known, SMALLEST) for tau, known in (entropies or {}).items()}
         self._left = most
 
     @property
@@ -108,7 +109,7 @@ class EntropyMatcher:
 
     def observe(self, temperature: float, entropy: float) -> None:
         """Add an evaluation: its token-weighted sampled entropy at a temperature."""
-        self.entropies[temperature] = max(entropy, 1e-6)
+        self.entropies[temperature] = max(entropy, SMALLEST)
         self._left -= 1
 
     def next(self) -> float | None:

@@ -96,6 +96,11 @@ def _check(temperatures: Sequence[float], starts: Sequence[float], unit: str) ->
         raise ValueError(f"starts={list(starts)} must rise from 0, where the first stage begins")
     if unit not in ("run", "step"):
         raise ValueError(f"unit={unit!r}: use run (parts of it) or step (rollout steps)")
+    if unit == "step" and any(start % 1 for start in starts):
+        raise ValueError(
+            f"starts={list(starts)} are rollout steps, whole numbers; for parts of the run set "
+            "unit=run"
+        )
     if unit == "run" and starts[-1] >= 1:
         raise ValueError(
             f"starts={list(starts)} are parts of the run, which ends at 1; for rollout steps set "

@@ -46,8 +46,12 @@ class EntropyMeter:
             raise ValueError(f"probe.rows={self.rows}: use 0 (off) or a number of rollouts")
         if not 0 < self.share <= 1:
             raise ValueError(f"probe.share={self.share}: use a part in (0, 1] of the rollouts")
-        if any(factor <= 0 for factor in self.factors):
-            raise ValueError(f"probe.factors={self.factors}: temperature multipliers must be > 0")
+        known = all(0 < factor < math.inf for factor in self.factors)
+        if not known or len(set(self.factors)) < len(self.factors):
+            raise ValueError(
+                f"module.probe.factors={self.factors}: temperature multipliers must be > 0 and "
+                "finite, each of them named once"
+            )
 
     def choose(self, batch: RolloutBatch) -> Tensor:
         """(m,) uniform rows of this rank in random order, drawn from the batch's seed stream; all

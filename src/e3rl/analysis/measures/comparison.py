@@ -309,7 +309,8 @@ def _difference_columns(item: Scores, control: Scores | None, level: float, axis
     pairs = same_seeds(mine, other)
     found = difference_of_shares(mine.to_numpy(), other.to_numpy(), pairs)
     name = f"{item.arm} - {control.arm} {control.name}: {item.measure}, {item.name}, {axis}"
-    ours, theirs = (replace(x, table=t).by_source() for x, t in ((item, mine), (control, other)))
+    families = control.sources | item.sources  # one label a problem, so that families are pairs
+    ours, theirs = (replace(item, table=t, sources=families).by_source() for t in (mine, other))
     won = improvement_interval(ours, theirs, level, pairs)
     return {
         **difference_columns(name, found, level, min(len(mine), len(other))),

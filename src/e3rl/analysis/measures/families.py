@@ -6,6 +6,7 @@ corrected by the same method for all exploratory ones of the study, or of the pa
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
@@ -93,9 +94,10 @@ def read_families(asked: Mapping[str, Any], arms: Arms) -> list[Family]:
 
     Raises:
         ValueError: unknown keys, values of another kind, nothing to compare, an arm that has no
-            recorded run, a mean of fewer than two arms, at equal entropy or of `live`, looks that
-            are no whole number from 1 on, pass rates that are no shares in order, or accuracies to
-            reach beside other endpoints, at equal entropy, of a mean or on some problems alone.
+            recorded run, an arm beside itself, a comparison or an endpoint that is there twice, a
+            mean of fewer than two arms, at equal entropy or of `live`, looks that are no whole
+            number from 1 on, pass rates that are no shares in order, or accuracies to reach beside
+            other endpoints, at equal entropy, of a mean or on some problems alone.
     """
     return [_read_family(str(name), given, arms) for name, given in asked.items()]
 
@@ -121,12 +123,14 @@ def _read_family(name: str, given: Any, arms: Arms) -> Family:
         raise ValueError(f"family {name}: accuracies to reach {ALONE}")
     if reach and (means := [side for side in chain.from_iterable(pairs) if AND in side]):
         raise ValueError(f"family {name}: {means[0]} is a mean, which has no curve")
+    ends = () if reach else tuple(_endpoint(name, end) for end in given["endpoints"])
+    _refuse_repeated(name, pairs, ends or reach)
     looks = given.get("looks", 1)
     if type(looks) is not int or looks < 1:
         raise ValueError(f"family {name}: looks={looks!r} is to be a whole number from 1 on")
     return Family(
         name=name,
-        endpoints=() if reach else tuple(_endpoint(name, end) for end in given["endpoints"]),
+        endpoints=ends,
         comparisons=pairs,
         axis=str(given.get("axis", "tokens")),
         at_equal_entropy=equal,
@@ -152,14 +156,32 @@ def _side(family: str, given: Side, arms: Arms, matched: bool) -> str:
     return AND.join(names)
 
 
+def _refuse_repeated(
+    family: str, pairs: Sequence[tuple[str, str]], ends: Sequence[tuple[str, str | float]]
+) -> None:
+    """Raise ValueError for an arm beside itself, and for what is there twice."""
+    sides = [tuple(frozenset(side.split(AND)) for side in pair) for pair in pairs]
+    if alone := [pair for pair, (arm, other) in zip(pairs, sides, strict=True) if arm == other]:
+        raise ValueError(f"family {family}: {alone[0][0]} beside itself: name two arms")
+    for what, named, keys in (("comparison", pairs, sides), ("endpoint", ends, ends)):
+        times = Counter(keys)
+        if twice := [each for each, key in zip(named, keys, strict=True) if times[key] > 1]:
+            raise ValueError(f"family {family}: {what} {list(twice[0])} is there twice: drop one")
+
+
 def _pass_rates(family: str, given: Sequence[float] | None) -> tuple[float, float] | None:
-    """Lowest and highest. Raises ValueError where they are no shares in order."""
+    """Lowest and highest. Raises ValueError as `check_pass_rates`."""
     if given is None:
         return None
     low, high = given
-    if not 0 <= low <= high <= 1:
-        raise ValueError(f"family {family}: untrained={list(given)}: give shares, the lower first")
+    check_pass_rates(f"family {family}", low, high)
     return low, high
+
+
+def check_pass_rates(what: str, low: float, high: float) -> None:
+    """Raise ValueError, which begins with `what` they are of, where they are no shares in order."""
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"{what}: untrained={[low, high]}: give shares, the lower first")
 
 
 def _accuracy(family: str, given: Mapping[str, Any]) -> tuple[str, float]:

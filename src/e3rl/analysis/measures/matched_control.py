@@ -97,8 +97,10 @@ def match_control(
 
 
 def has_entropies(item: Scores, arms: Arms) -> bool:
-    """Whether every seed of an arm recorded an entropy above 0, which alone can be matched."""
-    return all(each.entropy > 0 for each in _own_samples(item, arms).values())
+    """Whether every seed of an arm recorded an entropy above 0 at its end, which alone can be
+    matched."""
+    own = _own_samples(item, arms)
+    return own.keys() >= set(item.table.index) and all(each.entropy > 0 for each in own.values())
 
 
 def matching_columns(

@@ -8,6 +8,7 @@ import pandas as pd
 
 from e3rl.analysis.measures.arms import Row
 from e3rl.analysis.measures.comparison import compare_arms
+from e3rl.analysis.measures.families import check_pass_rates
 from e3rl.analysis.sources.runs import Arms, Run, kept_with_run
 
 START = "t1"  # the evaluation whose rollouts say how hard a problem is
@@ -20,7 +21,10 @@ def compare_on_problems(
 
     `subset` says so in words, with how many rollouts of a problem that rests on. They are
     comparisons of their own, exploratory unless a family declares them on these problems.
+
+    Raises ValueError as `check_pass_rates`, `keep_problems` and `compare_arms`.
     """
+    check_pass_rates("comparison", *untrained)
     rows = compare_arms(keep_problems(arms, untrained), control, **options)
     return name_subset(rows, arms, untrained)
 

@@ -2,10 +2,13 @@
 rollouts."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from e3rl.analysis.measures.arms import Row, arm_label
 from e3rl.analysis.measures.evaluations import evaluation_names
 from e3rl.analysis.sources.runs import Arms, Run
+
+CALLED = "they are called pass@k, such as pass@16, and mean pass@1"
 
 
 def lacking_rollouts(
@@ -68,10 +71,32 @@ def check_measured(
     return [note for k in ks for note in lacking_rollouts(arms, rows, k, evaluations)]
 
 
+def check_ends(
+    arms: Arms,
+    rows: Sequence[Row],
+    why: str,
+    evaluations: Sequence[str] = ("t1",),
+    ks: Sequence[int] = (1,),
+    **_: Any,
+) -> None:
+    """Raises ValueError for an evaluation or a pass@k that a table of runs' ends names and has no
+    row of, and says `why` there is none."""
+    check_evaluations(arms, evaluations)
+    there = {row[key] for row in rows for key in ("evaluation", "measure", "of") if key in row}
+    if none := [each for each in (*evaluations, *(f"pass@{k}" for k in ks)) if each not in there]:
+        raise ValueError(f"{', '.join(none)}: {why}")
+
+
+def named_ks(measures: Sequence[str]) -> list[int]:
+    """The k of those measures that are pass@k. Raises ValueError for one that is no number."""
+    named = [each.removeprefix("pass@") for each in measures if each.startswith("pass@")]
+    if wrong := [k for k in named if not k.isdecimal() or int(k) == 0]:
+        raise ValueError(f"measures: 'pass@{wrong[0]}' is none; {CALLED}")
+    return [int(k) for k in named]
+
+
 def check_measures(rows: Sequence[Row], names: Sequence[str]) -> None:
     """Raises ValueError for the name of a measure that no arm has."""
     there = {row["measure"] for row in rows}
     if unknown := [name for name in names if name not in there]:
-        raise ValueError(
-            f"measures: no arm has {unknown[0]!r}; they are called pass@k, mean pass@1"
-        )
+        raise ValueError(f"measures: no arm has {unknown[0]!r}; {CALLED}")

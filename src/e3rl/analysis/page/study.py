@@ -28,10 +28,12 @@ from e3rl.analysis.measures.step_response import LATE, response_rows
 from e3rl.analysis.measures.subsets import compare_on_problems
 from e3rl.analysis.page.figure_kinds import FIGURES, ROW_FIGURES
 from e3rl.analysis.page.lacking import (
+    check_ends,
     check_evaluations,
     check_measured,
     check_measures,
     lacking_seeds,
+    named_ks,
 )
 from e3rl.analysis.page.study_file import naming, read_study_file
 from e3rl.analysis.page.study_runs import (
@@ -39,6 +41,7 @@ from e3rl.analysis.page.study_runs import (
     check_control,
     choose_runs,
     missing_runs,
+    named_arms,
     of_seeds,
     refuse_repeated,
 )
@@ -258,8 +261,7 @@ def _comparison(
     arms, own = of_seeds(study.arms, seeds)
     check_evaluations(arms, evaluations)
     options |= {"evaluations": evaluations, "measures": measures}
-    named = [int(each[5:]) for each in measures if each.startswith("pass@")]
-    ks = named or options.get("ks") or []
+    ks = named_ks(measures) or options.get("ks") or []
     options |= {"ks": ks} if ks else {}
     if untrained is None:
         found = compare_arms(arms, study.control, **options)
@@ -304,7 +306,7 @@ def _pairs(
     asked: dict[str, Any] = {"endpoints": endpoints, "comparisons": comparisons, "axis": axis}
     asked |= {} if untrained is None else {"untrained": untrained}
     more = read_places(study.folder, also)
-    every = add_runs(study.arms, more, _named(comparisons), seeds)
+    every = add_runs(study.arms, more, named_arms(comparisons), seeds)
     arms, own = of_seeds(every, seeds)
     (family,) = read_families({"pairs": asked}, arms)
     if family.reach:
@@ -313,12 +315,6 @@ def _pairs(
     own += [] if cost is None else [f"at cost {cost:g}"]
     own += [f"with {', '.join(also)}"] if also else []
     return TableDraft(_name_apart(rows, own), comparison_cells, lacking_seeds(arms, rows))
-
-
-def _named(comparisons: list[tuple[Side, Side]]) -> set[str]:
-    """The arms of comparisons, those of sides that are means of several among them."""
-    sides = chain.from_iterable(comparisons)
-    return {arm for side in sides for arm in ([side] if isinstance(side, str) else side)}
 
 
 def _interaction(study: Study, of: Sequence[Sequence[str]], **options: Any) -> TableDraft:
@@ -349,11 +345,17 @@ def _reaching(study: Study, **options: Any) -> TableDraft:
 
 
 def _gain(study: Study, **options: Any) -> TableDraft:
-    return TableDraft(gain_rows(study.arms, **options), gain_cells)
+    rows = gain_rows(study.arms, **options)
+    why = "no arm was validated so before training and at its end, with so many rollouts"
+    check_ends(study.arms, rows, why, **options)
+    return TableDraft(rows, gain_cells)
 
 
 def _deviation(study: Study, to: str | None = None, **options: Any) -> TableDraft:
-    return TableDraft(deviation_rows(study.arms, to or study.control, **options), deviation_cells)
+    rows = deviation_rows(study.arms, to or study.control, **options)
+    why = "no two seeds of an arm were validated so at their end, with so many rollouts"
+    check_ends(study.arms, rows, why, **options)
+    return TableDraft(rows, deviation_cells)
 
 
 def _resources(study: Study) -> TableDraft:

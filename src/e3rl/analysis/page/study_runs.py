@@ -1,10 +1,12 @@
 """Which recorded runs a study is about: chosen, refused, and missing ones."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from e3rl.analysis.measures.costs import known_cost
+from e3rl.analysis.measures.families import Side
 from e3rl.analysis.sources.runs import Arms, Run, group_by_arm
 
 
@@ -84,6 +86,12 @@ def of_seeds(
     if empty := [arm for arm, runs in found.items() if not runs]:
         raise ValueError(f"seeds={list(seeds)}, of which {empty[0]} has none")
     return found, [f"seeds {', '.join(map(str, seeds))} alone"]
+
+
+def named_arms(comparisons: Sequence[tuple[Side, Side]]) -> set[str]:
+    """The arms of comparisons, those of sides that are means of several among them."""
+    sides = chain.from_iterable(comparisons)
+    return {arm for side in sides for arm in ([side] if isinstance(side, str) else side)}
 
 
 def add_runs(
