@@ -25,8 +25,8 @@ def read_rows(path: Path, limit: int | None = None) -> Rows:
     A `.json` file holds one list of objects, or one object per line like a `.jsonl` file; one that
     begins like a list is one.
 
-    Raises FileNotFoundError, also for a folder; ValueError for an unknown kind of file, one that cannot be read, or a
-    limit below 1.
+    Raises FileNotFoundError, also for a folder; ValueError for an unknown kind of file, one that
+    cannot be read, or a limit below 1.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: give the number of rows to read, or null for all")
