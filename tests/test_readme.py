@@ -92,7 +92,11 @@ def test_the_results_are_those_of_the_studies(
         ),
         (
             *("carries_fresh_advantages", "pass_at_1", "maxrl", "grpo t1"),
-            *("the budget, with {} of pass@1", False),
+            *("the budget, with {} of pass@1 in all", False),
+        ),
+        (
+            *("carries_fresh_advantages", "easy", "maxrl", "grpo t1"),
+            *("of pass@1 in all and {} on easy problems.", True),
         ),
         (
             *("carries_fresh_parts", "schedule", "ts_an&e3", "grpo&budget t1"),
@@ -307,6 +311,6 @@ def test_the_one_study_that_tells_a_schedule_alone_is_said() -> None:
             told |= {(path.parents[1].name, arm) for arm in found["arm"]}
     pooled, alone_there = ("carries_all_seeds", "ts_an"), ("carries_fresh_parts", "ts_an")
     assert told == {pooled, alone_there}
-    assert "and alone there as well, by the estimate in all other studies" in flat(STUDIED)
+    assert "and alone there as well, and by the estimate in all other studies" in flat(STUDIED)
     entropy = pd.read_csv(CORE / "entropy.csv").query("arm == 'grpo'")["value"].tolist()
     assert entropy[-1] >= entropy[0]
