@@ -1,14 +1,16 @@
 """A run folder has one writer, who writes over nothing that no run has written."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from compositions import composed
 from e3rl.config.composition import ConfigurationError
 from e3rl.ledger.logger import LedgerLogger
-from e3rl.runs.run import check_folder_is_free, claim_folder, clear_unfinished_run
+from e3rl.runs.run import begin_folder, check_folder_is_free, claim_folder
 
 
 def ranked(zero: bool) -> Any:
@@ -44,15 +46,34 @@ def test_files_of_others_are_not_replaced(tmp_path: Path, name: str, config: str
         check_folder_is_free(tmp_path)
 
 
-def test_what_an_unfinished_run_left_is_set_aside_with_its_settings(tmp_path: Path) -> None:
+class SeenByOthers(LedgerLogger):
+    """What another rank, which checks too, finds when the first ledgers are made."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+
+    def rewind(self, rows: Mapping[str, int]) -> None:
+        super().rewind(rows)
+        check_folder_is_free(self.run_dir)
+
+
+def test_what_an_unfinished_run_left_is_kept_with_its_settings(tmp_path: Path) -> None:
     left = {"config.yaml": RUN, "environment.json": "{}", "summary.json": "{}"}
+    left |= {"validation.jsonl": "{}\n"}
     for name, text in left.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "validation.jsonl").write_text("{}\n")
     check_folder_is_free(tmp_path)
-    clear_unfinished_run(tmp_path, [LedgerLogger(str(tmp_path))])
+    cfg = composed("logger=ledger_only", f"paths.run_dir={tmp_path}")
+    begin_folder(cfg, tmp_path, None, [SeenByOthers(tmp_path)])
     kept = {f"{name}.superseded": text for name, text in left.items()}
-    kept |= {"validation.jsonl.superseded": "{}\n"}
-    found = {each.name: each.read_text() for each in tmp_path.iterdir()}
+    found = {each.name: each.read_text() for each in tmp_path.iterdir() if each.is_file()}
     assert kept.items() <= found.items()
-    assert left.keys().isdisjoint(found)
+    assert found["config.yaml"] != RUN
+    check_folder_is_free(tmp_path)
+
+
+def test_other_ranks_of_a_new_run_find_its_settings_before_its_ledgers(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    cfg = composed("logger=ledger_only", f"paths.run_dir={folder}")
+    begin_folder(cfg, folder, None, [SeenByOthers(folder)])
+    assert (folder / "metrics.jsonl").exists()

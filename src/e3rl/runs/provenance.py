@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -81,9 +82,13 @@ def _is_copy(written: Any, path: str) -> bool:
 
 
 def write_provenance(cfg: DictConfig, run_dir: Path, resume: Path | None) -> None:
-    """Write the resolved configuration and the environment; a resumed run keeps the first ones."""
+    """Write the resolved configuration and the environment; a resumed run keeps the first ones, and
+    of a run that begins anew in its folder copies stay."""
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume is None or not (run_dir / CONFIG).exists():
+        for name in (CONFIG, ENVIRONMENT):
+            if (run_dir / name).is_file():  # a copy, so that the folder is a run's at every moment
+                shutil.copyfile(run_dir / name, run_dir / f"{name}.superseded")
         write_atomically(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(to_plain_dict(cfg))))
         facts = json.dumps(describe_environment(cfg), indent=1)
         write_atomically(run_dir / ENVIRONMENT, facts + "\n")

@@ -93,10 +93,7 @@ def _execute(cfg: DictConfig, stop: StopRequest) -> "Outcome | None":
         check_folder_is_free(run_dir)  # on every rank, or some would wait for those that refuse
     with claim_folder(run_dir, trainer), telling_how_to_go_on(cfg, trainer), Ranks(trainer):
         if trainer.is_global_zero:
-            if resume is None:
-                check_folder_is_free(run_dir)  # another run may have come before the claim
-                clear_unfinished_run(run_dir, trainer.loggers)
-            write_provenance(cfg, run_dir, resume)
+            begin_folder(cfg, run_dir, resume, trainer.loggers)
             print(plan.render(run_dir, resume))
             edited = find_edited_rewards(cfg, run_dir) if resume else []
             for caution in [*find_cautions(cfg), *edited]:
@@ -201,13 +198,25 @@ def check_folder_is_free(run_dir: Path) -> None:
         )
 
 
+def begin_folder(
+    cfg: DictConfig, run_dir: Path, resume: Path | None, loggers: Sequence[Logger]
+) -> None:
+    """Write what the run is, and set aside what an unfinished one left in its folder.
+
+    The configuration comes before any ledger, since other ranks tell a run's folder by it. Raises
+    ConfigurationError where another run has come before the claim.
+    """
+    if resume is None:
+        check_folder_is_free(run_dir)
+        set_summary_aside(run_dir)
+    write_provenance(cfg, run_dir, resume)
+    if resume is None:
+        clear_unfinished_run(run_dir, loggers)
+
+
 def clear_unfinished_run(run_dir: Path, loggers: Sequence[Logger]) -> None:
     """Set aside what a run left that has no whole checkpoint: killed before its first one was, or
     finished, and its checkpoints removed."""
-    for name in (CONFIG, ENVIRONMENT):
-        if (run_dir / name).is_file():
-            (run_dir / name).replace(run_dir / f"{name}.superseded")
-    set_summary_aside(run_dir)
     set_aside(run_dir / "checkpoints", finished=0)
     for logger in loggers:
         if isinstance(logger, LedgerLogger):
