@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from scripted import Fit, slots
 
+from compositions import composed
 from e3rl.callbacks.checkpoint import RunCheckpoint
 from e3rl.ledger.files import SUMMARY, read_summary
 from e3rl.ledger.ledger import Ledger, read_rows
-from e3rl.runs.run import clear_unfinished_run
+from e3rl.runs.run import begin_folder
 
 ASIDE = f"{SUMMARY}.superseded"
 
@@ -55,9 +56,11 @@ def test_a_finished_run_that_has_nothing_to_do_keeps_its_summary(tmp_path: Path)
 
 
 def test_a_run_that_starts_over_in_its_folder_is_unfinished(tmp_path: Path) -> None:
+    cfg = composed("logger=ledger_only", f"paths.run_dir={tmp_path}")
+    (tmp_path / "config.yaml").write_text("name: e3\npolicy: {path: embedded}\n")
     (tmp_path / SUMMARY).write_text('{"pass@1": 0.5}')
-    clear_unfinished_run(tmp_path, [])
+    begin_folder(cfg, tmp_path, None, [])
     assert read_summary(tmp_path) is None
     assert (tmp_path / ASIDE).read_text() == '{"pass@1": 0.5}'
-    clear_unfinished_run(tmp_path, [])  # there is no other
+    begin_folder(cfg, tmp_path, None, [])  # there is no other
     assert (tmp_path / ASIDE).exists()
