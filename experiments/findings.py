@@ -41,6 +41,12 @@ def load_tables() -> dict[str, dict[str, Any]]:
     return found
 
 
+def table_of(row: Mapping[str, Any], title: str) -> tuple[str, Mapping[str, Any]]:
+    """The study's table that a cell is of, and what else its row there has to have."""
+    named = row["cells"][title]
+    return (named, {}) if isinstance(named, str) else (named["table"], named["where"])
+
+
 def find_cell(row: Mapping[str, Any], title: str) -> pd.Series:
     """The row of a study's table that a cell is of. Raises ValueError where not one is.
 
@@ -48,8 +54,7 @@ def find_cell(row: Mapping[str, Any], title: str) -> pd.Series:
         row: of a table of `findings.yaml`, with its `arm` and `against`.
         title: of the column: `pass@16, never solved`, or `greedy`.
     """
-    named = row["cells"][title]
-    name, others = (named, {}) if isinstance(named, str) else (named["table"], named["where"])
+    name, others = table_of(row, title)
     found = pd.read_csv(HERE / row["study"] / "results" / f"{name}.csv")
     found = found[found["arm"] == row["arm"]]
     for column, value in others.items():
@@ -66,14 +71,11 @@ def find_cell(row: Mapping[str, Any], title: str) -> pd.Series:
     return found.iloc[0]
 
 
-def judged_text(row: Mapping[str, Any], title: str) -> str:
-    """`**+2.2 [+1.4, +3.1]**†`, with its marks."""
-    found = find_cell(row, title)
-    named = row["cells"][title]
-    name = named if isinstance(named, str) else named["table"]
+def judged_text(study: str, table: str, found: pd.Series) -> str:
+    """`**+2.2 [+1.4, +3.1]**†` of a row of a study's table, with its marks."""
     keys = [key for key in ("arm", "against", "measure", "evaluation") if key in found.index]
     wanted = {key: found[key] for key in keys if pd.notna(found[key])}
-    test = {"study": row["study"], "table": name, "row": wanted, "expect": "above"}
+    test = {"study": study, "table": table, "row": wanted, "expect": "above"}
     text = interval_text(found.to_dict(), "difference", "+.1f", 100)
     if LEDGER["decide"](test) != "open":
         marks = "†" * LEDGER["hangs_on_problems"](test) + "‡" * LEDGER["hangs_on_cost"](test)
@@ -100,7 +102,8 @@ def row_texts(row: Mapping[str, Any], words: Sequence[str]) -> dict[str, str]:
     said = dict(zip(words, (re.sub(r"\]", link, text) for text in row["says"]), strict=True))
     said["status"] = name_status(row["study"], [*found.values()], CAVEATS)
     said["seeds"] = f"{count} {row.get('seeds', '')}".strip()
-    return said | {title: judged_text(row, title) if title in found else "" for title in ORDER}
+    texts = {t: judged_text(row["study"], table_of(row, t)[0], each) for t, each in found.items()}
+    return said | {title: texts.get(title, "") for title in ORDER}
 
 
 def render(table: Mapping[str, Any]) -> str:
